@@ -305,6 +305,7 @@ fn a_file_is_not_merged_with_another_process_of_the_same_id() {
     reader::decoded(&fs::read(other.traces.file()).unwrap(), |mut it| {
         if let Some(process) = it.track_descriptor.as_mut().and_then(|descriptor| descriptor.process.as_mut()) {
             process.pid = Some(profile.processes[0].pid as i32);
+            process.process_name = Some("rank 0 · another host".into());
         }
         packet.push(it);
     })

@@ -1,12 +1,14 @@
-//! How many kernels the profiler matches rightly, how many wrongly, and how far their times are off: a table.
+//! A table of how many kernels the profiler matches correctly and wrongly, and how far their times
+//! are off.
 //!
 //! ```text
 //! cargo xtask accuracy [--runs N] [--seed S] [--scenario NAME] [--nccl VERSION]
 //! ```
 //!
-//! The real libnccl runs every case with several releases on emulated GPUs, then as many random jobs as asked for. What the
-//! traces say is held against the emulator's truth. Beside it stands what a matcher would reach that goes by stream and order
-//! alone. Nothing here is a measurement of a GPU.
+//! The real libnccl runs every case with several releases on emulated GPUs, and then as many
+//! random jobs as asked for. The traces are compared with the emulator's truth. For comparison the
+//! table also shows a matcher that uses only stream and order. Nothing here is a measurement of a
+//! GPU.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -27,7 +29,7 @@ usage: cargo xtask accuracy [--runs N] [--seed S] [--scenario NAME] [--nccl VERS
   --nccl      only with this release
 ";
 
-/// What was asked for.
+/// The command line.
 struct Wish {
     runs: u64,
     seed: u64,
@@ -35,7 +37,7 @@ struct Wish {
     nccl: Option<String>,
 }
 
-/// What came out so far.
+/// The results so far.
 #[derive(Default)]
 struct Sum {
     all: Verdict,
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
     }
     println!("emulated: the real NCCL on emulated GPUs, with an emulated CUPTI, on {}", machine());
     println!("{}", accuracy::HEAD);
-    // A case that cannot be played says so in its line.
+    // A case that cannot be played says so in its row.
     std::panic::set_hook(Box::new(|_| ()));
     let start = Instant::now();
     let mut sum = Sum::default();
@@ -165,7 +167,7 @@ impl Sum {
     }
 }
 
-/// The processor and how many of it there are.
+/// The processor and its number of cores.
 fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));

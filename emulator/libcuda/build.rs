@@ -1,4 +1,5 @@
-//! Gives the library the name under which CUDA's driver library is found, and lets the tests play the host program.
+//! Gives the library the name of CUDA's driver library, and lets the tests act as the host
+//! program.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

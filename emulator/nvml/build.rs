@@ -1,4 +1,5 @@
-//! Gives the library the name under which NCCL looks for NVML. What is loaded with that name is found without a path.
+//! Gives the library the name under which NCCL looks for NVML. A library loaded with that name is
+//! found without a path.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");

@@ -1,7 +1,8 @@
 //! All processes of a job: started, watched, ended.
 //!
-//! Each process is this program once more, in a process group of its own, and dies with the launcher. What it says goes to a
-//! file. Whatever happens, no process and no shared memory of a job is left when [`run`] returns.
+//! Each process runs this program again, in its own process group, and dies with the launcher. Its
+//! output goes to a file. Whatever happens, no process and no shared memory of a job is left when
+//! [`run`] returns.
 
 mod environment;
 mod folder;
@@ -31,28 +32,28 @@ use processes::{Process, Processes, Signals, spawn};
 pub struct Launch {
     /// This program.
     pub program: PathBuf,
-    /// What is run.
+    /// The scenario to run.
     pub scenario: Scenario,
-    /// The libnccl that is run.
+    /// The libnccl to run.
     pub nccl: PathBuf,
     /// The profiler plugin, if one is wanted.
     pub plugin: Option<PathBuf>,
     /// The folder with an emulated CUPTI, if one is wanted.
     pub cupti: Option<PathBuf>,
-    /// The folder for everything that comes of it.
+    /// The folder for everything that the job writes.
     pub output: PathBuf,
-    /// Environment variables that win over all others.
+    /// Environment variables that take precedence over all others.
     pub set: Vec<(String, String)>,
-    /// When everything is killed, instead of what the scenario says.
+    /// When everything is killed, instead of the scenario's limit.
     pub time_limit: Option<Duration>,
-    /// Whether calls into CUDA are told in the processes' logs.
+    /// Whether calls into CUDA are logged in the processes' logs.
     pub trace: bool,
 }
 
 /// Why a job was not run.
 #[derive(Debug)]
 pub enum Error {
-    /// What was asked for cannot be done; the text says what to do about it.
+    /// The request cannot be met; the text says what to do about it.
     Refused(String),
     /// The library cannot be run.
     Unsuitable(PathBuf, Unsuitable),
@@ -71,12 +72,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// How it ended.
     pub ended: Ended,
-    /// The processes that ended other than they should.
+    /// The processes that ended in an unexpected way.
     pub failed: Vec<Failed>,
     /// How many results were compared.
     pub checked: u64,
@@ -91,9 +92,9 @@ pub struct Report {
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// All processes came to their end.
+    /// All processes finished.
     ByItself,
-    /// It was killed because a rank hung, as the scenario wants it.
+    /// It was killed because a rank hung, as the scenario intends.
     AsItHung,
     /// It was killed because a process had failed and the others did not end.
     AfterFailure,
@@ -103,28 +104,28 @@ pub enum Ended {
     BySignal(i32),
 }
 
-/// A process that ended other than it should.
+/// A process that ended in an unexpected way.
 #[derive(Debug, Clone)]
 pub struct Failed {
     /// Its number.
     pub process: u32,
-    /// What became of it.
+    /// How it ended.
     pub how: String,
-    /// Where it says why.
+    /// Its log, which says why.
     pub log: PathBuf,
-    /// The end of that.
+    /// The log's last lines.
     pub last_lines: String,
 }
 
 impl Report {
-    /// Whether the job did what its scenario wants, with right results.
+    /// Whether the job did what its scenario intends, with right results.
     pub fn is_right(&self) -> bool {
         let ended = matches!(self.ended, Ended::ByItself | Ended::AsItHung);
         ended && self.failed.is_empty() && self.wrong == 0
     }
 }
 
-/// Runs a job to its end, whichever it is.
+/// Runs a job until it ends, in whatever way.
 ///
 /// # Errors
 ///
@@ -159,7 +160,7 @@ pub fn run(launch: &Launch) -> Result<Report, Error> {
 }
 
 impl Launch {
-    /// Some scenarios are beyond older releases.
+    /// Some scenarios need a newer release.
     fn release_is_new_enough(&self, release: Option<&str>) -> Result<(), Error> {
         let since = self.scenario.since;
         match release.and_then(|release| Some((release, Release::parse(release)?))) {
@@ -171,7 +172,7 @@ impl Launch {
         }
     }
 
-    /// A clock cannot show a time before its beginning.
+    /// A clock cannot show a time before its epoch.
     fn clocks_are_possible(&self, reference: u64) -> Result<(), Error> {
         const LEAST: i64 = 1_000_000_000;
         for (host, clocks) in self.scenario.clocks.iter().enumerate() {

@@ -1,18 +1,18 @@
 //! The real libnccl on emulated GPUs.
 //!
-//! `README.md` beside this crate says what is emulated and what is not. The modules, from the bottom up:
+//! `README.md` beside this crate says what is emulated and what is not. The modules, bottom up:
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`time`] | the true clock, each host's clocks, each GPU's timer |
 //! | [`truth`] | what really happened, as JSON lines |
-//! | [`accuracy`] | what a trace says of each kernel, held against the truth |
-//! | [`library`] | a libnccl: its symbols, its structures' layout, its functions, and the jumps written over its CUDA |
-//! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, events, graphs, devices, launches |
-//! | [`kernel`] | what NCCL's kernels do that the host can see, and how long they take |
+//! | [`accuracy`] | compares what a trace says of each kernel with the truth |
+//! | [`library`] | a libnccl: its symbols, layout and functions, and the jumps over its CUDA |
+//! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, graphs, devices |
+//! | [`kernel`] | the effects of NCCL's kernels that the host can see, and how long they take |
 //! | [`network`] | a network between the emulated hosts |
 //! | [`scenario`] | a job described in a file |
-//! | [`job`] | one process of that job: its ranks, what they call, whether the results are right |
+//! | [`job`] | one process of that job: its ranks, their calls, whether the results are right |
 //! | [`launch`] | all processes of a job: started, watched, ended |
 //! | [`wheel`] | where a libnccl comes from |
 

@@ -1,4 +1,4 @@
-//! The command line's front door: parse, run, explain, exit code.
+//! The command line: parse, run, explain, exit code.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -34,20 +34,21 @@ Exit codes:
 enum Command {
     /// Runs a scenario: a file, or one that comes with the emulator.
     Run(Run),
-    /// Becomes one process of a scenario's job, which torchrun, mpirun or srun has numbered. The folder must be new.
+    /// Becomes one process of a scenario's job, numbered by torchrun, mpirun or srun. The folder
+    /// must be new.
     Member(Run),
     /// Lists the scenarios that come with the emulator.
     List,
-    /// Says whether a libnccl can be run here, and what is known of it.
+    /// Says whether a libnccl can be run here, and what is known about it.
     Inspect {
         /// The file, or a release such as 2.30.7.
         library: OsString,
     },
     /// Fetches releases of NCCL from PyPI into the cache, and prints where they are.
     Fetch(Fetch),
-    /// Prints a random scenario, the same for a seed on every machine.
+    /// Prints a random scenario, which depends only on the seed.
     Random {
-        /// What decides everything in it.
+        /// The seed of everything in it.
         #[arg(long)]
         seed: u64,
     },
@@ -60,28 +61,30 @@ enum Command {
 struct Run {
     /// A file, or a name from `emulator list`.
     scenario: String,
-    /// The libnccl.so.2 to run, or a release such as 2.30.7, which is fetched from PyPI into the cache.
+    /// The libnccl.so.2 to run, or a release such as 2.30.7, which is fetched from PyPI into the
+    /// cache.
     #[arg(long, value_name = "LIB", default_value = wheel::DEFAULT)]
     nccl: OsString,
-    /// A profiler plugin for NCCL to load [default: what NCCL_PROFILER_PLUGIN says]
+    /// A profiler plugin for NCCL to load [default: the value of NCCL_PROFILER_PLUGIN]
     #[arg(long, value_name = "LIB")]
     plugin: Option<PathBuf>,
-    /// A folder with an emulated CUPTI, put before all others on the library path.
+    /// A folder with an emulated CUPTI, which comes first on the library path.
     #[arg(long, value_name = "DIR")]
     cupti: Option<PathBuf>,
     /// The folder for the truth, the logs and the traces [default: emulator-output/NAME]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// A seed instead of the scenario's.
+    /// A seed that replaces the scenario's.
     #[arg(long)]
     seed: Option<u64>,
-    /// Seconds after which everything is killed, instead of what the scenario says.
+    /// Seconds after which everything is killed, instead of the scenario's limit.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: Option<u64>,
-    /// An environment variable for NCCL or the plugin. Other NCCL_* variables of the shell are not passed on.
+    /// An environment variable for NCCL or the plugin. Other NCCL_* variables of the shell are not
+    /// passed on.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     set: Vec<(String, String)>,
-    /// Tells every call into CUDA in the processes' logs.
+    /// Logs every call into CUDA in the processes' logs.
     #[arg(long)]
     trace_cuda: bool,
 }
@@ -90,10 +93,10 @@ struct Run {
 struct Fetch {
     /// Releases, such as 2.30.7.
     releases: Vec<String>,
-    /// Every release that is known.
+    /// Every known release.
     #[arg(long)]
     all: bool,
-    /// Those that every change is tested with.
+    /// The releases that every change is tested with.
     #[arg(long)]
     always: bool,
 }
@@ -122,7 +125,7 @@ struct Rank {
     trace: bool,
 }
 
-/// Something went wrong; the exit code that says so, and the message.
+/// A failure: the exit code and the message.
 struct Failure(u8, String);
 
 const WRONG: u8 = 1;
@@ -159,7 +162,7 @@ impl Run {
         print!("{}", summary(&launch, &report));
         Ok(match report.ended {
             Ended::AtTimeLimit(_) => ExitCode::from(TIME_LIMIT),
-            // As a shell reports a program that a signal ended.
+            // As a shell reports a program that was ended by a signal.
             Ended::BySignal(signal) => ExitCode::from(128 + signal as u8),
             _ if report.is_right() => ExitCode::SUCCESS,
             _ => ExitCode::from(WRONG),
@@ -170,7 +173,7 @@ impl Run {
         Err(failure(launch::become_member(&self.launch()?)))
     }
 
-    /// The job that is meant.
+    /// The job to run.
     fn launch(self) -> Result<Launch, Failure> {
         let scenario = Scenario::load(&self.scenario, self.seed).map_err(|message| Failure(USAGE, message))?;
         let file = |path: PathBuf, what: &str, is: fn(&Path) -> bool| match path.canonicalize() {
@@ -226,7 +229,7 @@ impl Fetch {
     }
 }
 
-/// What came of a job, in a few lines.
+/// The outcome of a job, in a few lines.
 fn summary(launch: &Launch, report: &Report) -> String {
     let Launch { scenario, output, .. } = launch;
     let mut text = String::new();
@@ -284,7 +287,7 @@ fn list() {
     }
 }
 
-/// What `inspect` says.
+/// The output of `inspect`.
 fn inspect(wanted: &OsString) -> Result<ExitCode, Failure> {
     let path = library(wanted)?;
     let found = Library::inspect(&path, &wheel::cache());
@@ -305,7 +308,7 @@ fn inspect(wanted: &OsString) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The libnccl that is meant: a file, a folder that has it, or a release.
+/// The libnccl to use: a file, a folder that contains it, or a release.
 fn library(wanted: &OsString) -> Result<PathBuf, Failure> {
     let path = Path::new(wanted);
     if path.is_dir() {

@@ -1,11 +1,12 @@
-//! A network between the emulated hosts, as a network plugin that NCCL finds in this very program.
+//! A network between the emulated hosts: a network plugin that NCCL finds in this program itself.
 //!
-//! `NCCL_NET_PLUGIN=STATIC_PLUGIN` makes NCCL look for its table of functions in the program, in all releases tried. The
-//! table here is of version 10: 2.26 is the first release that takes it, and the first whose profiler has network plugin events. Messages
-//! travel over TCP on the loopback device. What NCCL's own socket network cannot do is done here: a link has a bandwidth and a
-//! latency, it can stall, and each request calls NCCL's profiler.
+//! `NCCL_NET_PLUGIN=STATIC_PLUGIN` makes NCCL look for its table of functions in the program, in
+//! all releases that were tried. The table here has version 10. 2.26 is the first release that
+//! takes it, and the first whose profiler has network plugin events. Messages travel over TCP on
+//! the loopback device. This network adds what NCCL's own socket network lacks: a link has a
+//! bandwidth and a latency, it can stall, and each request calls NCCL's profiler.
 //!
-//! There is no thread: NCCL's proxy asks again and again whether a request is done, and that moves the bytes.
+//! There is no thread: NCCL's proxy polls each request until it is done, and that moves the bytes.
 
 mod connection;
 mod plugin;
@@ -20,14 +21,14 @@ pub use plugin::table;
 use crate::time;
 use crate::truth::Truth;
 
-/// What a message needs from this process's host to another.
+/// The speed of messages from this process's host to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// Bytes per ns; infinite for as fast as the loopback device is.
+    /// Bytes per ns; infinity means as fast as the loopback device.
     pub bandwidth: f64,
     /// From the last byte's departure to its arrival, in ns.
     pub latency_ns: u64,
-    /// Before its n-th message (from 0) the link stands still for so many ns.
+    /// The link stalls before message n, counted from 0, for this many ns: `(n, ns)`.
     pub stall: Option<(u64, u64)>,
 }
 
@@ -42,18 +43,18 @@ impl Default for Link {
 pub struct Network {
     /// The host of this process.
     pub host: u32,
-    /// Every link that is not among the others.
+    /// Every link that is not in `to`.
     pub usual: Link,
     /// Links to particular hosts.
     pub to: HashMap<u32, Link>,
-    /// Where every transfer is told of.
+    /// Where every transfer is recorded.
     pub truth: Option<Arc<Truth>>,
 }
 
 static NETWORK: OnceLock<Network> = OnceLock::new();
 
 impl Network {
-    /// Makes this the network of the process. Before the first communicator.
+    /// Makes this the network of the process. Call it before the first communicator is made.
     ///
     /// # Panics
     ///
@@ -71,7 +72,7 @@ impl Network {
     }
 }
 
-/// The traffic on a link, of all connections of this process together.
+/// The traffic on a link, over all connections of this process.
 #[derive(Debug, Default, Clone, Copy)]
 struct Traffic {
     /// When the last message has left.
@@ -82,7 +83,7 @@ struct Traffic {
 static TRAFFIC: Mutex<Option<HashMap<u32, Traffic>>> = Mutex::new(None);
 
 impl Traffic {
-    /// When a message of `size` bytes arrives that is handed over `now`.
+    /// When a message of `size` bytes arrives that is handed over at `now`.
     fn arrival(&mut self, link: Link, size: usize, now: u64) -> u64 {
         let mut begins = now.max(self.free);
         if let Some((message, pause)) = link.stall

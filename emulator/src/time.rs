@@ -1,7 +1,8 @@
 //! The clocks of an emulated job: the true one, each host's, each GPU's.
 //!
-//! True time is `CLOCK_BOOTTIME` of the machine that runs the emulation, in ns, which all processes share. A host's clocks
-//! and a GPU's timer are functions of it, so the emulator can always say how wrong each of them is.
+//! True time is the `CLOCK_BOOTTIME` of the machine that runs the emulation, in ns; all processes
+//! share it. A host's clocks and a GPU's timer are functions of it, so the emulator always knows
+//! the error of each.
 
 use std::sync::OnceLock;
 
@@ -10,9 +11,10 @@ pub fn now() -> u64 {
     nanoseconds(real(libc::CLOCK_BOOTTIME))
 }
 
-/// Sleeps until the true time `at`, to a few microseconds; returns at once when it has passed.
+/// Sleeps until the true time `at`, accurate to a few microseconds; returns at once if that has
+/// passed.
 pub fn sleep_until(at: u64) {
-    // The kernel may add this much to each sleep of the thread; the default is 50 us.
+    // The kernel may lengthen each sleep of the thread by this much; the default is 50 us.
     const SLACK_NS: libc::c_ulong = 1_000;
     thread_local! {
         static PRECISE: bool = {
@@ -37,7 +39,7 @@ pub struct ClockError {
     pub offset_ns: i64,
     /// How much faster it runs, in parts per million.
     pub drift_ppm: f64,
-    /// Steps: at so many ns after the reference time, it jumps by so many ns.
+    /// Steps: at the first number of ns after the reference time, the clock jumps by the second.
     pub steps: Vec<(u64, i64)>,
 }
 
@@ -53,7 +55,7 @@ impl ClockError {
 /// The clocks of the host that this process pretends to run on.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct HostClocks {
-    /// The true time to which the errors refer, the same in all processes of a job.
+    /// The true time that the errors refer to, the same in all processes of a job.
     pub reference: u64,
     /// `CLOCK_REALTIME`.
     pub wall: ClockError,
@@ -64,7 +66,7 @@ pub struct HostClocks {
 static HOST: OnceLock<HostClocks> = OnceLock::new();
 
 impl HostClocks {
-    /// From now on this process's `clock_gettime` answers as this host's.
+    /// Makes this process's `clock_gettime` return this host's times from now on.
     ///
     /// # Panics
     ///
@@ -93,12 +95,13 @@ pub struct DeviceTimer {
     pub drift_ppm: f64,
     /// The steps in which it advances, in ns.
     pub granularity_ns: u64,
-    /// By how much that rate swings to both sides, in parts per million, back and forth in eight seconds.
+    /// How far that rate swings to either side, in parts per million, with a period of eight
+    /// seconds.
     #[serde(default)]
     pub wander_ppm: f64,
 }
 
-/// How long a timer's rate takes to swing to and fro, in ns.
+/// The period with which a timer's rate swings, in ns.
 const SWING_NS: f64 = 8e9;
 
 impl DeviceTimer {
@@ -109,18 +112,18 @@ impl DeviceTimer {
         exact - exact % self.granularity_ns.max(1)
     }
 
-    /// What it has gained on true time since the reference, in ns.
+    /// How far it has moved ahead of true time since the reference, in ns.
     fn gained(&self, elapsed: i64) -> i64 {
         let swing = std::f64::consts::TAU / SWING_NS;
         let wandered = self.wander_ppm / swing * (1.0 - (elapsed as f64 * swing).cos());
         ((elapsed as f64 * self.drift_ppm + wandered) / 1e6).round() as i64
     }
 
-    /// The true time from which on the timer shows this.
+    /// The earliest true time at which the timer shows this.
     pub fn when(&self, shown: u64) -> u64 {
         let shown = shown as i64 - self.base as i64;
         let mut elapsed = (shown as f64 / (1.0 + self.drift_ppm / 1e6)).round() as i64;
-        // What it wandered is small, and so is by how much that differs from one guess to the next.
+        // The wander is small, and changes little from one guess to the next.
         for _ in 0..3 {
             elapsed = shown - self.gained(elapsed);
         }
@@ -128,8 +131,9 @@ impl DeviceTimer {
     }
 }
 
-/// `clock_gettime` of the whole process, libnccl and plugin included: a program's own symbol comes before libc's.
-/// Only the wall and the boot clock are shifted; waits in the kernel go by the monotonic one.
+/// Overrides `clock_gettime` for the whole process, libnccl and plugin included: a program's own
+/// symbol takes precedence over libc's. Only the wall and boot clocks are shifted; waits in the
+/// kernel use the monotonic clock.
 ///
 /// # Safety
 ///
@@ -160,7 +164,8 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 fn real_function() -> ClockGettime {
     static FUNCTION: OnceLock<ClockGettime> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's, which is libc's.
+        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's,
+        // which is libc's.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clock_gettime".as_ptr()) };
         assert!(!address.is_null(), "libc has no clock_gettime");
         // SAFETY: libc's function has this type.

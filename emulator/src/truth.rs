@@ -1,7 +1,8 @@
-//! The truth: what really happened on the emulated GPUs, one JSON object a line, one file a process.
+//! The truth: what really happened on the emulated GPUs. There is one JSON object per line, and
+//! one file per process.
 //!
-//! The profiler never reads it. Tests and benchmarks hold the trace against it. All times are true time ([`crate::time`]) in ns
-//! unless a field says otherwise.
+//! The profiler never reads it. Tests and benchmarks compare the trace with it. All times are true
+//! time ([`crate::time`]) in ns unless a field says otherwise.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +18,7 @@ use crate::time::{DeviceTimer, HostClocks};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Line {
-    /// The process, first of all lines.
+    /// The process; always the first line.
     Process(Process),
     /// One of its GPUs.
     Device(Device),
@@ -29,13 +30,13 @@ pub enum Line {
     Copy(Copy),
     /// A call of the application into NCCL.
     Call(Call),
-    /// A message of the emulator's own network that has arrived, at one of its ends.
+    /// A message of the emulator's own network, recorded at both ends.
     Transfer(Transfer),
     /// A graph was captured and made executable.
     Capture(Capture),
-    /// The recording was asked to lend CUPTI, or to take it again.
+    /// The recording was asked to lend CUPTI, or to take it back.
     Lend(Lend),
-    /// How the job ended here, last of all lines; missing when the process was killed.
+    /// How the job ended here; always the last line, and missing when the process was killed.
     End(End),
 }
 
@@ -46,19 +47,19 @@ pub struct Process {
     pub pid: u32,
     /// The host it pretends to run on, from 0.
     pub host: u32,
-    /// The world ranks that live in it.
+    /// The world ranks in it.
     pub ranks: Vec<u32>,
-    /// NCCL's version as `ncclGetVersion` gives it.
+    /// NCCL's version as `ncclGetVersion` returns it.
     pub nccl: u32,
     /// The seed of the scenario.
     pub seed: u64,
     /// The errors of the host's clocks.
     pub clocks: HostClocks,
-    /// What NCCL was told by its environment, `NCCL_*`.
+    /// NCCL's environment variables, `NCCL_*`.
     pub environment: BTreeMap<String, String>,
 }
 
-/// The environment variables of this process that are for NCCL.
+/// The environment variables of this process that NCCL reads.
 pub fn nccl_environment() -> BTreeMap<String, String> {
     std::env::vars().filter(|(name, _)| name.starts_with("NCCL_")).collect()
 }
@@ -85,9 +86,11 @@ pub struct Communicator {
     pub name: String,
     /// `ncclComm_t`.
     pub handle: u64,
-    /// The communicator's hash as the profiler interface gives it, where the library's debug information shows it.
+    /// The communicator's hash in the profiler interface, if the library's debug information gives
+    /// its offset.
     pub hash: Option<u64>,
-    /// The device's communicator, to which kernels refer, where the library's debug information shows it.
+    /// The device communicator, to which kernels refer, if the library's debug information gives
+    /// its offset.
     pub device_comm: Option<u64>,
     /// This rank in it.
     pub rank: u32,
@@ -102,7 +105,8 @@ pub struct Communicator {
 /// A kernel that ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// The correlation id of the call that launched it: one number per call into CUDA in the process.
+    /// The correlation id of the call that launched it: one number per call into CUDA in the
+    /// process.
     pub correlation: u32,
     /// The thread that made the call.
     pub thread: u32,
@@ -118,7 +122,7 @@ pub struct Kernel {
     pub stream: u32,
     /// The stream's handle.
     pub stream_handle: u64,
-    /// The kernel, as in the symbol table.
+    /// The kernel's name in the symbol table.
     pub symbol: String,
     /// Blocks.
     pub grid: u32,
@@ -126,13 +130,13 @@ pub struct Kernel {
     pub start: u64,
     /// When the last block ended.
     pub end: u64,
-    /// The place in a graph it ran from.
+    /// The place in a graph that it ran from.
     pub graph: Option<GraphPlace>,
     /// The device communicator, for a kernel of NCCL.
     pub device_comm: Option<u64>,
     /// What it carried.
     pub operations: Vec<Operation>,
-    /// When each channel worked on what.
+    /// What each channel worked on, and when.
     pub channels: Vec<Channel>,
     /// Whether it was cut short because the communicator was aborted.
     pub aborted: bool,
@@ -162,7 +166,7 @@ pub struct Operation {
     pub receive: u64,
     /// Elements, for a collective; bytes, for a send or receive.
     pub count: u64,
-    /// `ncclFloat32`, ... as the kernel sees it.
+    /// `ncclFloat32`, ..., as the kernel sees it.
     pub datatype: String,
     /// The root or the peer, or -1.
     pub root: i32,
@@ -198,7 +202,8 @@ pub struct Channel {
     pub channel: u32,
     /// The index in [`Kernel::operations`].
     pub operation: u32,
-    /// The channel's work counter that the profiler's ring of this device shows for it, when the kernel stamped it.
+    /// The channel's work counter, as this device's profiler ring shows it, if the kernel stamped
+    /// the work.
     pub counter: Option<u64>,
     /// When it began.
     pub start: u64,
@@ -213,7 +218,7 @@ pub struct Channel {
 /// A copy or a memset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Copy {
-    /// The correlation id of the call it follows from.
+    /// The correlation id of the call that caused it.
     pub correlation: u32,
     /// The device.
     pub device: u32,
@@ -260,7 +265,7 @@ pub struct Call {
     pub returned: u64,
 }
 
-/// What one of NCCL's threads asked the network for, and when it was told that this is done.
+/// A request of one of NCCL's threads to the network, and when it was reported as done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Transfer {
     /// The thread that asked for it.
@@ -273,32 +278,32 @@ pub struct Transfer {
     pub called: u64,
     /// When that returned.
     pub returned: u64,
-    /// When NCCL called the `test` that said that it is done.
+    /// When NCCL called the `test` that reported it as done.
     pub asked: u64,
-    /// When that returned, but for what it took to write this.
+    /// When that returned, not counting the time it took to write this.
     pub answered: u64,
 }
 
-/// A capture of a stream of the application's, whose graph was made executable at once. Captures of several GPUs by one thread lie over
-/// each other.
+/// A capture of one of the application's streams, whose graph was instantiated at once. One
+/// thread's captures of several GPUs overlap.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capture {
     /// The thread.
     pub thread: u32,
     /// When the call that begins it was made, and when it returned.
     pub begin: (u64, u64),
-    /// The same of the call that ends it.
+    /// The same for the call that ends it.
     pub end: (u64, u64),
-    /// The same of the instantiation.
+    /// The same for the instantiation.
     pub instantiate: (u64, u64),
 }
 
 /// A call of `ncclscope_release` or `ncclscope_acquire`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lend {
-    /// Whether CUPTI was given up.
+    /// Whether CUPTI was released.
     pub release: bool,
-    /// What the function answered.
+    /// The function's result.
     pub answer: i32,
     /// When it was called.
     pub called: u64,
@@ -339,18 +344,18 @@ impl Truth {
         Ok(Truth { state: Mutex::new(State { file: Some(File::create(path)?), lost: 0 }) })
     }
 
-    /// A truth that nobody wants to know.
+    /// A truth that is not written anywhere.
     pub fn nowhere() -> Truth {
         Truth { state: Mutex::new(State { file: None, lost: 0 }) }
     }
 
-    /// Writes a line; what cannot be written is counted.
+    /// Writes a line; lines that cannot be written are counted.
     pub fn write(&self, line: &Line) {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let State { file: Some(file), lost } = &mut *state else { return };
         let mut text = serde_json::to_vec(line).expect("every line can be written as JSON");
         text.push(b'\n');
-        // One write, so that a process that is killed leaves whole lines.
+        // One write, so that a killed process leaves whole lines.
         if file.write_all(&text).is_err() {
             *lost += 1;
         }
@@ -362,7 +367,7 @@ impl Truth {
     }
 }
 
-/// Reads a file of truth; the last line may be missing its end.
+/// Reads a file of truth; its last line may be incomplete.
 ///
 /// # Errors
 ///

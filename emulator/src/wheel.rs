@@ -1,6 +1,7 @@
 //! Where a libnccl comes from: NVIDIA's wheels on PyPI, fetched by pip into the user's cache.
 //!
-//! Nothing of NVIDIA's is shipped with this project. The library is the user's own copy, and its file is never touched.
+//! Nothing of NVIDIA's is shipped with this project. The library is the user's own copy, and its
+//! file is never touched.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,15 +14,16 @@ pub struct Release {
     pub version: &'static str,
     /// `nvidia-nccl-cu13`
     pub package: &'static str,
-    /// Of the wheel for x86-64.
+    /// The checksum of the wheel for x86-64.
     pub sha256: &'static str,
-    /// The wheel, in MB.
+    /// The size of the wheel, in MB.
     pub megabytes: u32,
-    /// Whether it is one of those that every change is tested with.
+    /// Whether every change is tested with it.
     pub always: bool,
 }
 
-/// The releases that the emulator is tested with, oldest first. Among them all seven profiler interfaces are met.
+/// The releases that the emulator is tested with, oldest first. Together they cover all seven
+/// profiler interfaces.
 pub const RELEASES: &[Release] = &[
     Release {
         version: "2.23.4",
@@ -95,7 +97,7 @@ pub const RELEASES: &[Release] = &[
     },
 ];
 
-/// The release that is used when nobody names one: it sends every kind of event that the emulated GPUs can cause.
+/// The default release: it sends every kind of event that the emulated GPUs can cause.
 pub const DEFAULT: &str = "2.30.7";
 
 const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fetch_wheel.py");
@@ -105,7 +107,7 @@ impl Release {
     ///
     /// # Errors
     ///
-    /// When it is none of [`RELEASES`]; the text names them.
+    /// When it is not in [`RELEASES`]; the text names those.
     pub fn named(version: &str) -> Result<&'static Release, String> {
         RELEASES.iter().find(|release| release.version == version).ok_or_else(|| {
             let known: Vec<_> = RELEASES.iter().map(|release| release.version).collect();
@@ -123,11 +125,12 @@ impl Release {
         self.path().is_file()
     }
 
-    /// Its library, fetched first where it is not in the cache. What pip says while it works goes to stderr.
+    /// Its library, which is first fetched if it is not in the cache. The output of pip goes to
+    /// stderr.
     ///
     /// # Errors
     ///
-    /// When it is not there and cannot be fetched; the text says why and what can be done.
+    /// When it is not in the cache and cannot be fetched; the text says why and what can be done.
     pub fn fetch(&self) -> Result<PathBuf, String> {
         let path = self.path();
         if !path.is_file() {

@@ -1,4 +1,5 @@
-//! How right the matches of kernels and operations are, in a few jobs; and whether the yardstick would notice if they were not.
+//! Whether kernels are matched to the right operations, in a few jobs; and whether the judge would
+//! notice if they were not.
 //!
 //! `cargo xtask accuracy` plays all cases, and as many random ones as asked for.
 
@@ -10,7 +11,7 @@ use emulator::accuracy::{Claim, Demand, Seen, SeenKernel, Verdict, judge};
 use emulator::truth::Line;
 use support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
 
-/// Plays cases with releases, each of which must come out as demanded.
+/// Plays cases with NCCL releases; each must meet its demand.
 #[track_caller]
 fn check(cases: &[(&str, &str)]) {
     for (name, nccl) in cases {
@@ -27,7 +28,7 @@ fn every_kernel_is_matched() {
 }
 
 #[test]
-fn what_is_left_when_records_are_dropped_is_right() {
+fn remaining_matches_are_right_when_records_are_dropped() {
     check(&[("drops", "2.30.7")]);
 }
 
@@ -37,7 +38,7 @@ fn timers_that_are_far_off_change_nothing() {
 }
 
 #[test]
-fn times_of_cuptis_that_are_off_are_said_and_small_errors_are_not() {
+fn large_errors_of_cuptis_times_are_reported_and_small_ones_are_not() {
     check(&[
         ("CUPTI 1 ms late", "2.28.9"),
         ("CUPTI 30 ms early", "2.32.3"),
@@ -47,24 +48,24 @@ fn times_of_cuptis_that_are_off_are_said_and_small_errors_are_not() {
     ]);
 }
 
-/// As CUPTI does before 13.1 Update 1, and before 13.4 Update 1 (`ncclscope::releases`).
+/// What CUPTI does before 13.1 Update 1, and before 13.4 Update 1 (`ncclscope::releases`).
 #[test]
 fn launches_and_names_that_cupti_confuses_make_no_match_wrong() {
     check(&[("lent, launches confused", "2.32.3"), ("names confused", "2.28.9")]);
 }
 
 #[test]
-fn coarse_timers_and_changing_rates_are_inside_of_the_bound() {
+fn coarse_timers_and_changing_rates_stay_within_the_bound() {
     check(&[("steps of 10 us", "2.28.9"), ("rates that change", "2.28.9")]);
 }
 
 #[test]
-fn without_callbacks_the_gpus_timers_match_what_they_can_and_nothing_wrongly() {
+fn without_callbacks_the_gpus_timers_match_some_kernels_and_none_wrongly() {
     check(&[("no callbacks", "2.32.3")]);
 }
 
 #[test]
-fn nothing_matched_is_noticed_where_something_can_be() {
+fn a_trace_without_matches_is_noticed() {
     let case = named("no callbacks");
     let none =
         Verdict { kernels: 106, unmatched: [("its launch was not seen".into(), 106)].into(), ..Verdict::default() };
@@ -87,7 +88,7 @@ fn check_random(seed: u64) {
 
 #[test]
 fn random_jobs() {
-    // Some that fall on a release that every change is tested with.
+    // Seeds for releases that every change is tested with.
     for seed in [5, 19, 26] {
         check_random(seed);
     }
@@ -107,12 +108,13 @@ fn older_releases_are_never_wrong() {
     check(&[("groups", "2.23.4"), ("training", "2.26.5"), ("several GPUs", "2.27.7"), ("graphs and eager", "2.27.7")]);
 }
 
-// ---------------------------------------------------------------------------------------------- the yardstick itself
+// ---------------------------------------------------------------------------------- the judge
+// itself
 
-/// What one process of a real job did, and what its trace says.
+/// The truth about each process of a real job, and what its trace says.
 static REAL: LazyLock<Vec<(Vec<Line>, Seen)>> = LazyLock::new(|| read(&named("groups").play("2.30.7")));
 
-/// Changes what the trace of each process said, and judges that.
+/// Changes what the trace of each process says, and judges the result.
 #[track_caller]
 fn changed(change: impl Fn(&mut Vec<SeenKernel>)) -> Verdict {
     let mut verdict = Verdict::default();
@@ -124,7 +126,7 @@ fn changed(change: impl Fn(&mut Vec<SeenKernel>)) -> Verdict {
     verdict
 }
 
-/// The places of two kernels of NCCL, one after the other, of which this is true.
+/// The indices of two consecutive NCCL kernels for which `alike` is true.
 #[track_caller]
 fn two(kernels: &[SeenKernel], alike: impl Fn(&SeenKernel, &SeenKernel) -> bool) -> (usize, usize) {
     let matched = |kernel: &SeenKernel| matches!(kernel.claim, Claim::Operations { .. });
@@ -136,7 +138,7 @@ fn two(kernels: &[SeenKernel], alike: impl Fn(&SeenKernel, &SeenKernel) -> bool)
     pairs.find(fits).expect("the job has two such kernels")
 }
 
-/// What is known of a kernel's operations without their numbers.
+/// The facts about a kernel's operations, without their sequence numbers.
 fn facts(kernel: &SeenKernel) -> String {
     let Claim::Operations { shown, comm, .. } = &kernel.claim else { return String::new() };
     let mut shown = shown.clone();
@@ -145,7 +147,7 @@ fn facts(kernel: &SeenKernel) -> String {
 }
 
 #[test]
-fn unchanged_the_yardstick_is_content() {
+fn an_unchanged_trace_has_no_faults() {
     let verdict = changed(|_| ());
     assert_eq!(verdict.faults(Demand::Whole), [""; 0], "{}", verdict.examples.join("\n"));
 }
@@ -157,7 +159,8 @@ fn two_kernels_swapped_are_noticed() {
         kernels[first].claim = std::mem::replace(&mut kernels[second].claim, claim);
     };
     let processes = REAL.len() as u64;
-    // Of different operations; and of operations that have everything in common but their place in the loop.
+    // Once with different operations; once with operations that differ only in their place in the
+    // loop.
     let different = changed(|kernels| swap(kernels, two(kernels, |first, second| facts(first) != facts(second))));
     assert_eq!(different.all_wrong(), 2 * processes, "{different:?}");
     for function in ["AllReduce", "Send"] {
@@ -172,7 +175,7 @@ fn two_kernels_swapped_are_noticed() {
 
 #[test]
 fn a_clock_beyond_its_bound_is_noticed() {
-    // As little as it takes: by one more than is stated, whatever the trace is off already.
+    // By the smallest amount: 1 ns more than the stated error, on top of the actual error.
     let verdict = changed(|kernels| {
         for kernel in kernels {
             kernel.begin += 2 * kernel.error + 1;
@@ -185,7 +188,7 @@ fn a_clock_beyond_its_bound_is_noticed() {
 }
 
 #[test]
-fn a_bound_without_meaning_is_noticed() {
+fn a_useless_bound_is_noticed() {
     let verdict =
         changed(|kernels| kernels.iter_mut().for_each(|kernel| kernel.error = kernel.end - kernel.begin + 100_000));
     assert!(verdict.clock.wide > 0 && !verdict.faults(Demand::NeverWrong).is_empty(), "{verdict:?}");
@@ -204,7 +207,7 @@ fn a_missing_launch_is_noticed() {
     assert_eq!(verdict.faults(Demand::Whole), [format!("{} missing in the trace", REAL.len())]);
 }
 
-/// A job whose CUPTI lies, judged.
+/// The verdict on a job whose CUPTI misbehaves.
 #[track_caller]
 fn lied_to(words: &str) -> Verdict {
     Case { misbehaviour: words.into(), ..named("groups") }.judge("2.30.7")
@@ -220,13 +223,13 @@ fn records_that_swap_their_launches_are_noticed_in_the_trace() {
 fn times_that_are_shifted_are_noticed_in_the_trace() {
     let verdict = lied_to("skew=5ms,seed=12");
     let clock = verdict.clock;
-    // The trace itself says so, from when it is certain.
+    // The trace itself says so, once it is certain.
     assert!(clock.outside > 0 && clock.bound >= 5_000_000 && verdict.remarks[0] >= REAL.len() as u64, "{verdict:?}");
     assert!(!verdict.faults(Demand::NeverWrong).is_empty());
 }
 
 #[test]
-fn launches_that_are_not_told_are_never_called_exact() {
+fn unreported_launches_are_never_called_exact() {
     let whole = changed(|_| ());
     let verdict = lied_to("miss=20%,seed=13");
     let bracket = |verdict: &Verdict| verdict.right.get("exact_launch_bracket").copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Hosts with clocks of their own: what `ncclscope merge` makes of their traces, against the truth.
+//! Hosts with different clocks: the traces that `ncclscope merge` makes, compared with the truth.
 //!
 //! A random job is played again with `CLOCKS_SEED=SEED`.
 
@@ -22,9 +22,9 @@ struct Merged {
     processes: Vec<Played>,
     trace: Trace,
     said: String,
-    /// How far a host's times may be off at worst between the first and the last operation, ns.
+    /// How far a host's times may be off at worst between the first and the last operation, in ns.
     errors: HashMap<u32, i64>,
-    /// The process on whose clock all are.
+    /// The process whose clock all times are on.
     reference: usize,
 }
 
@@ -38,7 +38,7 @@ impl Merged {
         let (trace, said) = job.joined();
         trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
         let processes = job.processes();
-        // Files come in the order of their names, and hosts in that of their first file.
+        // Files are in the order of their names, and hosts in the order of their first file.
         let mut by_name: Vec<usize> = (0..processes.len()).collect();
         by_name.sort_by_key(|number| format!("{}.", processes[*number].process.pid));
         let mut hosts: Vec<u32> = Vec::new();
@@ -58,18 +58,20 @@ impl Merged {
         Merged { reference: by_name[0], processes, trace, said, errors }
     }
 
-    /// A true time on the clock of all.
+    /// A true time on the common clock.
     fn reference(&self, truth: i64) -> i64 {
         let clocks = &self.processes[self.reference].process.clocks;
         truth + clocks.boot.at(truth - clocks.reference as i64)
     }
 
-    /// Requires of every slice about the communicator that it is where it truly was, within what is stated.
+    /// Asserts that every slice about the communicator is drawn at its true time, within the
+    /// stated error.
     #[track_caller]
     fn check_times(&self) {
         for played in &self.processes {
             let (clocks, error) = (&played.process.clocks, self.errors[&played.process.host]);
-            // A clock that is 100 ppm fast errs by 100 us in a second of which nobody knows when it began.
+            // A clock that is 100 ppm fast is off by 100 us after a second, and nobody knows when
+            // that second began.
             let truth = |at: i64| (0..3).fold(at, |truth, _| at - clocks.boot.at(truth - clocks.reference as i64));
             let sql = format!(
                 "SELECT s.ts, s.name FROM slice s JOIN track t ON t.id = s.track_id WHERE s.category IN ('run', 'proxy', 'operation') \
@@ -78,7 +80,7 @@ impl Merged {
             );
             let (own, moved) = (played.trace().rows(&sql), self.trace.rows(&sql));
             assert!(own.len() > 20 && own.len() == moved.len(), "{} slices, and {}", own.len(), moved.len());
-            // Before the first operation and after the last less is known.
+            // Before the first operation and after the last, less is known.
             let shared = &played
                 .trace()
                 .rows("SELECT min(ts) AS first, max(ts + dur) AS last FROM slice WHERE category = 'run'")[0];
@@ -91,11 +93,11 @@ impl Merged {
         }
     }
 
-    /// Requires of each AllReduce that what is said of who came last, by how much, and how long each rank waited, is so. Answers how many
-    /// have a name, and of how many.
+    /// Asserts for each AllReduce that the trace is right about who came last, by how much, and
+    /// how long each rank waited. Returns how many name a rank, and how many there are.
     #[track_caller]
     fn check_waits(&self) -> (usize, usize) {
-        // When each rank truly began, one after the other.
+        // When each rank truly began, by collective.
         let begun: Vec<(i64, Vec<i64>)> = self
             .processes
             .iter()
@@ -144,7 +146,7 @@ impl Merged {
     }
 }
 
-/// A time with its unit, a little more of it: it is rounded.
+/// A time with its unit, plus a little, because it is rounded.
 fn nanoseconds(text: &str) -> i64 {
     let (number, unit) = text.split_once(' ').expect("a unit");
     let unit = match unit {
@@ -235,7 +237,7 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     let (named, all) = merged.check_waits();
     assert_eq!(all, 30, "20 collectives, and 2 in each of 5 replays");
     assert!(named >= 20, "only {named} of 30 have a name, where rank 2 is 19 ms late");
-    // By their own host's clock, which is a little faster, and by that of all.
+    // By the sender's own clock, which is a little fast, and by the common one.
     let sends = merged.trace.rows(
         "SELECT count() AS n, sum(abs(w.network_wait - s.network_wait) < 5000 AND abs(ifnull(w.peer_wait, 0) - s.peer_wait) < 5000) AS alike \
          FROM nccl_wait w JOIN (SELECT upid, operation, sum(network_wait) AS network_wait, sum(peer_wait) AS peer_wait FROM nccl_step \
@@ -250,7 +252,8 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     assert!(arrows[0].i64("n") > 20 && arrows[0].i64("least") >= 0, "{} arrows", arrows[0].i64("n"));
 }
 
-/// A job of 2 to 4 hosts with clocks of their own, in which a rank, a link or all hosts may be slow, or several of them.
+/// A job with 2 to 4 hosts with different clocks, in which a rank, a link, all hosts, or several
+/// of these may be slow.
 fn drawn(seed: u64) -> String {
     let dice = &mut Dice::new(seed);
     let hosts = 2 + dice.below(3);

@@ -1,7 +1,8 @@
-//! The real NCCL on emulated GPUs, with the plugin loaded: what its trace says is held against the truth.
+//! The real NCCL on emulated GPUs, with the plugin loaded: its trace is compared with the truth.
 //!
-//! `cargo xtask e2e` fetches the libraries and runs this with the releases that every change is tested with, `--all` with all
-//! of them. A test's name begins with the release.
+//! `cargo xtask e2e` fetches the libraries and runs these tests with the releases that every
+//! change is tested with; `--all` runs them with all releases. A test's name begins with its
+//! release.
 
 mod support;
 
@@ -10,14 +11,15 @@ use std::collections::BTreeSet;
 use ncclscope_tests::perfetto::{Row, Trace};
 use support::{Job, Plan, Tool, plugin_said};
 
-/// Each collective once, sends and receives: in processes, in threads of one process a host, and one thread for several GPUs.
+/// Each collective once, and sends and receives, in three layouts: one process per rank, one
+/// thread per rank, and one thread for several GPUs.
 fn every_operation(nccl: &str) {
     for scenario in ["small", "threads", "devices"] {
         Plan::new(nccl, scenario).run().succeeded().check();
     }
 }
 
-/// A program that closes the trace's descriptor, and opens a file of its own under its number.
+/// A program closes the trace's descriptor, and opens its own file under that number.
 fn descriptor_taken_over(nccl: &str) {
     let (folder, program) = ncclscope_tests::play::compile("program.c");
     let checkpoint = folder.path().join("checkpoint");
@@ -27,7 +29,7 @@ fn descriptor_taken_over(nccl: &str) {
     assert_eq!(std::fs::read_to_string(checkpoint).unwrap(), "", "the program's own");
 }
 
-/// A job with `program.c` in its processes, which does what these variables say.
+/// A job with `program.c` loaded into its processes, which does what these variables say.
 fn disturbed(nccl: &str, scenario: &str, deeds: &[(&str, &str)]) -> Disturbed {
     let (folder, program) = ncclscope_tests::play::compile("program.c");
     let checkpoint = folder.path().join("checkpoint");
@@ -42,27 +44,29 @@ fn disturbed(nccl: &str, scenario: &str, deeds: &[(&str, &str)]) -> Disturbed {
     Disturbed { reports: reports.collect(), job }
 }
 
-/// What became of it.
+/// How the job ended.
 struct Disturbed {
-    /// What the program reported: of what, a number, and how many of that were bad.
+    /// The program's reports: the kind, a count, and how many of those were bad.
     reports: Vec<(String, u64, u64)>,
     job: Job,
 }
 
-/// Processes that fork children while the first `init` of each runs, and a moment later. Each child uses the library.
+/// Processes fork children while their first `init` runs, and a moment later. Each child uses the
+/// library.
 fn children_in_init(nccl: &str) {
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("FORK_IN_INIT", "1")]);
-    // Ten while the file is made, and thrice ten behind it, in both processes.
+    // In both processes, ten while the file is created, and three times ten after that.
     assert_eq!(reports, vec![("children".to_owned(), 10, 0); 8], "{}", job.logs());
     job.check();
     let told = plugin_said(&job).iter().filter(|line| line.contains("forked after ncclscope had begun")).count();
     assert_eq!(told, 80, "each child says that it is not recorded");
 }
 
-/// A thread that is cancelled in its own `init`, where it waits for the one that is under way. It ends behind it, in NCCL.
+/// A thread is cancelled in its own `init`, where it waits for another one that is running. It
+/// ends later, inside NCCL.
 fn cancelled_in_init(nccl: &str) {
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("CANCEL_IN_INIT", "1")]);
-    // In both processes it was kept away in `init`, and came.
+    // In both processes the cancellation was held back during `init`, and took effect later.
     assert_eq!(reports, vec![("cancelled".to_owned(), 1, 0); 2], "{}", job.logs());
     for played in job.check() {
         assert_eq!(played.count("name = 'communicator init'"), 2, "its own is recorded too");
@@ -71,9 +75,9 @@ fn cancelled_in_init(nccl: &str) {
     }
 }
 
-/// No more addresses than the job had without us, and 200 MiB.
+/// The job uses at most 200 MiB more address space than without the plugin.
 fn few_addresses(nccl: &str) {
-    // Else each thread that allocates may set aside 64 MiB more, or not.
+    // Otherwise each thread that allocates may or may not reserve 64 MiB more.
     let arenas = ("MALLOC_ARENA_MAX", "2");
     let alone = disturbed(nccl, "small", &[arenas, ("REPORT_PEAK", "1"), ("NCCLSCOPE_ENABLE", "0")]);
     assert_eq!(plugin_said(&alone.job), [""; 0]);
@@ -85,7 +89,7 @@ fn few_addresses(nccl: &str) {
     job.check();
 }
 
-/// Everything that goes on in a job, at once: groups, splits, communicators that come and go, rings and trees.
+/// Everything in one job: groups, splits, communicators that come and go, rings and trees.
 fn mixed(nccl: &str) {
     Plan::new(nccl, "mixed").run().succeeded().check();
 }
@@ -95,12 +99,12 @@ fn protocols(nccl: &str) {
     Plan::new(nccl, "protocols").run().succeeded().check();
 }
 
-/// Captured once, launched many times, between eager work.
+/// Graphs that are captured once and launched many times, between launches outside of graphs.
 fn graphs(nccl: &str) {
     Plan::new(nccl, "graphs").run().succeeded().check();
 }
 
-/// What the demo shows.
+/// The demo's scenario.
 fn training(nccl: &str) {
     Plan::new(nccl, "training").run().succeeded().check();
 }
@@ -129,7 +133,7 @@ fn kernels(nccl: &str) {
     }
 }
 
-/// A job of a program on one host of two GPUs, with CUPTI.
+/// A job that runs a program on one host with two GPUs, with CUPTI.
 #[track_caller]
 fn of_two(nccl: &str, program: &str) -> support::Job {
     let folder = tempfile::tempdir().expect("a folder for the scenario");
@@ -139,12 +143,13 @@ fn of_two(nccl: &str, program: &str) -> support::Job {
     Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded()
 }
 
-/// What `ncclscope info` says of its traces in lines that begin so.
+/// The lines of `ncclscope info` on its traces that begin with `what`.
 fn said(job: &support::Job, what: &str) -> Vec<String> {
     job.info().lines().filter_map(|line| Some(line.trim().strip_prefix(what)?.trim().to_owned())).collect()
 }
 
-/// A group of more operations than there are lanes: each has its hand-over, and its run with an arrow.
+/// A group of more operations than there are lanes. Each operation has its hand-over, and its run
+/// with an arrow.
 fn large_groups(nccl: &str) {
     let operation = "    all_reduce 1 KiB f32 sum on world\n".repeat(200);
     let group = format!("  group {{\n{operation}  }}\n  wait world\n");
@@ -166,7 +171,8 @@ fn large_groups(nccl: &str) {
     );
 }
 
-/// Operations are counted as often as they ran, also where NCCL does not hand over the replays of a graph on a rank.
+/// Operations are counted as often as they ran, even if NCCL does not hand over a graph's replays
+/// on a rank.
 fn counted_replays(nccl: &str) {
     let operation = "  all_reduce 4 KiB f32 sum on world\n";
     let eager = format!("communicator world = all\nrepeat 5 {{\n{operation}}}\n");
@@ -178,7 +184,7 @@ fn counted_replays(nccl: &str) {
     );
 }
 
-/// Channels that are not asked for are missed in the trace, with the reason.
+/// If channels were not asked for, the trace reports them as missing, with the reason.
 fn refused_channels(nccl: &str) {
     let job = Plan::new(nccl, "small").run().succeeded();
     let processes = job.processes();
@@ -194,7 +200,8 @@ fn refused_channels(nccl: &str) {
     assert_eq!(noted, processes.len());
 }
 
-/// The same from the file of another tool that held CUPTI, joined with ours, whichever way its clock is off.
+/// The same with the file of another tool that held CUPTI, merged with ours, whether its clock is
+/// ahead or behind.
 fn kernels_of_another_tool(nccl: &str) {
     for (scenario, ahead) in [("small", 0), ("groups", 4_000_000), ("all_to_all", -900_000)] {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").run().succeeded();
@@ -207,8 +214,9 @@ fn kernels_of_another_tool(nccl: &str) {
     }
 }
 
-/// The same with graphs: each kernel of them is matched by the order of capture, with its replay. With and without the reports of
-/// channels, which have NCCL hand over what else it hands over once.
+/// The same with graphs: each of their kernels is matched by the order of capture, and to its
+/// replay. It is tested with and without channel events, with which NCCL hands over every replay
+/// that it would otherwise hand over only once.
 fn graphs_of_another_tool(nccl: &str) {
     for (scenario, channels) in [("graphs", "0"), ("graphs", "1"), ("training", "0"), ("training", "1")] {
         let plan = Plan::new(nccl, scenario).with("NCCLSCOPE_CUPTI", "0").with("NCCLSCOPE_KERNEL_CH", channels);
@@ -228,11 +236,12 @@ fn graphs_of_another_tool(nccl: &str) {
     }
 }
 
-/// A job of a program, on so many hosts of so many GPUs, that leaves CUPTI to another tool; `channels` is whether NCCL is asked for channels.
+/// A job that runs a program on `hosts` hosts with `ranks` GPUs each, and leaves CUPTI to another
+/// tool; `channels` is whether NCCL is asked for channels.
 #[track_caller]
 fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -> support::Job {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
-    // A few launches outside of graphs, by which the clocks are put together.
+    // A few launches outside of graphs, from which the clocks' offset is found.
     let text = format!(
         "title = \"graphs\"\n[job]\nhosts = {hosts}\nranks_per_host = {ranks}\nprogram = \"\"\"\ncommunicator world = all\n\
          repeat 8 {{\n  all_reduce 16 KiB f32 sum on world\n  wait world\n}}\nsync\n{program}\nsync\n\"\"\"\n\
@@ -243,7 +252,7 @@ fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -
     plan.with("NCCLSCOPE_KERNEL_CH", channels).run().succeeded()
 }
 
-/// Two graphs that differ in nothing that the other tool could know.
+/// Two graphs without any difference that the other tool could see.
 const TWINS: [&str; 2] = [
     "capture one {\n  compute forward 200 us\n  all_reduce 128 KiB f32 sum on world\n  wait world\n}\n",
     "capture two {\n  compute forward 200 us\n  all_reduce 64 KiB f32 sum on world\n  wait world\n}\n",
@@ -252,7 +261,8 @@ const IN_TURN: &str = "repeat 5 {\n  replay one\n  replay two\n}\n";
 const SEVERAL: &str = "several captures could be its graph's, or several graphs of its capture";
 const NO_CAPTURE: &str = "no capture in the trace has the launches of its graph, in their order";
 
-/// What became of the kernels of graphs: matched, and unmatched by reason. None is matched wrongly.
+/// The kernels of graphs: how many are matched, and how many unmatched by reason. Asserts that
+/// none is matched wrongly.
 #[track_caller]
 fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
     let verdict = &beside.verdict;
@@ -266,26 +276,27 @@ fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
 }
 
 #[test]
-fn graphs_that_look_alike_are_told_apart_by_what_is_handed_over_or_not_at_all() {
+fn graphs_that_look_alike_are_told_apart_by_hand_overs_or_not_at_all() {
     let [one, two] = TWINS;
     let program = format!("{one}{two}{IN_TURN}");
-    // Over the network, and where it reports channels, NCCL hands each replay over.
+    // Over the network, and where it reports channels, NCCL hands over each replay.
     for (hosts, ranks, channels) in [(2, 1, "0"), (1, 2, "1")] {
         let job = left_to_another_tool(hosts, ranks, channels, &program);
         assert_eq!(of_graphs(&job.joined_with_another_tool(700_000, &|_| ())), (20, vec![]), "{hosts} hosts");
     }
     let job = left_to_another_tool(1, 2, "0", &program);
     assert_eq!(of_graphs(&job.joined_with_another_tool(700_000, &|_| ())), (0, vec![(SEVERAL, 20)]));
-    // Where the second is captured after the first has run, its order in time says which is which.
+    // If the second is captured after the first has run, the order in time shows which is which.
     let job = left_to_another_tool(1, 2, "0", &format!("{one}replay one 2 times\nsync\n{two}{IN_TURN}"));
     assert_eq!(of_graphs(&job.joined_with_another_tool(-700_000, &|_| ())), (24, vec![]));
-    // Without the calls that make graphs, captures are launches that follow on each other: here these may be one or two.
+    // Without the calls that make graphs, captures look like consecutive launches: here one or two
+    // of them.
     let without = |events: &mut Vec<String>| events.retain(|it| !it.contains("Capture") && !it.contains("Instantiate"));
     assert_eq!(of_graphs(&job.joined_with_another_tool(-700_000, &without)), (0, vec![(SEVERAL, 24)]));
 }
 
 #[test]
-fn what_the_other_file_lacks_of_graphs_leaves_their_kernels_unmatched() {
+fn graphs_missing_from_the_other_file_leave_their_kernels_unmatched() {
     let program = "capture one {\n  all_reduce 128 KiB f32 sum on world\n  all_gather 64 KiB bf16 on world\n  wait world\n}\n\
                    capture two {\n  compute forward 200 us\n  all_reduce 64 KiB f16 sum on world\n  wait world\n}\n";
     let job = left_to_another_tool(2, 1, "0", &format!("{program}{IN_TURN}"));
@@ -301,14 +312,14 @@ fn what_the_other_file_lacks_of_graphs_leaves_their_kernels_unmatched() {
     };
     assert_eq!(of_graphs_by_call(&joined(&nodes)), [("the file does not say from which node of its graph it ran", 30)]);
 
-    // The all-gather's records are missing, and with them the node.
+    // The all-gather's records are missing, and the node with them.
     let missing =
         |events: &mut Vec<String>| events.retain(|it| !(it.contains("AllGather") && it.contains("graph node")));
     let beside = joined(&missing);
     assert_eq!(beside.verdict.missing, 10);
     assert_eq!(of_graphs(&beside), (10, vec![(NO_CAPTURE, 10)]));
 
-    // From its third replay on, one node runs something else.
+    // From the third replay on, one node runs another kernel.
     let changed = |events: &mut Vec<String>| {
         let gathers = events.iter_mut().filter(|it| it.contains("AllGather"));
         gathers.skip(2).for_each(|it| *it = it.replace("AllGather", "ReduceScatter"));
@@ -321,7 +332,7 @@ fn what_the_other_file_lacks_of_graphs_leaves_their_kernels_unmatched() {
     };
     assert_eq!(of_graphs(&joined(&updated)), (0, vec![(reason, 30)]));
 
-    // A capture that took two kernels more than ours knows launches.
+    // The file has a capture with two kernels more than the launches in our trace.
     let names = |events: &mut Vec<String>| {
         for event in events.iter_mut().filter(|it| it.contains("graph node id")) {
             *event = event.replace("AllReduce_Sum_f16", "AllReduce_Sum_f32");
@@ -338,14 +349,15 @@ fn graphs_of_several_gpus_in_one_process_are_never_confused() {
         let graphs =
             beside.processes.iter().flat_map(|played| played.told_kernels()).filter(|it| it.graph.is_some()).count();
         let (matched, unmatched) = of_graphs(&beside);
-        // They are captured alike, and nothing in either file says of which GPU a capture was. Threads may capture one after the other.
+        // They are captured alike, and neither file says which GPU a capture belongs to. Threads
+        // may capture one after the other.
         let left: u64 = unmatched.iter().filter(|(reason, _)| *reason == SEVERAL).map(|(_, count)| *count).sum();
         assert_eq!(matched + left, graphs as u64, "{scenario}: {unmatched:?}");
         assert!(matched == 0 || scenario == "threads", "{matched}");
     }
 }
 
-/// Those unmatched, where the file has no numbers of nodes by which the truth knows kernels.
+/// The unmatched kernels, for files without the node numbers that identify kernels in the truth.
 fn of_graphs_by_call(beside: &support::Beside) -> Vec<(&str, u64)> {
     let mut unmatched: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
     for line in beside.said.lines() {
@@ -357,7 +369,7 @@ fn of_graphs_by_call(beside: &support::Beside) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn a_tool_that_began_in_the_middle_knows_which_replays_it_saw_only_where_nccl_tells() {
+fn replays_seen_by_a_tool_that_began_late_are_known_only_if_nccl_reports_them() {
     let capture = "capture one {\n  compute forward 200 us\n  all_reduce 128 KiB f32 sum on world\n  wait world\n}\n";
     let program =
         format!("{capture}repeat 9 {{\n  replay one\n  all_reduce 32 KiB f32 sum on world\n  wait world\n  sync\n}}");
@@ -387,14 +399,14 @@ fn a_tool_that_began_in_the_middle_knows_which_replays_it_saw_only_where_nccl_te
     let beside = job.joined_with_another_tool(0, &late);
     assert_eq!(of_graphs(&beside), (12, vec![]));
     assert_eq!(replays(&beside), [4, 5, 6, 7, 8, 9]);
-    // Within a host nothing tells, and all replays carry the same.
+    // Within a host nothing shows it, and all replays carry the same.
     let job = left_to_another_tool(1, 2, "0", &program);
     let beside = job.joined_with_another_tool(0, &late);
     assert_eq!(of_graphs(&beside), (12, vec![]));
     assert_eq!(replays(&beside), [0; 6]);
     let beside = job.joined_with_another_tool(0, &|_| ());
     assert_eq!(replays(&beside), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    // And a part of our trace that begins behind the capture does not know what was captured.
+    // And if our trace begins after the capture, it does not know what was captured.
     job.cut_traces();
     let beside = job.joined_with_another_tool(0, &|_| ());
     assert_eq!(of_graphs(&beside), (0, vec![("its graph was captured unseen", 18), ("its launch was not seen", 16)]));
@@ -408,7 +420,8 @@ fn injected(nccl: &str) {
     std::fs::copy(&plugin, &copy).unwrap();
     for library in [&plugin, &copy] {
         let plan = Plan::new(nccl, "graphs").with("CUDA_INJECTION64_PATH", library.to_str().unwrap());
-        // Up to 2.30 NCCL takes the stamps of one replay for those of another, which is a doubt.
+        // Up to 2.30 NCCL confuses the stamps of different replays, which the trace reports as a
+        // doubt.
         let plan = plan.with("NCCLSCOPE_KERNEL_CH", "0");
         for played in plan.with_cupti("13.0").run().succeeded().processes() {
             played.check();
@@ -417,7 +430,8 @@ fn injected(nccl: &str) {
     }
 }
 
-/// What a recording read makes its trace again, byte for byte: kernels, channels and graphs, calls into CUDA, CUPTI on a foreign clock.
+/// A capture of what a recording read reproduces its trace byte for byte: kernels, channels and
+/// graphs, calls into CUDA, CUPTI on a foreign clock.
 fn captures(nccl: &str) {
     for (scenario, words, more) in [
         ("small", "clock=ticks@1ms", "NCCLSCOPE_NVTX"),
@@ -441,7 +455,8 @@ fn kernels_of_several_gpus(nccl: &str) {
     }
 }
 
-/// Up to 2.27 NCCL does not tell of launches: kernels are matched by the order on their thread, or not at all, and never wrongly.
+/// Up to 2.27 NCCL does not report launches: kernels are matched by the order on their thread, or
+/// not at all, and never wrongly.
 fn kernels_by_order(nccl: &str) {
     for played in Plan::new(nccl, "small").with_cupti("12.9").run().succeeded().processes() {
         played.check_kernels();
@@ -450,8 +465,9 @@ fn kernels_by_order(nccl: &str) {
     }
 }
 
-/// Runs a job whose CUPTI belongs to somebody else, and requires that it ran undisturbed and that no trace has a kernel; why, by
-/// the trace and by one line of each process that has one.
+/// Runs a job whose CUPTI belongs to somebody else. Asserts that it ran undisturbed and that no
+/// trace has a kernel. Returns the reason, which the trace and one line of each process that has a
+/// trace give.
 #[track_caller]
 fn without_kernels(nccl: &str, misbehaviour: &str) -> String {
     let job = Plan::new(nccl, "small").with_cupti("13.0").misbehaving(misbehaviour).run().succeeded();
@@ -468,7 +484,8 @@ fn without_kernels(nccl: &str, misbehaviour: &str) -> String {
     reason.clone()
 }
 
-/// Tools that hold CUPTI before us: for ever, as Nsight Systems does, or for a while, as Kineto does.
+/// Tools that hold CUPTI before us: for the whole job, as Nsight Systems does, or for a while, as
+/// Kineto does.
 fn cupti_of_others(nccl: &str) {
     let why = without_kernels(nccl, "taken=Nsight Systems");
     assert!(why.contains("CUPTI can have only one owner") && why.contains("Nsight Systems"), "{why}");
@@ -476,7 +493,7 @@ fn cupti_of_others(nccl: &str) {
     assert!(why.contains("CUPTI can have only one owner") && why.contains("Kineto"), "{why}");
 }
 
-/// Layers that put a CUPTI of their own in the place of the real one, for GPUs of another machine.
+/// Layers that replace CUPTI with their own, for GPUs of another machine.
 fn cupti_of_a_shim(nccl: &str) {
     for (misbehaviour, says) in [("refuse=27", "NOT_SUPPORTED"), ("refuse=999", "UNKNOWN")] {
         let why = without_kernels(nccl, misbehaviour);
@@ -484,7 +501,8 @@ fn cupti_of_a_shim(nccl: &str) {
     }
 }
 
-/// A tool that comes after us, as torch.profiler does: it is refused, or it gives CUPTI a clock of its own, and our kernels stay.
+/// A tool that comes after us, as torch.profiler does: it is refused, or it registers its own
+/// clock with CUPTI, and our kernels stay.
 fn cupti_wanted_by_others(nccl: &str) {
     let rival = "rival=Kineto@1ms";
     let job = Plan::new(nccl, "small").with_cupti("13.0").misbehaving(rival).run().succeeded();
@@ -502,7 +520,7 @@ fn cupti_wanted_by_others(nccl: &str) {
     }
 }
 
-/// Hosts on the emulator's own network, which tells the profiler of each request.
+/// Hosts on the emulator's own network, which reports each request to the profiler.
 fn network(nccl: &str) {
     for played in Plan::new(nccl, "network").run().succeeded().processes() {
         played.check_transfers();
@@ -515,7 +533,7 @@ fn copy_engine(nccl: &str) {
     job.processes().iter().for_each(support::Played::check_copy_engine);
 }
 
-/// Half a job's operations never end: what was recorded is there, and open.
+/// Half of a job's operations never end: the recorded ones are in the trace, unfinished.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
     for played in job.processes() {
@@ -524,7 +542,7 @@ fn abort(nccl: &str) {
     }
 }
 
-/// A rank stops calling, and the job is killed: the trace is good up to its last second.
+/// A rank stops calling, and the job is killed: the trace is complete up to its last second.
 fn hang(nccl: &str) {
     let job = Plan::new(nccl, "hang").run().succeeded();
     let open: i64 = job.processes().iter().map(|played| played.count("dur < 0")).sum();
@@ -532,7 +550,7 @@ fn hang(nccl: &str) {
     check_who_is_missed(&job);
 }
 
-/// Rank 1 is missed in the fourth AllReduce.
+/// Rank 1 is missing from the fourth AllReduce.
 fn check_who_is_missed(job: &Job) {
     let said = job.info();
     let first = said.lines().next().unwrap_or_default();
@@ -544,7 +562,8 @@ fn check_who_is_missed(job: &Job) {
     assert!(last.is_some_and(|last| last.ends_with(" s before the end)") && !last.contains(',')), "{said}");
 }
 
-/// The same between the GPUs of one host, where no proxy is at work: what is known is that its kernel does not end.
+/// The same between the GPUs of one host, where no proxy works: all that is known is that its
+/// kernel does not end.
 fn hang_on_one_host(nccl: &str) {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let text = include_str!("../scenarios/hang.toml")
@@ -562,7 +581,8 @@ fn hang_on_one_host(nccl: &str) {
     check_who_is_missed(&job);
 }
 
-/// Kernel channels come when asked for, exactly as many as the kernels stamped; and not otherwise.
+/// Kernel channels are in the trace if asked for, exactly as many as the kernels stamped; and
+/// otherwise none.
 fn kernel_channels(nccl: &str) {
     for preset in ["full", "light"] {
         Plan::new(nccl, "small").with("NCCLSCOPE_PRESET", preset).run().succeeded().check();
@@ -617,8 +637,8 @@ release!(
     ]
 );
 
-// 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread tries again for ever without a look at the
-// abort flag, and ncclCommAbort waits for it.
+// 2.23.4 and 2.24.3 cannot be aborted: when a peer has closed its connection, the proxy thread
+// retries forever without checking the abort flag, and ncclCommAbort waits for it.
 release!(more nccl_2_23_4, "2.23.4", [every_operation, mixed]);
 release!(more nccl_2_24_3, "2.24.3", [every_operation, mixed]);
 release!(more nccl_2_26_5, "2.26.5", [every_operation, mixed, graphs, abort, kernels_by_order]);

@@ -1,5 +1,5 @@
-//! What `ncclscope info` says first of jobs that hang, and that it says nothing of the kind of jobs that are well: random
-//! jobs, by their seeds.
+//! What `ncclscope info` says first about jobs that hang, and that it reports no hang for healthy
+//! jobs of the same kind. The jobs are random, by seed.
 
 mod support;
 
@@ -13,17 +13,18 @@ use support::{Job, Plan};
 
 /// Releases that every change is tested with.
 const RELEASES: [&str; 3] = ["2.28.9", "2.30.7", "2.32.3"];
-/// Jobs of each sort with `cargo xtask e2e --all`, and how many are played at a time: they mostly wait.
+/// The number of jobs of each kind with `cargo xtask e2e --all`, and how many are played at a
+/// time: they mostly wait.
 const JOBS: u64 = 100;
 const AT_A_TIME: u64 = 3;
 
-/// A job, and what has to be said of it first.
+/// A job, and what must be said first about it.
 struct Case {
     text: String,
     nccl: &'static str,
     has_cupti: bool,
     misbehaviour: &'static str,
-    /// When it is killed, where its scenario does not say.
+    /// When it is killed, if its scenario does not say.
     limit: Option<Duration>,
     expected: Vec<String>,
 }
@@ -40,7 +41,7 @@ impl Case {
     }
 }
 
-/// How the ranks of a job are spread.
+/// How the ranks of a job are placed.
 struct Shape {
     hosts: u64,
     per_host: u64,
@@ -66,12 +67,12 @@ impl Shape {
     }
 }
 
-/// So many times the same; nothing for none.
+/// A block that repeats `body` this many times; empty for 0.
 fn repeated(times: u64, body: &str) -> String {
     if times == 0 { String::new() } else { format!("repeat {times} {{\n{body}}}\n") }
 }
 
-/// A job of this seed that hangs: who stops, where and how is drawn.
+/// A job with this seed that hangs: who stops, where and how is random.
 fn hang(seed: u64) -> Case {
     let dice = &mut Dice::new(seed);
     let shape = Shape::new(dice);
@@ -94,7 +95,7 @@ fn hang(seed: u64) -> Case {
     };
     let earlier = repeated(before, &step);
     let (program, rest, mut expected) = match dice.below(10) {
-        // Between ranks of one communicator of two.
+        // Between the ranks of a communicator of two.
         0 | 1 if ranks.is_multiple_of(2) && ranks >= 4 => {
             let on_tp = format!("{operation} on tp\n");
             let earlier = repeated(before, &format!("{on_tp}wait tp\n{step}"));
@@ -108,7 +109,7 @@ fn hang(seed: u64) -> Case {
             }
             (program, String::new(), expected)
         }
-        // The application's kernel on one of the GPUs does not end: everybody has come.
+        // The application's kernel on one of the GPUs does not end: every rank has arrived.
         2 => {
             has_cupti = true;
             let program = format!(
@@ -117,7 +118,7 @@ fn hang(seed: u64) -> Case {
             );
             (program, String::new(), vec![format!("on world: all {ranks} ranks have come")])
         }
-        // A kernel of NCCL's stands still.
+        // One of NCCL's kernels stalls.
         3 => {
             has_cupti = true;
             let program = format!(
@@ -142,7 +143,7 @@ fn hang(seed: u64) -> Case {
         }
         // One rank does not receive.
         5 => {
-            // Else the host waits for the connection.
+            // Otherwise the host waits for the connection.
             has_cupti = true;
             let from = (victim + ranks - 1) % ranks;
             let program = format!(
@@ -167,7 +168,7 @@ fn hang(seed: u64) -> Case {
     Case { text, nccl, has_cupti, misbehaviour, limit: None, expected }
 }
 
-/// A job of this seed that is well, and is killed at some moment.
+/// A healthy job with this seed, which is killed at some moment.
 fn healthy(seed: u64) -> Case {
     let dice = &mut Dice::new(seed);
     let shape = Shape::new(dice);
@@ -185,7 +186,7 @@ fn healthy(seed: u64) -> Case {
     let program = match dice.below(5) {
         // A graph is replayed.
         0 => format!("capture step {{\n{}}}\nreplay step 3000 times\nsync\n", step.replace("sync\n", "")),
-        // One rank has more to do on its host, every now and then.
+        // Every now and then one rank has more work on its host.
         1 => format!("repeat 400 {{\nrepeat 4 {{\n{step}}}\nonly rank {slow} {{\nsleep 700 ms\n}}\n}}\nsync\n"),
         _ => format!("repeat 3000 {{\n{step}}}\nsync\n"),
     };
@@ -196,12 +197,12 @@ fn healthy(seed: u64) -> Case {
     Case { text: shape.scenario(&program, &rest), nccl, has_cupti, misbehaviour, limit, expected: Vec::new() }
 }
 
-/// The lines that come before those of the files.
+/// The lines before those about files.
 fn first_lines(said: &str) -> Vec<&str> {
     said.lines().take_while(|line| !line.starts_with('/')).collect()
 }
 
-/// Plays a job that hangs; what is wrong about what is said of it.
+/// Plays a job that hangs; returns what is wrong with the report.
 fn fault_of_hang(seed: u64) -> Option<String> {
     let case = hang(seed);
     let (_file, plan) = case.plan();
@@ -209,7 +210,7 @@ fn fault_of_hang(seed: u64) -> Option<String> {
     let said = job.info();
     let lines = first_lines(&said);
     let first = lines.first().copied().unwrap_or_default();
-    // On a machine that is slow enough it may be no more than slow.
+    // On a very slow machine it may only look slow.
     let names_it = first.starts_with("hang ") || first.starts_with("waits ");
     let is_right = names_it && case.expected.iter().all(|part| first.contains(part.as_str()));
     (!is_right).then(|| {
@@ -222,7 +223,8 @@ fn fault_of_hang(seed: u64) -> Option<String> {
     })
 }
 
-/// Plays a job that is well; where it is said to hang, while it runs or after it was killed.
+/// Plays a healthy job; returns where it is reported to hang, while it runs or after it was
+/// killed.
 fn fault_of_healthy(seed: u64) -> Option<String> {
     let case = healthy(seed);
     let (_file, plan) = case.plan();
@@ -246,7 +248,7 @@ fn fault_of_healthy(seed: u64) -> Option<String> {
     })
 }
 
-/// Plays jobs of these seeds, so many at a time.
+/// Plays jobs with these seeds, `at_a_time` at once.
 #[track_caller]
 fn play(seeds: std::ops::Range<u64>, at_a_time: u64, fault_of: fn(u64) -> Option<String>) {
     let next = AtomicU64::new(seeds.start);
@@ -261,24 +263,24 @@ fn play(seeds: std::ops::Range<u64>, at_a_time: u64, fault_of: fn(u64) -> Option
     println!("{count} jobs, none wrong");
 }
 
-/// Where the seeds of a longer run begin: another one plays other jobs.
+/// The first seed of a longer run: another one plays other jobs.
 fn first_seed() -> u64 {
     std::env::var("NCCLSCOPE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1000)
 }
 
 #[test]
-fn what_hangs_is_named_with_the_rank_that_is_missing() {
+fn a_hang_is_named_with_the_missing_rank() {
     play(0..6, AT_A_TIME, fault_of_hang);
 }
 
 #[test]
-fn jobs_that_are_well_are_not_said_to_hang() {
+fn healthy_jobs_are_not_reported_as_hangs() {
     play(0..4, 2, fault_of_healthy);
 }
 
-/// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). One that
-/// says it is newer and does it all the same shows what would come of it: the last launch is
-/// missed, and CUPTI is made to return everything, which costs the records of what runs.
+/// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). A newer
+/// release that still does it shows the consequence: the last launch is reported as missing, and
+/// CUPTI is made to return everything, which loses the records of running kernels.
 #[test]
 fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
     let program = "capture one {\nall_reduce 64 KiB f32 sum\n}\nreplay one\nsync\nrelease\nreplay one\nsync\nacquire\n\
@@ -295,7 +297,7 @@ fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
 
 #[test]
 #[ignore = "cargo xtask e2e --all"]
-fn what_hangs_is_named_in_many_jobs() {
+fn hangs_are_named_in_many_jobs() {
     play(first_seed()..first_seed() + JOBS, AT_A_TIME, fault_of_hang);
 }
 

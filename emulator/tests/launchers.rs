@@ -1,7 +1,8 @@
-//! `ncclscope run` before and behind launchers: the blocks of `docs/running.md` that one machine can run, as they stand there, with the real NCCL on
-//! emulated GPUs as the job.
+//! `ncclscope run` before and after launchers: the code blocks of `docs/running.md` that can run
+//! on one machine, exactly as they stand there. The job is the real NCCL on emulated GPUs.
 //!
-//! These need torchrun and mpirun; without them they say so and are left out, except in continuous integration.
+//! These tests need torchrun and mpirun. Without them they say so and are skipped, except in
+//! continuous integration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +36,7 @@ sync
 \"\"\"
 ";
 
-/// The shell's lines below a heading of the document, a block each.
+/// The code blocks below a heading of the document.
 #[track_caller]
 fn blocks(heading: &str) -> Vec<String> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/running.md");
@@ -47,11 +48,11 @@ fn blocks(heading: &str) -> Vec<String> {
     blocks.into_iter().map(|(block, _)| block.to_owned()).collect()
 }
 
-/// Whether a launcher is here.
+/// Whether a launcher is installed.
 ///
 /// # Panics
 ///
-/// When it is not, in continuous integration.
+/// When it is not installed in continuous integration.
 #[track_caller]
 fn has(launcher: &str) -> bool {
     let there = Command::new("which").arg(launcher).output().is_ok_and(|output| output.status.success());
@@ -62,7 +63,7 @@ fn has(launcher: &str) -> bool {
     there
 }
 
-/// A folder with a `train.py`, which becomes a rank of the job.
+/// A folder with a `train.py`, which runs a rank of the job.
 struct Place(TempDir);
 
 impl Place {
@@ -71,7 +72,7 @@ impl Place {
         let nccl = Release::named(NCCL).unwrap().path();
         assert!(nccl.is_file(), "{} is not there; `cargo xtask e2e` fetches it", nccl.display());
         fs::write(place.path("job.toml"), SCENARIO).unwrap();
-        // Side by side, as they are installed.
+        // Side by side, as in an installation.
         fs::create_dir(place.path("bin")).unwrap();
         play::copy_program(&play::program_path().unwrap(), &place.path("bin/ncclscope"));
         symlink(play::plugin_path().unwrap(), place.path("bin/libncclscope.so")).unwrap();
@@ -85,7 +86,8 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Types what the document says to, on this machine: with fewer ranks, and torchrun's flags as its older releases have them too.
+    /// Runs a block of the document on this machine: with fewer ranks, and with torchrun's flags
+    /// in a form that its older releases accept too.
     fn types(&self, block: &str) -> Finished {
         let mut line = block.to_owned();
         for flag in ["--nproc-per-node", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"] {
@@ -99,11 +101,11 @@ impl Place {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let paths = [self.path("bin")].into_iter().chain(std::env::split_paths(&paths));
         shell.env("PATH", std::env::join_paths(paths).unwrap()).env("NCCLSCOPE_MIN_FREE", "0");
-        // Two cores are enough for them, and root is who runs them in a container.
+        // Two cores suffice for them, and in a container root runs them.
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"] {
             shell.env(name, "1");
         }
-        // PyTorch 1.13 cannot do without them under Python 3.11; they mean a rank that is not here.
+        // PyTorch 1.13 needs them under Python 3.11; they name a rank that does not exist here.
         shell.env("PET_REDIRECTS", "9:3").env("PET_TEE", "9:3");
         shell.args(["-ec", &line]).current_dir(&self.0);
         let done = play::run(&mut shell, "", LIMIT).unwrap();
@@ -111,7 +113,8 @@ impl Place {
         done
     }
 
-    /// Requires a trace of each rank in one folder, all of one run; answers what that is called.
+    /// Asserts that there is a trace of each rank in one folder, all from the same run; returns
+    /// that run's name.
     #[track_caller]
     fn one_run(&self, folder: &Path) -> String {
         let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -142,7 +145,7 @@ impl Place {
     }
 }
 
-/// Requires that a job went well, and that its user is told where the traces are.
+/// Asserts that a job succeeded, and that the user is told where the traces are.
 #[track_caller]
 fn assert_recorded(done: &Finished, folder: &Path) {
     assert!(done.status.success(), "{}", done.status);
@@ -154,7 +157,7 @@ fn assert_recorded(done: &Finished, folder: &Path) {
     assert!(!done.stderr.contains("nothing was recorded"));
 }
 
-/// Plays each block below a heading by itself.
+/// Runs each block below a heading separately.
 #[track_caller]
 fn each_makes_one_run(heading: &str) {
     for block in blocks(heading) {
@@ -180,7 +183,7 @@ fn torchrun_on_two_nodes() {
         return;
     }
     let block = blocks("torchrun, several nodes")[0].replace("--nproc-per-node 8", "--nproc-per-node 2");
-    // Any port that is free: who listens at this one is gone before torchrun does.
+    // Any free port: this listener is closed before torchrun starts.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let block = block.replace("node1:29400", &format!("localhost:{port}"));
     let place = Place::new();

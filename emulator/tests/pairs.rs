@@ -1,6 +1,8 @@
-//! Pairs of jobs of the real NCCL that differ in one thing, or in none: what `ncclscope compare` says of them.
+//! Pairs of jobs of the real NCCL that differ in one thing or in none, and what `ncclscope
+//! compare` says of them.
 //!
-//! What differs, where and by how much is drawn anew each time. A seed that failed is played again by `PAIRS_SEED=SEED`.
+//! What differs, where and by how much is drawn each time. A failed seed is played again with
+//! `PAIRS_SEED=SEED`.
 
 mod support;
 
@@ -17,26 +19,26 @@ const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";
 /// Steps of a job.
 const STEPS: u32 = 40;
-/// How often a pair is played, at most, until something is told of it: the machine may be too busy.
+/// How often a pair is played at most until a difference is reported: the machine may be too busy.
 const TIMES: usize = 4;
 
-/// What one job of a pair has and the other has not.
+/// The difference that one job of a pair has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Planted {
     Nothing,
-    /// A rank whose kernel takes so many hundredths of its time.
+    /// A rank whose kernels take this many hundredths of their usual time.
     Kernel {
         rank: u32,
         kernel: usize,
         percent: u64,
     },
-    /// A link between hosts with such a part of the others' bandwidth.
+    /// A link between hosts with this part of the others' bandwidth.
     Link {
         from: u32,
         to: u32,
         part: u64,
     },
-    /// Messages so many times as large.
+    /// Messages larger by this factor.
     Size {
         times: u64,
     },
@@ -44,21 +46,21 @@ enum Planted {
 
 const KERNELS: [&str; 3] = ["forward", "backward", "optimizer"];
 
-/// A pair of jobs, before anything is planted.
+/// A pair of jobs, before the difference is planted.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     hosts: u32,
     ranks_per_host: u32,
-    /// What each kernel takes, µs.
+    /// The duration of each kernel, µs.
     kernels: [u64; 3],
     kib: u64,
     planted: Planted,
-    /// It is in the first job; otherwise in the second.
+    /// Whether the difference is in the first job; otherwise in the second.
     is_first: bool,
 }
 
 impl Pair {
-    /// One with this kind of change: 0 is none.
+    /// A random pair with this kind of difference: 0 is none.
     fn drawn(dice: &mut Dice, kind: u64) -> Pair {
         let (hosts, ranks_per_host) = *dice.one_of(&[(2, 1), (2, 2), (3, 1)]);
         let kernels = [2000 + dice.below(2000), 3000 + dice.below(3000), 2000 + dice.below(1000)];
@@ -70,7 +72,7 @@ impl Pair {
                 Planted::Kernel { rank, kernel: dice.below(3) as usize, percent: 160 + dice.below(80) }
             }
             2 => {
-                // A ring goes through the hosts in their order, and back to the first.
+                // A ring passes through the hosts in order, and back to the first.
                 let from = dice.below(u64::from(hosts)) as u32;
                 Planted::Link { from, to: (from + 1) % hosts, part: 10 + dice.below(10) }
             }
@@ -83,7 +85,7 @@ impl Pair {
         self.hosts * self.ranks_per_host
     }
 
-    /// The job as a scenario, with what is planted or without.
+    /// The job as a scenario, with or without the difference.
     fn scenario(&self, planted: Planted) -> String {
         let Pair { hosts, ranks_per_host, kernels, kib, .. } = *self;
         let compute = |at: usize| match planted {
@@ -128,7 +130,8 @@ impl Pair {
         plan.with("NCCLSCOPE_PRESET", "standard").run().succeeded()
     }
 
-    /// What is said of the two, as data. They are played at the same time: so whatever else the machine does, it does to both.
+    /// The comparison of the two, as data. They are played at the same time, so that other load on
+    /// the machine affects both.
     #[track_caller]
     fn answer(&self) -> Value {
         let (first, second) =
@@ -148,7 +151,8 @@ impl Pair {
         report["answer"].clone()
     }
 
-    /// Whether the answer is right: nothing, or what is planted, in the right direction; and nobody else is accused.
+    /// Whether the answer is right: either nothing, or the planted difference, in the right
+    /// direction; and nobody else is blamed.
     fn judge(&self, answer: &Value) -> Judgement {
         let causes = answer["causes"].as_array().map_or(&[][..], Vec::as_slice);
         let verdict = answer["verdict"].as_str().unwrap_or_default();
@@ -202,14 +206,15 @@ impl Pair {
 #[derive(Debug, PartialEq, Eq)]
 enum Judgement {
     Right,
-    /// It is said that it cannot be told, and nobody is accused.
+    /// The answer is that it cannot tell, and nobody is blamed.
     NotTold,
     Wrong(String),
 }
 
-/// Plays so many pairs, of each kind as many. On a busy machine it is right to say that it cannot be told, and one run may really be slower than
-/// the next: so a pair is played again where nothing was told, or something wrong. None may be wrong twice, and more than half of what was planted
-/// has to be told.
+/// Plays this many pairs, with equal shares of each kind. On a busy machine it is right to answer
+/// that it cannot tell, and one run may really be slower than the next. So a pair is played again
+/// after no answer or a wrong one. None may be wrong twice, and more than half of the planted
+/// differences must be found.
 #[track_caller]
 fn check(pairs: u64) {
     let seed = std::env::var("PAIRS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
@@ -246,7 +251,7 @@ fn check(pairs: u64) {
 }
 
 #[test]
-fn one_change_of_each_kind_is_named_and_none_where_there_is_none() {
+fn each_kind_of_change_is_named_and_equal_jobs_have_none() {
     check(4);
 }
 

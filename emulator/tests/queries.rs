@@ -1,4 +1,4 @@
-//! The questions of docs/queries.md, asked of jobs of the real NCCL of which the answers are known.
+//! The questions of docs/queries.md, for jobs of the real NCCL with known answers.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn sql(number: u32) -> Vec<&'static str> {
     section.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// A trace that knows the tables.
+/// A trace with the project's SQL tables.
 struct Asked(Trace);
 
 impl Asked {
@@ -32,7 +32,7 @@ impl Asked {
         Asked(trace)
     }
 
-    /// The rows that answer a question, its last one where it has several.
+    /// The rows of a question's answer, from its last query if it has several.
     #[track_caller]
     fn ask(&self, number: u32) -> Vec<Row> {
         let sql = sql(number);
@@ -67,7 +67,7 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
     assert_eq!((bandwidth.len(), bandwidth[0].i64("ranks"), bandwidth[0].i64("executions")), (1, 4, 32));
     let (algorithm, bus) = (bandwidth[0].f64("algorithm_gb_per_s"), bandwidth[0].f64("bus_gb_per_s"));
     assert!((bus / algorithm - 1.5).abs() < 1e-6, "twice three quarters: {algorithm} {bus}");
-    // What the communicators' tracks say is what the streams' say.
+    // The communicators' tracks must agree with the streams' tracks.
     const TABLE: &str = "SELECT count() AS n, sum(dur) AS ns, sum(bytes) AS bytes FROM nccl_execution";
     const STREAMS: &str = "SELECT count() AS n, sum(dur) AS ns, sum(extract_arg(arg_set_id, 'nccl.bytes')) AS bytes FROM nccl_slice \
                            WHERE category IN ('kernel', 'carried') AND extract_arg(arg_set_id, 'nccl.count') IS NOT NULL \
@@ -89,7 +89,7 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
 #[test]
 fn a_slow_link_is_found_and_what_waits_for_it() {
     let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
-    // Three hosts of two ranks; host 1 sends to host 2 at a tenth of the others' speed.
+    // Three hosts with two ranks each; host 1 sends to host 2 at a tenth of the others' speed.
     let links = trace.ask(2);
     assert_eq!(links.len(), 3);
     let slow = &links[0];
@@ -111,7 +111,8 @@ fn a_slow_link_is_found_and_what_waits_for_it() {
 
 #[test]
 fn a_link_that_is_slow_both_ways_is_told_from_gpus_that_copy_slowly() {
-    // Each ring crosses the link between hosts 1 and 2 once, and the second one the other way: its rank 5 is the job's rank 0.
+    // Each ring crosses the link between hosts 1 and 2 once, and the second ring in the other
+    // direction: its rank 5 is the job's rank 0.
     let links = Asked::new(Plan::new(NCCL, "slow_link").with_cupti(CUPTI)).ask(2);
     let of = |row: &Row| (row.str("communicator").to_owned(), rank(row, "sender"), row.i64("peer"));
     let slow: BTreeSet<_> = links.iter().filter(|row| row.f64("times_slower") > 2.0).map(of).collect();
@@ -198,7 +199,8 @@ fn replays_of_graphs_are_counted() {
         let counts: Vec<_> = of_rank.map(|row| row.i64("replays")).collect();
         assert_eq!(counts, [13, 8], "{replays:?}");
     }
-    // Who comes late is told replay by replay, although NCCL gives the replays of one number and both graphs share it.
+    // Who comes late is known for each replay, although NCCL gives all replays the same number and
+    // both graphs share it.
     let mut begins: BTreeMap<(String, i64), [Vec<i64>; 2]> = BTreeMap::new();
     let all = "SELECT process.name AS process, execution.name AS name, ifnull(replay, 0) AS replay, ts FROM nccl_execution AS execution \
                JOIN nccl_process AS process USING (upid) WHERE seq IS NOT NULL ORDER BY ts";

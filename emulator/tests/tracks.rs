@@ -1,6 +1,8 @@
-//! The tracks of demo scenarios as Perfetto's own user interface shows them, as text: those of the pictures in `docs/`.
+//! The tracks of demo scenarios as Perfetto's own user interface shows them, as text. The pictures
+//! in `docs/` show the same scenarios.
 //!
-//! These need Chromium; without it they say so and are left out, except in continuous integration.
+//! These tests need Chromium. Without it they say so and are skipped, except in continuous
+//! integration.
 
 mod support;
 
@@ -10,7 +12,7 @@ use support::Plan;
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";
 
-/// The tree of tracks of a scenario is the one that was looked at.
+/// A scenario's tree of tracks must equal the reviewed one.
 #[track_caller]
 fn check(scenario: &str) {
     let job = Plan::new(NCCL, scenario).with_cupti(CUPTI).quiet().run();
@@ -25,7 +27,7 @@ fn check(scenario: &str) {
     ui::assert_golden(&(lines.join("\n") + "\n"), &golden);
 }
 
-/// How many of the emulator's threads run functions for streams is chance.
+/// Keeps only one of the emulator's threads that run functions for streams: their number varies.
 fn one_gpu_thread(process: &mut Vec<String>) {
     // A thread is a group and the track in it.
     let mut seen = 0;
@@ -37,7 +39,8 @@ fn one_gpu_thread(process: &mut Vec<String>) {
 
 /// Whether a track is there in every run.
 fn is_stable(scenario: &str, track: &str) -> bool {
-    // What threads take is measured once a second, and some jobs are shorter. What CUPTI still holds of a job that is killed is chance.
+    // Threads are measured once a second, and some jobs are shorter. When a job is killed, it is
+    // random what CUPTI still holds.
     let is_measured = track == "CPU" || track.starts_with("CPU · ");
     let is_chance =
         scenario == "hang" && ["GPU", "CUPTI", "busbw", "algbw", "outstanding"].iter().any(|of| track.starts_with(of));

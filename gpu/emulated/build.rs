@@ -1,4 +1,5 @@
-//! Lets the libraries that the emulator loads see its `clock_gettime`, its CUPTI hook and its network plugin.
+//! Exports the emulator's `clock_gettime`, its CUPTI hook and its network plugin to the libraries
+//! that it loads.
 
 fn main() {
     for symbol in ["clock_gettime", "recv", "ncclscope_emulator_attach", "ncclNetPlugin_v10"] {

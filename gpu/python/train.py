@@ -61,7 +61,7 @@ def graph(torch, device):
         data.mul_(0.5)
         dist.all_gather_into_tensor(whole, data.view(-1))
 
-    # NCCL connects before the capture, not in it.
+    # NCCL connects before the capture, not during it.
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
@@ -118,7 +118,7 @@ def main():
     profile = profiler(torch) if options.profiler in ("before", "whole") else None
     if profile is not None:
         profile.start()
-        # The profiler takes CUPTI with the first GPU work.
+        # The profiler takes CUPTI at the first GPU work.
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize()
     dist.init_process_group("nccl", init_method="file://" + os.path.abspath(options.meeting),
@@ -157,7 +157,7 @@ def main():
         told["figures"]["profiler_kernels"] = kernels_in(profile)
 
     if options.ending in ("at-once", "terminated"):
-        # Whatever is older than this is in the trace when the process is killed.
+        # Events older than this are in the trace when the process is killed.
         time.sleep(2.5)
     tell()
     if options.ending == "at-once":

@@ -1,14 +1,16 @@
-//! The driver, as far as the workloads use it: a GPU, streams, memory, graphs, and the suite's own kernels.
+//! The part of the driver that the workloads use: a GPU, streams, memory, graphs, and the suite's
+//! own kernels.
 //!
-//! Everything goes through `cudarc`, which opens `libcuda.so.1` at the first call; [`Gpu::open`] asks before whether there is one.
-//! Objects are not destroyed one by one: a workload is a process, and ends.
+//! Everything goes through `cudarc`, which opens `libcuda.so.1` at the first call; [`Gpu::open`]
+//! first checks that there is one. Objects are not destroyed individually, because a workload is a
+//! process that ends.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use cudarc::driver::sys;
 
-/// The suite's kernels, ended by a zero as the driver wants it.
+/// The suite's kernels, terminated by a zero as the driver requires.
 const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// A GPU with its primary context, and the suite's kernels in it.
@@ -39,13 +41,13 @@ pub struct Graph(sys::CUgraph);
 #[derive(Clone, Copy, Debug)]
 pub struct Exec(sys::CUgraphExec);
 
-/// CUDA's runtime, as far as it launches graphs: its calls have driver's calls inside of them.
+/// The part of CUDA's runtime that launches graphs: its calls contain calls into the driver.
 #[derive(Debug)]
 pub struct Runtime {
     graph_launch: unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32,
 }
 
-/// What a GPU is.
+/// A description of a GPU.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Description {
     /// Its name.
@@ -58,7 +60,7 @@ pub struct Description {
     pub multiprocessors: i32,
 }
 
-/// Says what failed, and how.
+/// Reports what failed, and how.
 fn check(what: &str, result: sys::CUresult) -> Result<(), String> {
     match result {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
@@ -80,11 +82,11 @@ pub fn start() -> Result<(), String> {
     check("cuInit", unsafe { sys::cuInit(0) })
 }
 
-/// The newest CUDA that the driver supports: 13000 is 13.0. After [`start`].
+/// The newest CUDA that the driver supports: 13000 is 13.0. Call it after [`start`].
 ///
 /// # Errors
 ///
-/// When the driver does not say.
+/// When the driver does not report it.
 pub fn version() -> Result<i32, String> {
     let mut version = 0;
     // SAFETY: the number is writable.
@@ -92,11 +94,11 @@ pub fn version() -> Result<i32, String> {
     Ok(version)
 }
 
-/// All GPUs. After [`start`].
+/// All GPUs. Call it after [`start`].
 ///
 /// # Errors
 ///
-/// When the driver does not say.
+/// When the driver does not report them.
 pub fn gpus() -> Result<Vec<Description>, String> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
@@ -113,7 +115,8 @@ pub fn gpus() -> Result<Vec<Description>, String> {
             check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&raw mut value, what, device) })?;
             Ok::<_, String>(value)
         };
-        // SAFETY: all places are writable, and the name has the room that is said; the driver ends it with a zero.
+        // SAFETY: all places are writable, and the name has the stated length; the driver ends it
+        // with a zero.
         unsafe {
             check("cuDeviceGet", sys::cuDeviceGet(&raw mut device, ordinal))?;
             check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device))?;
@@ -128,7 +131,7 @@ pub fn gpus() -> Result<Vec<Description>, String> {
     (0..count).map(describe).collect()
 }
 
-/// Whether the driver has a function, by the name under which it exports it. After [`start`].
+/// Whether the driver exports a function of this name. Call it after [`start`].
 #[must_use]
 pub fn has(function: &str) -> bool {
     // SAFETY: the address is not called here.
@@ -140,7 +143,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// When there is no driver, no such GPU, or it does not take the suite's kernels.
+    /// When there is no driver, no such GPU, or the suite's kernels cannot be loaded.
     pub fn open(ordinal: u32) -> Result<Gpu, String> {
         start()?;
         let (mut device, mut context, mut module) = (0, ptr::null_mut(), ptr::null_mut());
@@ -174,7 +177,7 @@ impl Gpu {
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
     }
 
-    /// A new stream, which does not wait for the default one.
+    /// A new stream, which does not wait for the default stream.
     ///
     /// # Errors
     ///
@@ -202,7 +205,7 @@ impl Gpu {
         Ok(Event(event))
     }
 
-    /// Memory, with whatever is in it.
+    /// Memory, not initialised.
     ///
     /// # Errors
     ///
@@ -214,7 +217,7 @@ impl Gpu {
         Ok(Buffer(address))
     }
 
-    /// Waits until the GPU has done all that this process gave it.
+    /// Waits until the GPU has done all work of this process.
     ///
     /// # Errors
     ///
@@ -224,7 +227,7 @@ impl Gpu {
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Launches a kernel that lasts so many nanoseconds.
+    /// Launches a kernel that runs for this many nanoseconds.
     ///
     /// # Errors
     ///
@@ -233,7 +236,8 @@ impl Gpu {
         launch(self.spin, stream, &mut [(&raw mut ns).cast()])
     }
 
-    /// The same by `cuLaunchKernelEx`, which runtimes since CUDA 12 use; whether the driver has it.
+    /// The same through `cuLaunchKernelEx`, which runtimes since CUDA 12 use. Returns whether the
+    /// driver has it.
     ///
     /// # Errors
     ///
@@ -255,13 +259,14 @@ impl Gpu {
             numAttrs: 0,
         };
         let mut arguments = [(&raw mut ns).cast()];
-        // SAFETY: the argument is that of the kernel, which the driver copies before it returns; no attributes.
+        // SAFETY: the argument is that of the kernel, which the driver copies before it returns;
+        // no attributes.
         let result =
             unsafe { sys::cuLaunchKernelEx(&raw const config, self.spin, arguments.as_mut_ptr(), ptr::null_mut()) };
         check("cuLaunchKernelEx", result).map(|()| true)
     }
 
-    /// So many readings of the GPU's timer, one right after the other, in ns.
+    /// Consecutive readings of the GPU's timer, in ns.
     ///
     /// # Errors
     ///
@@ -273,7 +278,7 @@ impl Gpu {
         Ok(readings)
     }
 
-    /// The same by way of memory that has room for them.
+    /// The same, into memory of the GPU that has room for them.
     ///
     /// # Errors
     ///
@@ -283,11 +288,11 @@ impl Gpu {
         launch(self.readings, stream, &mut [(&raw mut address).cast(), (&raw mut count).cast()])?;
         stream.synchronize()?;
         let bytes = size_of_val(readings);
-        // SAFETY: both are so long.
+        // SAFETY: both have this length.
         check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(readings.as_mut_ptr().cast(), memory.0, bytes) })
     }
 
-    /// Bytes of its memory that are free; `None` where the driver does not say.
+    /// Bytes of its memory that are free; `None` if the driver does not report them.
     #[must_use]
     pub fn free_memory(&self) -> Option<u64> {
         if !has("cuMemGetInfo_v2") {
@@ -303,19 +308,20 @@ impl Gpu {
 /// Launches a kernel of one thread.
 fn launch(function: sys::CUfunction, stream: Stream, arguments: &mut [*mut c_void]) -> Result<(), String> {
     let none = ptr::null_mut();
-    // SAFETY: the arguments are those of the kernel in `kernels.ptx`; the driver copies them before it returns.
+    // SAFETY: the arguments are those of the kernel in `kernels.ptx`; the driver copies them
+    // before it returns.
     let result = unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream.0, arguments.as_mut_ptr(), none) };
     check("cuLaunchKernel", result)
 }
 
 impl Runtime {
-    /// Loads it.
+    /// Loads the runtime.
     ///
     /// # Errors
     ///
     /// When it cannot be loaded.
     pub fn load(path: &std::path::Path) -> Result<Runtime, String> {
-        // SAFETY: the file is a libcudart, by the suite's word, and is never closed.
+        // SAFETY: the suite says that the file is a libcudart; it is never closed.
         let library = unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string())?;
         // SAFETY: the type is that of CUDA's header.
         let graph_launch =
@@ -346,7 +352,7 @@ impl Stream {
         self.0.cast()
     }
 
-    /// Waits until all that was given to it is done.
+    /// Waits until all its work is done.
     ///
     /// # Errors
     ///
@@ -356,7 +362,7 @@ impl Stream {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
     }
 
-    /// What comes after on this stream waits for what is before on the other.
+    /// Makes later work on this stream wait for earlier work on the other.
     ///
     /// # Errors
     ///
@@ -369,7 +375,7 @@ impl Stream {
         }
     }
 
-    /// From here on calls are captured.
+    /// Begins to capture the calls on this stream.
     ///
     /// # Errors
     ///
@@ -380,7 +386,7 @@ impl Stream {
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.0, mode) })
     }
 
-    /// What was captured.
+    /// Ends the capture and returns the graph.
     ///
     /// # Errors
     ///
@@ -394,7 +400,7 @@ impl Stream {
 }
 
 impl Buffer {
-    /// The address so many bytes into it.
+    /// The address at this offset in bytes.
     #[must_use]
     pub fn at(self, offset: usize) -> *mut c_void {
         (self.0 as usize + offset) as *mut c_void
@@ -402,7 +408,7 @@ impl Buffer {
 }
 
 impl Graph {
-    /// Makes it executable.
+    /// Instantiates the graph.
     ///
     /// # Errors
     ///
@@ -414,7 +420,7 @@ impl Graph {
         Ok(Exec(exec))
     }
 
-    /// A copy of it; `None` where the driver has no such function.
+    /// A copy of it; `None` if the driver lacks the function.
     ///
     /// # Errors
     ///
@@ -441,7 +447,8 @@ impl Exec {
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0, stream.0) })
     }
 
-    /// Gives it the parameters of another graph of the same shape; whether the driver has such a function.
+    /// Updates it with the parameters of another graph of the same shape. Returns whether the
+    /// driver has the function.
     ///
     /// # Errors
     ///
@@ -455,14 +462,15 @@ impl Exec {
             errorNode: ptr::null_mut(),
             errorFromNode: ptr::null_mut(),
         };
-        // SAFETY: the information is writable, exec and graph live.
+        // SAFETY: the information is writable; exec and graph are alive.
         check("cuGraphExecUpdate", unsafe { sys::cuGraphExecUpdate_v2(self.0, graph.0, &raw mut info) })?;
         Ok(true)
     }
 }
 
 impl Exec {
-    /// Destroys it. Communicators count the graphs that hold work of theirs, and wait for the last to go.
+    /// Destroys it. Communicators count the graphs with work of theirs, and wait until the last
+    /// one is destroyed.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
-//! What a machine has: the driver, libnccl, libcupti, PyTorch, a toolkit, and our own files beside the program.
+//! Finds what a machine has: the driver, libnccl, libcupti, PyTorch, a toolkit, and our own files
+//! beside the program.
 //!
-//! Nothing is loaded here, only looked for: where PyTorch keeps its libraries, on the library path, where the system's loader looks, and
-//! where toolkits are installed.
+//! Nothing is loaded here. The places are PyTorch's folders, the library path, the system loader's
+//! folders, and the folders of installed toolkits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::process::Command;
 use clap::Args;
 use serde::Serialize;
 
-/// What the command line says of where things are.
+/// The paths given on the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Wanted {
     /// The libnccl.so.2 to use.
@@ -34,12 +35,12 @@ pub struct Wanted {
     pub driver: Option<PathBuf>,
 }
 
-/// A file, and why it was looked for there.
+/// A file, and why that place was searched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Where it is.
     pub path: PathBuf,
-    /// What led there.
+    /// Why that place was searched.
     pub by: String,
 }
 
@@ -48,7 +49,7 @@ pub struct Found {
 pub struct Torch {
     /// Its version.
     pub version: String,
-    /// Where it is installed: the folder of packages.
+    /// The folder of packages where it is installed.
     pub packages: PathBuf,
 }
 
@@ -79,16 +80,16 @@ pub struct Machine {
     pub python: Option<PathBuf>,
     /// The processor.
     pub processor: String,
-    /// Processors that this process may use.
+    /// The number of processors that this process may use.
     pub cores: usize,
     /// The operating system's kernel.
     pub kernel: String,
-    /// What that takes its clocks from: `tsc`.
+    /// The kernel's clock source: `tsc`.
     pub clock_source: String,
 }
 
 impl Machine {
-    /// Looks.
+    /// Searches the machine.
     #[must_use]
     pub fn look(wanted: &Wanted) -> Machine {
         let torch = torch(&wanted.python);
@@ -130,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// What is missing without which nothing can be asked.
+    /// What is missing and required for every question.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let needed = [
@@ -174,7 +175,8 @@ impl fmt::Display for Machine {
 fn own_folders() -> Vec<PathBuf> {
     let Ok(program) = std::env::current_exe() else { return Vec::new() };
     let mut folders: Vec<PathBuf> = program.parent().map(Path::to_owned).into_iter().collect();
-    // TARGET/debug/deps/test and TARGET/release/ncclscope-gpu: the repository is above the target folder.
+    // TARGET/debug/deps/test or TARGET/release/ncclscope-gpu: the repository is above the target
+    // folder.
     for above in program.ancestors().skip(1).take(5) {
         folders.extend(
             [above.join("gpu"), above.to_owned()].into_iter().filter(|it| it.join("python/train.py").is_file()),
@@ -183,7 +185,7 @@ fn own_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Folders in which libraries may be, with what leads there.
+/// Folders that may contain libraries, each with the reason.
 fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
     let mut folders: Vec<(PathBuf, String)> = Vec::new();
     let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
@@ -246,7 +248,7 @@ fn loader_cache() -> Vec<PathBuf> {
     wanted.filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned())).collect()
 }
 
-/// All files of a name in these folders, each once.
+/// All files with a name in these folders, each once.
 fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
     let mut known = BTreeSet::new();
     let candidates = folders.iter().map(|(folder, by)| (folder.join(name), by));
@@ -257,7 +259,7 @@ fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
         .collect()
 }
 
-/// Asks Python for PyTorch with CUDA, without loading it, which takes long.
+/// Asks Python for a PyTorch with CUDA, without importing it, which takes long.
 fn torch(python: &Path) -> Option<Torch> {
     const ASK: &str = "import importlib.util, importlib.metadata as m, os, runpy\n\
         s = importlib.util.find_spec('torch')\n\
@@ -295,7 +297,7 @@ mod tests {
         let places = [(first.clone(), "one".to_owned()), (second.clone(), "two".to_owned())];
         let only = Found { path: second.join("libnccl.so.2"), by: "two".into() };
         assert_eq!(every(&places, "libnccl.so.2"), std::slice::from_ref(&only));
-        // The same file by another name is no second one.
+        // A link to the same file does not count as a second one.
         std::os::unix::fs::symlink(second.join("libnccl.so.2"), first.join("libnccl.so.2")).unwrap();
         let found = every(&places, "libnccl.so.2");
         assert_eq!(found.iter().map(|it| it.by.as_str()).collect::<Vec<_>>(), ["one"]);
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pytorch_without_cuda_is_none() {
+    fn a_pytorch_without_cuda_is_ignored() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let python = folder.path().join("python");
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_parts_are_named() {
         let nothing = Machine::default();
         assert_eq!(nothing.missing().len(), 3);
         let found = || Found { path: "/x".into(), by: String::new() };

@@ -1,12 +1,14 @@
-//! What is brought home: a folder of a few files, none large, all of them whole whenever the suite is killed.
+//! The output: a folder of a few files, none of them large. Each is complete whenever the suite is
+//! killed.
 //!
 //! ```text
-//! report.md, report.json    the answers so far, and the job that runs
-//! jobs.tar.gz               what jobs left: words, logs, captures, traces, as far as there is room, the most useful first
+//! report.md, report.json    the answers so far, and the running job
+//! jobs.tar.gz               the jobs' results, logs, captures and traces, the most useful first,
+//!                           until it is full
 //! ```
 //!
-//! A thread writes the report every few seconds, and the archive when a job has left something. Each file is written under another name
-//! and then takes the place of the one before.
+//! A thread writes the report every few seconds, and the archive when a job has left files. Each
+//! file is written under another name and then replaces the previous one.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +22,7 @@ use flate2::write::GzEncoder;
 
 use crate::report::Report;
 
-/// The most bytes that a file may have.
+/// The largest size of a file, in bytes.
 pub const FILE: usize = 16 << 20;
 /// The archive's name.
 pub const ARCHIVE: &str = "jobs.tar.gz";
@@ -29,7 +31,7 @@ const PERIOD: Duration = Duration::from_secs(3);
 /// An archive ends with two empty blocks.
 const END: usize = 1024;
 
-/// The folder and what is to be in it.
+/// The folder and its content.
 pub struct Home {
     shared: Arc<Shared>,
 }
@@ -38,21 +40,21 @@ struct Shared {
     folder: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes that files may have.
+    /// The largest size of a file, in bytes.
     limit: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     report: Option<Report>,
-    /// The job that runs, and since when.
+    /// The running job, and when it began.
     running: Option<(String, Instant)>,
     archive: Archive,
     is_archive_new: bool,
     is_over: bool,
 }
 
-/// Files of jobs, each compressed by itself: members of one stream may follow each other.
+/// Files of jobs, each compressed separately: a gzip stream may have several members.
 #[derive(Default)]
 struct Archive {
     members: Vec<Member>,
@@ -66,17 +68,17 @@ struct Member {
     bytes: Vec<u8>,
 }
 
-/// How much a file is worth, the most first.
+/// The value of a file, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// What a process told, and its log.
+    /// A process's results, and its log.
     Word,
     Capture,
     Trace,
 }
 
 impl Rank {
-    /// `None` for what only the job itself had a use for.
+    /// `None` for files that only the job itself uses.
     fn of(path: &Path) -> Option<Rank> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match path.extension().and_then(|extension| extension.to_str()) {
@@ -90,17 +92,18 @@ impl Rank {
 }
 
 impl Home {
-    /// Makes the folder, and begins to write to it. At that time the process is ended, should it still be there.
+    /// Makes the folder, and starts to write to it. If the process still runs at `until`, it is
+    /// ended then.
     ///
     /// # Errors
     ///
-    /// When there is no room for it.
+    /// When there is no space for it.
     pub fn new(folder: &Path, until: Option<Instant>) -> Result<Home, String> {
         let failed = |error: std::io::Error| format!("failed to make {}: {error}", folder.display());
         fs::create_dir_all(folder).map_err(failed)?;
         let shared = Arc::new(Shared {
             folder: folder.to_owned(),
-            // From the start there is one to be read.
+            // An empty archive is written at the start, so that there is always one.
             state: Mutex::new(State { is_archive_new: true, ..State::default() }),
             changed: Condvar::new(),
             limit: AtomicU64::new(FILE as u64),
@@ -110,26 +113,26 @@ impl Home {
         Ok(Home { shared })
     }
 
-    /// What there is to report now; it is written before this returns.
+    /// Sets the current report, and writes it before returning.
     ///
     /// # Errors
     ///
-    /// When there is no room for it.
+    /// When there is no space for it.
     pub fn report(&self, report: Report) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.report = Some(report);
         self.shared.write(&mut state)
     }
 
-    /// A job begins, which the report says from now on.
+    /// A job begins, as the report says from now on.
     pub fn begins(&self, job: &str) {
         let mut state = self.shared.lock();
         state.running = Some((job.to_owned(), Instant::now()));
-        // That there is no room is told at the end.
+        // A lack of space is reported at the end.
         let _ = self.shared.write(&mut state);
     }
 
-    /// It has ended, and left a folder.
+    /// The job has ended, and left a folder.
     pub fn ends(&self, job: &str, folder: &Path) {
         let files = files_below(folder);
         let ranked = files.iter().filter_map(|file| Some((file, Rank::of(file)?)));
@@ -147,17 +150,17 @@ impl Home {
         self.shared.changed.notify_all();
     }
 
-    /// Files of jobs that had no room.
+    /// Files of jobs that did not fit.
     #[must_use]
     pub fn left_out(&self) -> Vec<String> {
         self.shared.lock().archive.left_out.clone()
     }
 
-    /// Writes all there is.
+    /// Writes everything.
     ///
     /// # Errors
     ///
-    /// When there is no room for it.
+    /// When there is no space for it.
     pub fn finish(&self) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.is_over = true;
@@ -180,7 +183,7 @@ impl Shared {
     fn keep(&self, until: Option<Instant>) {
         let mut state = self.lock();
         while !state.is_over {
-            // That there is no room is told at the end.
+            // A lack of space is reported at the end.
             let _ = self.write(&mut state);
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
@@ -205,7 +208,7 @@ impl Shared {
         self.replace("report.md", report.markdown().as_bytes())
     }
 
-    /// Puts a file in the place of the one before.
+    /// Replaces the previous file.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), String> {
         let unfinished = self.folder.join(format!("{name}.unfinished"));
         let written = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, self.folder.join(name)));
@@ -214,7 +217,8 @@ impl Shared {
 }
 
 impl Member {
-    /// `None` where it cannot be read, or would have no room by itself: what is large here is compressed already.
+    /// `None` if it cannot be read, or is too large by itself: large files here are compressed
+    /// already.
     fn pack(job: &str, folder: &Path, file: &Path, rank: Rank) -> Option<Member> {
         if fs::metadata(file).is_ok_and(|it| it.len() > FILE as u64) {
             return None;
@@ -233,11 +237,11 @@ impl Member {
 }
 
 impl Archive {
-    /// Leaves out what is worth least until the rest has room.
+    /// Leaves out the least valuable files until the rest fits.
     fn shrink(&mut self, limit: usize) {
         self.members.sort_by_key(|member| (member.rank, member.bytes.len()));
         let mut bytes: usize = self.members.iter().map(|member| member.bytes.len()).sum();
-        // The end has a member of its own.
+        // The end is a member of its own.
         while bytes + END > limit {
             let Some(member) = self.members.pop() else { break };
             bytes -= member.bytes.len();
@@ -292,7 +296,7 @@ mod tests {
         next.take(bytes).collect()
     }
 
-    /// Files of an archive as other programs read it.
+    /// The files of an archive, as read by other programs.
     fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let file = fs::File::open(folder.join(ARCHIVE)).unwrap();
         let mut archive = tar::Archive::new(flate2::read::MultiGzDecoder::new(file));
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worth_most_has_room_first_and_the_rest_is_named() {
+    fn the_most_valuable_files_come_first_and_the_rest_is_named() {
         let (folder, job) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::create_dir(job.path().join("trace")).unwrap();
         for (name, bytes) in [
@@ -325,19 +329,19 @@ mod tests {
         home.finish().unwrap();
         let found = content(folder.path());
         let names: Vec<_> = found.keys().map(String::as_str).collect();
-        // One capture had room, after the words of both jobs.
+        // One capture fit, after the results of both jobs.
         assert_eq!(names, ["one/log-0", "one/told-0.json", "one/trace/a.capture", "two/log-0", "two/told-0.json"]);
         assert_eq!(found["one/trace/a.capture"], random(30_000));
         let mut left_out = home.left_out();
         left_out.sort();
         assert_eq!(left_out, ["one/trace/a.perfetto-trace", "two/trace/a.capture", "two/trace/a.perfetto-trace"]);
         assert!(folder.path().join(ARCHIVE).metadata().unwrap().len() <= 40_000);
-        // Nothing else is left there.
+        // No other file is left there.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn an_archive_of_nothing_is_one() {
+    fn an_empty_archive_is_valid() {
         let (folder, job) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let home = Home::new(folder.path(), None).unwrap();
         home.ends("none", job.path());

@@ -1,4 +1,4 @@
-//! One job: its processes, watched, and killed at their limit; and what they left.
+//! One job: its processes, which are watched and killed at a time limit, and the files they leave.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::workload::Told;
 
-/// A job to be run.
+/// A job to run.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Its folder's name.
     pub name: String,
-    /// One program a process, with its arguments and variables.
+    /// One program per process, with its arguments and variables.
     pub processes: Vec<Process>,
-    /// What it may take: in time for that, everything is killed.
+    /// The time that it may take. Shortly before that, everything is killed.
     pub limit: Duration,
 }
 
@@ -29,24 +29,24 @@ pub struct Process {
     pub variables: Vec<(String, OsString)>,
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
     /// Its folder.
     pub folder: PathBuf,
     /// How each process ended.
     pub how: Vec<How>,
-    /// What each told, where it did.
+    /// The results that each process reported, if any.
     pub told: Vec<Option<Told>>,
     /// The traces of all processes.
     pub traces: Vec<PathBuf>,
-    /// Captures of what the profiler was given, where it wrote some.
+    /// Captures of the profiler's input, if it wrote any.
     pub captures: Vec<PathBuf>,
     /// How long it took.
     pub took: Duration,
 }
 
-/// The median; sorts. 0 of nothing.
+/// The median; sorts the values. 0 for none.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -72,7 +72,8 @@ pub enum How {
 /// How long the others may go on once a process has failed.
 const GRACE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(10);
-/// How long a process that was killed may take to go: so much earlier it is killed, and at most this share of the limit.
+/// How long a killed process may take to end. It is killed this much before the limit, or a share
+/// of the limit if that is less.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
 const SHARE: u32 = 4;
 
@@ -80,11 +81,11 @@ const SHARE: u32 = 4;
 pub const TRACES: &str = "trace";
 
 impl Job {
-    /// Runs it to its end.
+    /// Runs it until it ends.
     ///
     /// # Errors
     ///
-    /// When there is no room for its files.
+    /// When there is no space for its files.
     pub fn run(&self, output: &Path) -> Result<Ended, String> {
         let folder = output.join(&self.name);
         let _ = fs::remove_dir_all(&folder);
@@ -105,12 +106,12 @@ impl Job {
                 running.iter_mut().for_each(Running::kill);
             }
             if began.elapsed() > self.limit {
-                // Not even that ended it: it is inside the driver for good.
+                // Even that did not end it: it is stuck inside the driver.
                 break;
             }
             std::thread::sleep(LOOK);
         }
-        // What a process has left behind of its own goes too.
+        // Processes that it started and left behind are killed too.
         running.iter_mut().for_each(Running::sweep);
         let took = began.elapsed();
         let told = (0..running.len()).map(|number| {
@@ -125,7 +126,7 @@ impl Job {
 }
 
 impl Ended {
-    /// Whether a process was killed because it took too long, and not because of another.
+    /// Whether a process was killed because it took too long, and not because another one failed.
     #[must_use]
     pub fn took_too_long(&self) -> bool {
         let is_end = |how: &How| matches!(how, How::Killed | How::Status(0));
@@ -138,27 +139,27 @@ impl Ended {
         self.how.iter().all(|how| *how == How::Status(0))
     }
 
-    /// Why not, with the last words of the first that did not.
+    /// Why not, with the last log lines of the first process that failed.
     #[must_use]
     pub fn why(&self) -> String {
         let bad = self.how.iter().position(|how| *how != How::Status(0));
         let Some(number) = bad else { return String::new() };
         let log = fs::read_to_string(self.folder.join(format!("log-{number}"))).unwrap_or_default();
-        // A panic of Rust's ends with advice.
+        // A panic message of Rust ends with advice.
         let says = |line: &&str| !line.trim().is_empty() && !line.starts_with("note: run with `RUST_BACKTRACE");
         let last = log.lines().rev().find(says).unwrap_or("it said nothing");
         let last: String = last.chars().take(200).collect();
         format!("process {number} {}: {last}", self.how[number])
     }
 
-    /// The median of a list of figures that rank 0 told.
+    /// The median of a series reported by rank 0.
     #[must_use]
     pub fn median(&self, name: &str) -> Option<f64> {
         let series = self.told.first()?.as_ref()?.series.get(name).filter(|series| !series.is_empty())?;
         Some(median(&mut series.clone()))
     }
 
-    /// A figure that rank 0 told.
+    /// A figure reported by rank 0.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<f64> {
         self.told.first()?.as_ref()?.figures.get(name).copied()
@@ -228,7 +229,7 @@ impl Running {
         }
     }
 
-    /// Ends what the process started and left.
+    /// Kills the processes that this process started and left behind.
     fn sweep(&mut self) {
         if self.group > 0 {
             self.signal_group();
@@ -241,10 +242,10 @@ impl Running {
     }
 }
 
-/// A process does not outlive the suite, and leaves no core: some are to abort.
+/// Makes a process end with the suite, and leave no core file: some abort on purpose.
 fn bind() -> std::io::Result<()> {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain system calls; the limits live meanwhile.
+    // SAFETY: plain system calls; the limits live for the call.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
@@ -252,7 +253,7 @@ fn bind() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Files in a folder whose name ends so.
+/// Files in a folder with this extension.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|it| it == extension)).collect();
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_end_as_they_do_and_one_that_hangs_is_killed_with_all_it_started() {
+    fn statuses_are_reported_and_a_hung_process_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let long = Duration::from_secs(60);
         let ended = job("well", &["exit 0", "true"], long).run(folder.path()).unwrap();
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(ended.why(), "process 1 ended with status 7: no room");
         let ended = job("signal", &["kill -11 $$"], long).run(folder.path()).unwrap();
         assert_eq!(ended.how, [How::Signal(11)]);
-        // The child of the shell outlives it unless its group is ended.
+        // The shell's child outlives it unless its process group is killed.
         let script = "sleep 1000 & echo $! > child; wait";
         let script = format!("cd {}; {script}", folder.path().display());
         let ended = job("hangs", &[&script], Duration::from_millis(300)).run(folder.path()).unwrap();

@@ -1,15 +1,15 @@
 //! The suite for machines with GPUs: workloads, the questions that they answer, and a report.
 //!
 //! ```text
-//!  gpu/run ─► suite ─► find        what the machine has: driver, libnccl, libcupti, PyTorch, a toolkit
-//!               │ ├──► job ─────► workload, workload, ...   one process a rank, watched, killed at a limit
-//!               │ └──► trace       what the profiler's traces say, held against what the workloads asked for
-//!               ├────► report      one row a question, in Markdown and JSON
-//!               └────► home        the folder that is brought home: the report, and an archive of what jobs left
+//!  gpu/run ─► suite ─► find      the machine: driver, libnccl, libcupti, PyTorch, a toolkit
+//!               │ ├──► job ───► workload, workload, ...  one process per rank, with a time limit
+//!               │ └──► trace     compares the profiler's traces with the workloads' calls
+//!               ├────► report    one row per question, in Markdown and JSON
+//!               └────► home      the output folder: the report, and an archive of the jobs' files
 //! ```
 //!
-//! Nothing that a workload does ends the suite: one that fails, crashes or hangs is a row. The process of the suite itself never touches
-//! CUDA.
+//! Nothing that a workload does ends the suite: a workload that fails, crashes or hangs is
+//! reported in a row. The suite's own process never uses CUDA.
 
 pub mod cuda;
 pub mod find;
@@ -44,14 +44,14 @@ Exit codes:
 enum Command {
     /// Asks every question that this machine can answer, and writes a report.
     Suite(suite::Suite),
-    /// Says what the machine has.
+    /// Prints what the machine has.
     Find(find::Wanted),
     /// One process of a job.
     #[command(hide = true)]
     Workload(workload::Workload),
 }
 
-/// The program, by its command line.
+/// The program's entry point, which reads its command line.
 #[must_use]
 pub fn main() -> ExitCode {
     match CommandLine::parse().command {

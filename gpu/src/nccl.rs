@@ -1,4 +1,4 @@
-//! The functions of one libnccl, found at run time under the path that the suite found.
+//! The functions of one libnccl, loaded at run time from the path that the suite found.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -90,7 +90,7 @@ pub struct Nccl {
     last_error: Option<unsafe extern "C" fn(Comm) -> *const c_char>,
 }
 
-/// A communicator. It is not destroyed unless somebody asks.
+/// A communicator. It is only destroyed on request.
 #[derive(Debug)]
 pub struct Communicator {
     handle: Comm,
@@ -100,7 +100,7 @@ pub struct Communicator {
     pub rank: u32,
 }
 
-/// What can be asked of a communicator.
+/// The operations on a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// `ncclAllReduce`
@@ -126,7 +126,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What traces call it.
+    /// Its name in traces.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ impl Nccl {
         Nccl::load_with(path, RTLD_GLOBAL)
     }
 
-    /// Loads a library beside one that is loaded: their functions are not those of each other.
+    /// Loads a second library without mixing its functions with those of the first.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Nccl {
     }
 
     fn load_with(path: &Path, flags: c_int) -> Result<Nccl, String> {
-        // SAFETY: the file is a libnccl, by the suite's word; its initialisers are NCCL's.
+        // SAFETY: the suite says that the file is a libnccl; its initialisers are NCCL's.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | flags) };
         let library = library.map_err(|error| format!("failed to load {}: {error}", path.display()))?;
         let functions = Functions::find(&library).map_err(|reason| format!("{}: {reason}", path.display()))?;
@@ -194,7 +194,7 @@ impl Nccl {
     ///
     /// # Errors
     ///
-    /// When NCCL does not say.
+    /// When NCCL does not report it.
     pub fn version(&self) -> Result<i32, String> {
         let mut version = 0;
         // SAFETY: the number is writable.
@@ -213,11 +213,11 @@ impl Nccl {
         }
     }
 
-    /// A new identity for a communicator.
+    /// A new unique id for a communicator.
     ///
     /// # Errors
     ///
-    /// When NCCL gives none.
+    /// When NCCL returns none.
     pub fn unique_id(&self) -> Result<UniqueId, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the id is writable.
@@ -251,7 +251,7 @@ impl Nccl {
         }
     }
 
-    /// Calls made in `body` are one group.
+    /// Calls made in `body` form one group.
     ///
     /// # Errors
     ///
@@ -264,8 +264,9 @@ impl Nccl {
         self.check("ncclGroupEnd", unsafe { (self.functions.group_end)() })
     }
 
-    /// Asks for an operation on `count` elements, in the order of the stream. For operations that gather or scatter that is the part of
-    /// one rank: buffers must have room for that of all.
+    /// Calls an operation on `count` elements, in the order of the stream. For operations that
+    /// gather or scatter, `count` is the part of one rank, and buffers must have room for the
+    /// parts of all.
     ///
     /// # Errors
     ///
@@ -273,7 +274,7 @@ impl Nccl {
     ///
     /// # Safety
     ///
-    /// Both buffers have room, and are used by nothing else until the operation has ended.
+    /// Both buffers have room, and nothing else uses them until the operation has ended.
     pub unsafe fn ask(
         &self,
         operation: Operation,
@@ -284,7 +285,7 @@ impl Nccl {
     ) -> Result<(), String> {
         let (it, comm_handle, stream) = (&self.functions, comm.handle, stream.handle());
         let last = comm.ranks as c_int - 1;
-        // SAFETY: the caller's promise about the buffers; communicator and stream live.
+        // SAFETY: the caller's promise about the buffers; communicator and stream are alive.
         let status = unsafe {
             match operation {
                 Operation::AllReduce => (it.all_reduce)(from, to, count, FLOAT32, SUM, comm_handle, stream),

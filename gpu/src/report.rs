@@ -1,4 +1,5 @@
-//! The report: what the machine is, one row a question, and every job with its traces; as JSON and as Markdown.
+//! The report: the machine, one row per question, and every job with its traces; as JSON and as
+//! Markdown.
 
 use serde::Serialize;
 use std::fmt::Write;
@@ -9,19 +10,19 @@ use crate::find::Machine;
 /// Whether an answer is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum State {
-    /// The answer is as it must be, or nothing else was asked than the figure.
+    /// The answer is as expected, or only a figure was asked for.
     #[serde(rename = "ok")]
     Ok,
-    /// It is not.
+    /// The answer is not as expected.
     #[serde(rename = "not ok")]
     NotOk,
-    /// There is none; the reason is told.
+    /// There is no answer; the reason is given.
     #[serde(rename = "not run")]
     NotRun,
 }
 
 impl State {
-    /// As reports say it.
+    /// The state's text in reports.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -35,7 +36,7 @@ impl State {
 /// A question with its answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What it is about.
+    /// Its topic.
     pub topic: &'static str,
     /// A short name, the same in every report.
     pub name: String,
@@ -49,7 +50,7 @@ pub struct Row {
     pub why: String,
     /// The jobs that it comes from.
     pub jobs: Vec<String>,
-    /// The figures by themselves.
+    /// The figures as separate values.
     pub values: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -58,46 +59,46 @@ pub struct Row {
 pub struct JobRun {
     /// Its name, which is that of its folder.
     pub name: String,
-    /// Seconds.
+    /// Its duration in seconds.
     pub seconds: f64,
-    /// How it ended, if not well.
+    /// How it ended, if it failed.
     pub why: String,
-    /// Its traces, below the folder of jobs.
+    /// Its traces, relative to the folder of jobs.
     pub traces: Vec<String>,
-    /// Bytes of them.
+    /// The size of the traces in bytes.
     pub bytes: u64,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The format; it changes with the meaning of a field.
+    /// The version of the format, which changes with the meaning of a field.
     pub format: u32,
     /// This program's version.
     pub version: &'static str,
     /// When it began, in seconds since 1970.
     pub began: u64,
-    /// How long it took.
+    /// How long it took, in seconds.
     pub seconds: f64,
     /// Whether it was the short form.
     pub quick: bool,
     /// Whether no GPU was involved.
     pub emulated: bool,
-    /// What the machine has.
+    /// The result of the search on the machine.
     pub machine: Machine,
     /// The GPUs.
     pub gpus: Vec<Description>,
-    /// Versions, by what they are of.
+    /// Versions, by component.
     pub versions: Vec<(String, String)>,
-    /// How ranks were put onto GPUs.
+    /// How ranks were placed on GPUs.
     pub layout: String,
     /// The answers.
     pub rows: Vec<Row>,
     /// The jobs.
     pub jobs: Vec<JobRun>,
-    /// The job that runs, and for how many seconds; none at the end.
+    /// The running job, and for how many seconds it has run; none at the end.
     pub running: Option<(String, f64)>,
-    /// Files of jobs that the archive beside this report has no room for.
+    /// Files of jobs that did not fit into the archive beside this report.
     pub left_out: Vec<String>,
 }
 
@@ -111,7 +112,7 @@ impl Report {
         self.rows.iter().filter(|row| row.state == state).count()
     }
 
-    /// As people read it.
+    /// The report in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::from("# ncclscope on a machine with GPUs\n\n");
@@ -187,7 +188,7 @@ impl Report {
     }
 }
 
-/// A text that fits into a table's cell.
+/// Text escaped for a table's cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_a_line_and_what_is_not_ok_stands_out() {
+    fn every_row_is_a_line_and_problems_stand_out() {
         let row = |topic, name: &str, state| Row {
             topic,
             name: name.into(),

@@ -1,8 +1,9 @@
-//! What a trace of the profiler's says of each kernel, held against what the workload asked for.
+//! Compares what our traces say of each kernel with what the workload called.
 //!
-//! The workload knows the order of its own requests on each communicator, and no two of them are of the same size. So a match is right
-//! when the kernels of a communicator, in the order in which the GPU ran them, carried what it was asked for, in that order. This needs
-//! nothing of what the profiler concluded from.
+//! The workload knows the order of its own calls on each communicator, and no two of them have the
+//! same size. So a match is right if the kernels of a communicator, in the order in which the GPU
+//! ran them, carried those operations in that order. This does not depend on anything that the
+//! profiler uses for its matches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -15,26 +16,26 @@ use ncclscope::trace::reader::{self, Nccl, Packet};
 
 use crate::workload::{Piece, Told};
 
-/// What a trace holds, as far as the suite asks.
+/// The content of a trace that the suite needs.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The world rank of the process.
     pub rank: Option<u32>,
-    /// Kernels, in the order of their beginning.
+    /// Kernels, by their beginning.
     pub kernels: Vec<Kernel>,
-    /// What channels did, by the GPU's own timer, in the order of their beginning.
+    /// The work of channels, by the GPU's own timer, in the order of their beginning.
     pub channels: Vec<Channel>,
     /// Hashes of communicators, in the order in which they were joined.
     pub communicators: Vec<u64>,
-    /// The recording's last word; there is none if the process was killed.
+    /// The recording's last word; `None` if the process was killed.
     pub last_word: Option<Nccl>,
-    /// What the recording said of itself, a sentence each.
+    /// The recording's notes about itself, a sentence each.
     pub notes: Vec<String>,
-    /// When CUPTI was taken again, the last time, in ns of the trace's clock.
+    /// When CUPTI was last taken back, in ns of the trace's clock.
     pub acquired: Option<i64>,
-    /// Why it could not be read to its end.
+    /// Why it could not be read completely.
     pub fault: Option<String>,
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub bytes: u64,
 }
 
@@ -47,9 +48,9 @@ pub struct Kernel {
     pub error: u32,
     /// The device, the context and the stream in it.
     pub place: (u32, u32, u32),
-    /// Its name as in the symbol table.
+    /// Its name in the symbol table.
     pub symbol: String,
-    /// How it was matched: `exact_launch_bracket`; empty for the application's.
+    /// How it was matched: `exact_launch_bracket`; empty for the application's kernels.
     pub method: String,
     /// The communicator's hash.
     pub communicator: u64,
@@ -59,68 +60,68 @@ pub struct Kernel {
     pub doubt: String,
 }
 
-/// What a channel did.
+/// The work of a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Channel {
     /// When it began, in ns of the trace's clock.
     pub begin: i64,
-    /// The same as the GPU's timer showed it.
+    /// The same time on the GPU's timer.
     pub stamp: u64,
-    /// How far the former may be off, in ns.
+    /// How far `begin` may be off, in ns.
     pub error: u32,
 }
 
-/// How traces stood.
+/// The verdict on traces.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Verdict {
     /// Traces that were read.
     pub traces: usize,
-    /// Kernels of NCCL's.
+    /// NCCL's kernels.
     pub kernels: usize,
     /// Those that are matched, by method.
     pub matched: BTreeMap<String, usize>,
     /// Those that are not, by reason.
     pub unmatched: BTreeMap<String, usize>,
-    /// Matched kernels that carried what was asked for at their place.
+    /// Matched kernels that carried the operations called at their place.
     pub right: usize,
     /// Matched kernels that did not.
     pub wrong: usize,
-    /// A sentence about each of the first wrong ones.
+    /// A sentence about each of the first wrong kernels.
     pub examples: Vec<String>,
-    /// What was asked for, groups counted once, and has no kernel.
+    /// Calls without a kernel; a group counts once.
     pub without_kernel: usize,
-    /// Kernels of the application's.
+    /// The application's kernels.
     pub application: usize,
-    /// Those of them that ran beside one of NCCL's.
+    /// Of those, kernels that ran beside one of NCCL's.
     pub beside: usize,
-    /// Launches outside of graphs of which no kernel came.
+    /// Launches outside of graphs without a kernel.
     pub unseen: u64,
-    /// Records of NCCL's that are not in the trace, and CUPTI's.
+    /// Lost records of NCCL's and CUPTI's.
     pub lost: u64,
-    /// Matched kernels in which all of their channels lie, and others.
+    /// Matched kernels that contain all their channels.
     pub confirmed: u64,
-    /// See `confirmed`.
+    /// Matched kernels that do not.
     pub contradicted: u64,
-    /// Kernels that contradict what the others say of a GPU's timer.
+    /// Kernels that contradict what the others show about a GPU's timer.
     pub timer_contradictions: u64,
     /// Traces without a last word.
     pub open: usize,
     /// Why traces could not be read.
     pub faults: Vec<String>,
-    /// Why there are no kernels, by the recording's own word.
+    /// Why there are no kernels, according to the recording.
     pub silence: String,
-    /// Bytes of all traces.
+    /// The size of all traces in bytes.
     pub bytes: u64,
 }
 
 const UNMATCHED: &str = "unmatched";
-/// How many wrong kernels are told one by one.
+/// How many wrong kernels are described one by one.
 const EXAMPLES: usize = 5;
-/// How a track of carried operations is named after that of its kernels.
+/// The suffix that turns the name of a track of kernels into that of their operations.
 const OPERATIONS: &str = " · operations";
 
 impl Seen {
-    /// Reads a trace. What is before a fault is taken.
+    /// Reads a trace. Everything before a fault is used.
     #[must_use]
     pub fn of(path: &Path) -> Seen {
         let mut reader = Reader::default();
@@ -134,7 +135,7 @@ impl Seen {
         reader.finish()
     }
 
-    /// Kernels of NCCL's that began since CUPTI was taken again; `None` where it was not.
+    /// NCCL's kernels that began since CUPTI was taken back; `None` if it was not.
     #[must_use]
     pub fn kernels_since_acquired(&self) -> Option<usize> {
         self.acquired.map(|acquired| self.nccl().filter(|kernel| kernel.span.0 > acquired).count())
@@ -146,13 +147,14 @@ impl Seen {
         self.notes.iter().any(|note| note.starts_with(remark::SILENT))
     }
 
-    /// Kernels of NCCL's.
+    /// NCCL's kernels.
     pub fn nccl(&self) -> impl Iterator<Item = &Kernel> {
         self.kernels.iter().filter(|kernel| !kernel.method.is_empty() || is_nccl(&kernel.symbol))
     }
 
-    /// What the kernels of each communicator carried, in the order in which they ran: for comparing two runs of one workload. What is
-    /// not matched is taken for that of the communicator whose stream it ran on.
+    /// What the kernels of each communicator carried, in the order in which they ran, in order to
+    /// compare two runs of one workload. An unmatched kernel counts for the communicator whose
+    /// stream it ran on.
     #[must_use]
     pub fn owners(&self) -> Vec<Vec<Owner>> {
         let of = |hash: &u64| {
@@ -166,7 +168,7 @@ impl Seen {
     }
 }
 
-/// What a kernel carried, in the order of names; `None` where that is not known.
+/// What a kernel carried, in the order of names; `None` if unknown.
 pub type Owner = Option<Vec<Piece>>;
 
 impl Kernel {
@@ -177,19 +179,19 @@ impl Kernel {
     }
 }
 
-/// Two runs of one workload, held against each other.
+/// A comparison of two runs of one workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Kernels of which both know what they carried.
+    /// Kernels whose operations both runs know.
     pub both: usize,
-    /// Those of them of which they say the same.
+    /// Of those, the kernels for which both agree.
     pub same: usize,
-    /// Kernels of which one does not know, or that only one has.
+    /// Kernels whose operations only one run knows, or that only one run has.
     pub one: usize,
 }
 
 impl Agreement {
-    /// Holds runs against each other, rank by rank and kernel by kernel.
+    /// Compares runs, rank by rank and kernel by kernel.
     #[must_use]
     pub fn of(one: &[Seen], other: &[Seen]) -> Agreement {
         let mut agreement = Agreement::default();
@@ -212,7 +214,7 @@ impl Agreement {
 }
 
 impl Verdict {
-    /// Judges the traces of a job by what its processes told, which are in the order of ranks.
+    /// Judges the traces of a job by what its processes reported, in the order of ranks.
     #[must_use]
     pub fn of(seen: &[Seen], told: &[Option<Told>]) -> Verdict {
         let mut verdict = Verdict::default();
@@ -269,8 +271,8 @@ impl Verdict {
         }
     }
 
-    /// Holds the kernels of a communicator against its requests. So many requests may have none that is known: as many as there are
-    /// kernels of nobody.
+    /// Compares the kernels of a communicator with its calls. As many calls may be without a known
+    /// kernel as there are unmatched kernels.
     fn compare<'k>(&mut self, asked: &[Vec<Piece>], kernels: impl Iterator<Item = &'k Kernel>, unmatched: usize) {
         let mut spare = unmatched;
         let mut at = 0;
@@ -310,30 +312,31 @@ impl Verdict {
         self.without_kernel += asked.len().saturating_sub(at);
     }
 
-    /// Kernels that are matched, by whichever method.
+    /// The number of matched kernels, by any method.
     #[must_use]
     pub fn all_matched(&self) -> usize {
         self.matched.values().sum()
     }
 
-    /// Kernels that are not.
+    /// The number of unmatched kernels.
     #[must_use]
     pub fn all_unmatched(&self) -> usize {
         self.unmatched.values().sum()
     }
 
-    /// What is not as it must be, a sentence each: every kernel is there and matched, and none wrongly.
+    /// What is not as required, a sentence each: every kernel must be there and matched, and none
+    /// wrongly.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.wrongs();
         faults.extend(self.open_ends());
-        // A kernel that is not matched has left a request without one; then that was said.
+        // A kernel that is not matched has left a call without one, which is reported already.
         let without = self.without_kernel.saturating_sub(self.all_unmatched());
         faults.extend((without > 0).then(|| format!("{without} requests have no kernel")));
         faults
     }
 
-    /// The same where kernels may stay unmatched.
+    /// The same, if kernels may stay unmatched.
     #[must_use]
     pub fn wrongs(&self) -> Vec<String> {
         let mut faults = self.faults.clone();
@@ -347,20 +350,20 @@ impl Verdict {
         faults
     }
 
-    /// How many launches have no kernel, if some have none.
+    /// How many launches have no kernel, if any.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         (self.unseen > 0).then(|| format!("no kernel came of {} launches", self.unseen))
     }
 
-    /// How many kernels are not matched, and why.
+    /// How many kernels are unmatched, and why.
     #[must_use]
     pub fn open_ends(&self) -> Option<String> {
         let reasons: Vec<String> = self.unmatched.iter().map(|(why, count)| format!("{count} {why}")).collect();
         (!reasons.is_empty()).then(|| format!("unmatched: {}", reasons.join(", ")))
     }
 
-    /// The methods and how often, in words.
+    /// The methods and their counts, in words.
     #[must_use]
     pub fn methods(&self) -> String {
         let each: Vec<String> = self.matched.iter().map(|(method, count)| format!("{count} {method}")).collect();
@@ -373,7 +376,8 @@ fn text(pieces: &[Piece]) -> String {
     if each.is_empty() { "nothing".into() } else { each.join(" + ") }
 }
 
-/// Takes pieces out of others; whether they were all there. If not, nothing is taken.
+/// Removes pieces from others, and returns whether they were all there. If not, nothing is
+/// removed.
 fn without(from: &mut Vec<Piece>, pieces: &[Piece]) -> bool {
     let mut rest = from.clone();
     for piece in pieces {
@@ -388,7 +392,7 @@ fn without(from: &mut Vec<Piece>, pieces: &[Piece]) -> bool {
 struct Reader {
     seen: Seen,
     tracks: HashMap<u64, Track>,
-    /// Kernels that carried several operations, and such operations, by track and time.
+    /// Kernels that carried several operations, and those operations, by track and time.
     carried: HashMap<(String, i64, i64), Vec<Piece>>,
     several: Vec<(usize, (String, i64, i64))>,
 }
@@ -502,7 +506,8 @@ mod tests {
         text.split('+').map(piece).collect()
     }
 
-    /// Kernels and requests in their order: `AllReduce:4+AllReduce:8` is one of two operations, `?` a kernel that is not matched.
+    /// Kernels and calls in order: `AllReduce:4+AllReduce:8` is one with two operations, `?` an
+    /// unmatched kernel.
     #[track_caller]
     fn judge(asked: &str, kernels: &str) -> Verdict {
         let kernel = |(number, word): (usize, &str)| Kernel {
@@ -526,11 +531,11 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_carried_what_was_asked_for_in_its_order_are_right() {
+    fn kernels_that_carried_the_calls_in_order_are_right() {
         let verdict = judge("AllReduce:4 Send:8+Recv:8 AllReduce:12", "AllReduce:4 Recv:8+Send:8 AllReduce:12");
         assert_eq!((verdict.right, verdict.wrong), (3, 0));
         assert!(verdict.faults().is_empty(), "{:?}", verdict.faults());
-        // A group may take two kernels.
+        // A group may need two kernels.
         let verdict = judge("AllReduce:4+AllGather:8 Send:8", "AllGather:8 AllReduce:4 Send:8");
         assert_eq!((verdict.right, verdict.wrong, verdict.without_kernel), (3, 0, 0));
     }
@@ -543,20 +548,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_of_nobody_is_no_wrong_match_and_no_good_answer() {
+    fn an_unmatched_kernel_is_neither_wrong_nor_a_good_answer() {
         let verdict = judge("AllReduce:4 AllReduce:8 AllReduce:12", "AllReduce:4 ? AllReduce:12");
         assert_eq!((verdict.right, verdict.wrong, verdict.without_kernel), (2, 0, 1));
         assert_eq!(verdict.faults(), ["unmatched: 1 its launch was not seen"]);
     }
 
     #[test]
-    fn what_was_asked_for_and_has_no_kernel_is_missed() {
+    fn calls_without_a_kernel_are_reported() {
         let verdict = judge("AllReduce:4 AllReduce:8", "AllReduce:4");
         assert_eq!(verdict.faults(), ["1 requests have no kernel"]);
     }
 
     #[test]
-    fn launches_without_a_kernel_are_told_beside_what_is_asked_for() {
+    fn launches_without_a_kernel_are_reported_besides_calls() {
         let seen = |launches| {
             let word = Nccl { launches_without_kernel: launches, ..Nccl::default() };
             Verdict::of(&[Seen { last_word: Some(word), ..Seen::default() }], &[]).missing()
@@ -586,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_of_before_cupti_came_back_are_none_of_after_it() {
+    fn kernels_before_cupti_came_back_do_not_count_as_after() {
         let kernel = |begin| Kernel { span: (begin, begin + 1), method: UNMATCHED.into(), ..Kernel::default() };
         let seen = |acquired| Seen { kernels: vec![kernel(4), kernel(6)], acquired, ..Seen::default() };
         assert_eq!(

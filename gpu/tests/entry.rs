@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 
 const ENTRY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/run");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ncclscope-gpu");
-/// There is nothing to ask.
+/// The exit code when something required is missing.
 const MISSING: i32 = 3;
 
-/// A folder like that of a bundle, with the entry and what else is named.
+/// A folder like a bundle's, with the entry and the named files.
 fn bundle(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
     std::fs::copy(ENTRY, folder.join("run")).unwrap();
     for (name, from) in files {
@@ -47,8 +47,8 @@ fn without_a_driver_one_line_says_what_is_missing() {
 }
 
 #[test]
-fn a_driver_without_a_gpu_is_told_in_one_line() {
-    // Something by the driver's name that is none.
+fn a_driver_without_a_gpu_is_reported_in_one_line() {
+    // A file with the driver's name that is not a driver.
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libcuda.so.1");
     let mut compiler = Command::new("cc");
@@ -68,7 +68,7 @@ fn a_driver_without_a_gpu_is_told_in_one_line() {
 #[test]
 fn without_the_program_one_line_says_how_to_get_it() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing beside it, and no repository around it.
+    // No program beside it, and no repository around it.
     let inner = folder.path().join("gpu");
     std::fs::create_dir(&inner).unwrap();
     let output = run(&bundle(&inner, &[]), &["--quick"]);

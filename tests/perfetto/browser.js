@@ -1,28 +1,30 @@
-// Perfetto's user interface in a browser, as a person sees it.
+// Perfetto's user interface in a browser, as users see it.
 //
 //   node browser.js [--size WIDTHxHEIGHT] (--trace FILE | --link URL) STEP...
 //
-// opens a trace, or a link to a copy of the interface with a trace in it, and carries out the steps in their order:
+// opens a trace, or a link to a copy of the interface with a trace in it, and runs the steps in
+// order:
 //
-//   --expand PATTERN    open the groups and tracks whose path matches: names from the top, joined by " > "
+//   --expand PATTERN    open the groups and tracks whose path matches; a path is the names from
+//                       the top, joined by " > "
 //   --collapse PATTERN  close them
 //   --pin PATTERN       pin them
-//   --hide PATTERN      leave them out
-//   --by-rank           put the processes in the order of their ranks, as the interface does itself from v57 on
-//   --note PATTERN=TEXT write on the first of them what it is, at the right edge of the picture
-//   --zoom BEGIN,END    show this stretch: nanoseconds from the trace's start
-//   --zoom-to SQL       show the stretch that the first row says, in the trace's own time
-//   --select SQL        select the slice whose id the first row says, with its arguments
+//   --hide PATTERN      hide them
+//   --by-rank           order the processes by rank, as the interface itself does from v57 on
+//   --note PATTERN=TEXT write a note on the first of them, at the right edge of the picture
+//   --zoom BEGIN,END    show this time range: nanoseconds from the trace's start
+//   --zoom-to SQL       show the time range in the first row, in the trace's own time
+//   --select SQL        select the slice whose id is in the first row, with its arguments
 //   --command JSON      run a command of the interface: {"id": "...", "args": [...]}
-//   --list              print the tree of tracks, as far as it is drawn, one line a track
+//   --list              print the tree of tracks that are drawn, one line per track
 //   --pinned            print the pinned tracks
-//   --view              print begin and end of what is shown, in the trace's own time
-//   --fit               make the window as tall as its tracks are
+//   --view              print the begin and end of the view, in the trace's own time
+//   --fit               make the window as tall as its tracks
 //   --picture FILE      write a PNG
 //
-// The browser reaches nothing but the loopback interface. Exit status: 0 done, 1 the interface or a step reports an error,
-// 2 wrong usage, 3 no browser or no playwright-core, with the reason on standard error. NCCLSCOPE_CHROMIUM
-// names another browser than the one on the PATH.
+// The browser can reach only the loopback interface. Exit status: 0 done, 1 the interface or a
+// step reports an error, 2 wrong usage, 3 no browser or no playwright-core, with the reason on
+// standard error. NCCLSCOPE_CHROMIUM names a browser to use instead of the one on the PATH.
 'use strict';
 
 const {spawnSync} = require('child_process');
@@ -38,7 +40,7 @@ const LOADED_MS = 120000;
 class Missing extends Error {}
 class Usage extends Error {}
 
-// ---- what it takes ----
+// ---- the command line ----
 
 function browser() {
   const named = process.env.NCCLSCOPE_CHROMIUM;
@@ -52,7 +54,7 @@ function browser() {
   throw new Missing('no Chromium; on Debian: apt-get install chromium fonts-liberation');
 }
 
-// What drives the browser: installed once into the cache, by its lock file.
+// The library that drives the browser: installed once into the cache, from its lock file.
 function playwright() {
   const manifest = path.join(__dirname, 'browser');
   const {dependencies} = JSON.parse(fs.readFileSync(path.join(manifest, 'package.json')));
@@ -95,11 +97,11 @@ function serve(trace) {
   return new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve(server)));
 }
 
-// ---- what runs inside of the page, which shows its works as `window.app` ----
+// ---- functions that run inside the page, which exposes its internals as `window.app` ----
 
 /* global window, document */
 
-// What is wrong with the page, or nothing once it shows a trace and has come to rest.
+// Returns the page's error, or nothing once it shows a trace and is idle.
 async function settled(limit) {
   const end = Date.now() + limit;
   for (let quiet = 0; quiet < 10; ) {
@@ -115,7 +117,7 @@ async function settled(limit) {
   return '';
 }
 
-// Tracks by their path; the page has it for the steps.
+// Tracks by their path; also available to the steps in the page.
 function tracksLike(pattern) {
   const matches = new RegExp(pattern);
   return window.app.trace.workspace.flatTracks.filter((node) => matches.test(node.fullPath.join(' > ')));
@@ -140,7 +142,7 @@ function byRank() {
   return processes.length;
 }
 
-// The page's rows are the tracks that are not in a closed group, in their order, behind the pinned ones.
+// The page's rows are the tracks outside closed groups, in order, after the pinned ones.
 function note({pattern, text}) {
   const drawn = [];
   const walk = (node) => node.children.forEach((child) => {
@@ -161,7 +163,7 @@ function note({pattern, text}) {
   return 1;
 }
 
-// Lanes of one name are one line; so is what is drawn as one track.
+// Lanes with one name are one line; so are tracks that are drawn as one.
 function tree() {
   const lines = [];
   const walk = (node, depth) => {
@@ -204,7 +206,7 @@ function command({id, args}) {
   return window.app.commands.runCommand(id, ...(args || [])).then(() => undefined);
 }
 
-// How much taller the tracks are than their part of the window; below zero where it has room left.
+// How much taller the tracks are than their part of the window; negative if there is room left.
 function missingHeight() {
   const part = document.querySelector('.pf-viewer-page__scrolling-track-tree');
   return Math.ceil(part.firstElementChild.getBoundingClientRect().height) - part.clientHeight;
@@ -242,7 +244,7 @@ const BARE = {
   '--pinned': async (page) => say(await page.evaluate(pinned)),
   '--view': async (page) => say([await page.evaluate(view)]),
   '--fit': async (page) => {
-    // Of tracks that were out of sight it turns out only now how tall they are.
+    // The height of tracks that were out of sight is only known now.
     for (let tries = 0; tries < 8; tries++) {
       const {width, height} = page.viewportSize();
       const fitting = Math.min(height + (await page.evaluate(missingHeight)), TALLEST);

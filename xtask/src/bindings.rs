@@ -1,8 +1,9 @@
-//! CUPTI as its headers have it: `cupti-sys/src/bindings.rs` (by bindgen, from the newest release) and
-//! `cupti-sys/src/table.rs` (by a C compiler, from all releases in `cupti-sys/releases.txt`).
+//! CUPTI according to its headers: `cupti-sys/src/bindings.rs` (by bindgen, from the newest
+//! release) and `cupti-sys/src/table.rs` (by a C compiler, from all releases in
+//! `cupti-sys/releases.txt`).
 //!
-//! The headers come in NVIDIA's wheels from PyPI and stay in the user's cache. Nothing of them is committed but names,
-//! numbers and types.
+//! The headers come from NVIDIA's wheels on PyPI and stay in the user's cache. Only names, numbers
+//! and types from them are committed.
 
 mod compare;
 mod compiler;
@@ -75,13 +76,13 @@ fn write(place: &Place) -> Result<Outcome, Failure> {
     check(place)
 }
 
-/// Compares what is committed with the headers.
+/// Compares the committed files with the headers.
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     compare_both(place).map_err(|failure| again(failure, "--check"))?;
     Ok(Outcome::Done)
 }
 
-/// A failure that says how to see it again.
+/// A failure with the command that reproduces it.
 fn again(failure: Failure, option: &str) -> Failure {
     let command = || format!("cargo xtask bindings {option}").trim_end().to_owned();
     Failure { again: failure.again.or_else(|| Some(command())), ..failure }
@@ -139,7 +140,7 @@ fn rustfmt(place: &Place, text: &str) -> Result<String, Failure> {
         .spawn()
         .map_err(|error| format!("failed to start rustfmt: {error}"))?;
     let mut input = child.stdin.take().ok_or("rustfmt has no input".to_owned())?;
-    // It reads all before it writes.
+    // It reads everything before it writes.
     input.write_all(text.as_bytes()).map_err(|error| error.to_string())?;
     drop(input);
     let output = child.wait_with_output().map_err(|error| error.to_string())?;

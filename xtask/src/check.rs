@@ -1,4 +1,4 @@
-//! What must hold before a change is taken.
+//! The checks that must pass before a change is accepted.
 
 use crate::bindings;
 use crate::e2e;
@@ -27,7 +27,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// How the plugin is built wherever it is built: without the command line.
+/// How the plugin is always built: without the command line.
 pub(crate) const PLUGIN: [&str; 5] = ["-p", "ncclscope", "--lib", "--no-default-features", "-q"];
 
 fn fmt(place: &Place) -> Result<Outcome, Failure> {
@@ -40,7 +40,8 @@ fn clippy(place: &Place) -> Result<Outcome, Failure> {
     let all = ["clippy", "--workspace", "--all-targets"];
     call(place.cargo().args(all).args(DENY))?;
     call(place.cargo().arg("clippy").args(PLUGIN).args(DENY))?;
-    // Loom plays the library's tests so; a test that needs the command line would be known only there.
+    // Loom builds the library's tests this way. A test that needs the command line would be
+    // noticed only there.
     call(place.cargo().args(["clippy", "--profile", "test"]).args(PLUGIN).args(DENY))?;
     Ok(Outcome::Done)
 }
@@ -87,12 +88,12 @@ fn loom(place: &Place) -> Result<Outcome, Failure> {
         let mut command = place.cargo();
         command
             .env("RUSTFLAGS", "--cfg loom")
-            // One execution preempts its threads this often at most; more finds little and takes hours.
+            // The most preemptions of threads in one execution; more finds little and takes hours.
             .env("LOOM_MAX_PREEMPTIONS", "3")
-            // Optimizing more than what runs costs more here than it gains.
+            // Optimising more than the code under test costs more here than it gains.
             .args(["--config", "profile.dev.package.ncclscope.opt-level=1"])
             .args(["--config", "profile.dev.package.loom.opt-level=1"])
-            // Without the command line, which has nothing to do with it.
+            // Without the command line, which is not involved.
             .args(["test", "-p", "ncclscope", "--lib", "--no-default-features", "loom", "--target-dir"])
             .arg(place.target.join("loom"));
         command

@@ -1,10 +1,11 @@
-//! The plugin under sanitizers, played and flooded by the scripted host, and the recorder under Miri.
+//! The plugin under sanitizers, played and flooded by the scripted host; and the recorder under
+//! Miri.
 //!
-//! Sanitizers are a feature of nightly compilers; `RUSTC_BOOTSTRAP` makes this one take them. The standard library
-//! that comes with a compiler is not built with them. For addresses and leaks that does not matter. The thread
-//! sanitizer, however, does not see what is ordered by locks inside the standard library, and takes what they protect
-//! for a race. So of its reports only those count in which both sides are [lock-free code](LOCK_FREE). It does not know
-//! fences either.
+//! Sanitizers are a feature of nightly compilers; `RUSTC_BOOTSTRAP` enables them in this one. The
+//! standard library that comes with a compiler is not built with them. For addresses and leaks
+//! that does not matter. The thread sanitizer, however, does not see the order that locks inside
+//! the standard library give, and reports what they protect as races. So its reports count only if
+//! both sides are [lock-free code](LOCK_FREE). It does not support fences either.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -23,29 +24,29 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
 ];
 
-/// The flood: more threads than cores, and long enough for every ring to run full.
+/// The flood: more threads than cores, and long enough to fill every ring.
 const FLOOD: [&str; 4] = ["--threads", "8", "--events", "100000"];
 
-/// A run that takes this many seconds hangs.
+/// A run that takes this many seconds counts as hung.
 const LIMIT: &str = "300";
 
-/// What the paths of functions in this workspace begin with.
+/// How the paths of functions in this workspace begin.
 const OURS: [&str; 3] = ["ncclscope::", "ncclscope_tests::", "scripted_host::"];
 
-/// The modules that order memory by themselves, without locks.
+/// The modules that order memory themselves, without locks.
 const LOCK_FREE: [&str; 3] = ["ncclscope::abi::", "ncclscope::clock::", "ncclscope::record::"];
 
-/// How the thread sanitizer's account of one access begins.
+/// How the thread sanitizer's description of one access begins.
 const ACCESS: [&str; 4] = ["Read ", "Write ", "Atomic ", "Previous "];
 
 struct Sanitizer {
     name: &'static str,
     flags: &'static str,
-    /// Its options, and the variable it takes them from.
+    /// The environment variable for its options, and their value.
     options: (&'static str, &'static str),
-    /// Whether what the host said on standard error has a report against the plugin.
+    /// Whether the host's standard error contains a report against the plugin.
     accuses: fn(&str) -> bool,
-    /// What it does not see.
+    /// What it does not detect.
     gap: Option<&'static str>,
 }
 
@@ -60,7 +61,7 @@ const ADDRESS: Sanitizer = Sanitizer {
 const LEAK: Sanitizer = Sanitizer {
     name: "leak",
     flags: "-Zsanitizer=leak",
-    // The host leaves some memory behind by itself.
+    // The host itself leaks some memory.
     options: ("LSAN_OPTIONS", "exitcode=0"),
     accuses: |words| {
         let mut leaks = stacks(words).filter(|(title, _)| title.contains(" leak of "));
@@ -71,9 +72,9 @@ const LEAK: Sanitizer = Sanitizer {
 
 const THREAD: Sanitizer = Sanitizer {
     name: "thread",
-    // The standard library was built without it, and may be.
+    // The standard library was built without it, which must be allowed.
     flags: "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
-    // A script may fork while there are threads.
+    // A script may fork while other threads run.
     options: ("TSAN_OPTIONS", "exitcode=0:die_after_fork=0"),
     accuses: |words| {
         words.split("WARNING: ThreadSanitizer").skip(1).any(|report| {
@@ -86,7 +87,8 @@ const THREAD: Sanitizer = Sanitizer {
     gap: Some("left out: races in code that uses the standard library's locks, which this compiler cannot instrument"),
 };
 
-/// The stacks of a report: the line above each, and the innermost function that is not somebody else's.
+/// The stacks of a report: the line above each, and the innermost function that belongs to this
+/// workspace.
 fn stacks(report: &str) -> impl Iterator<Item = (&str, &str)> {
     report.split("\n\n").map(|stack| {
         let (title, frames) = stack.split_once("\n    #").unwrap_or((stack, ""));
@@ -96,7 +98,8 @@ fn stacks(report: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The function's path in a frame, `#1 0x2 in path file` or `#1 path file`, or its type's where it is a method.
+/// The function's path in a frame, `#1 0x2 in path file` or `#1 path file`, or its type's where it
+/// is a method.
 fn function(frame: &str) -> &str {
     let (_, rest) = frame.trim_start().split_once(' ').unwrap_or_default();
     let path = match rest.split_once(" in ") {
@@ -115,7 +118,7 @@ impl Sanitizer {
 
         let built = folder.join(triple(ARCH)).join("debug");
         let output = folder.join("traces");
-        // What an earlier run left there; often there is nothing.
+        // Left by an earlier run; often there is nothing.
         let _ = fs::remove_dir_all(&output);
         let mut runs = 0;
         for script in scenarios(place)? {
@@ -140,10 +143,11 @@ impl Sanitizer {
         let mut command = place.cargo();
         command
             .env("RUSTC_BOOTSTRAP", "1")
-            // The sanitizer is linked into the program; the library finds it there once its symbols are exported.
+            // The sanitizer is linked into the program. The library finds it there if the program
+            // exports its symbols.
             .env("RUSTFLAGS", format!("{} --cfg sanitize_build -Clink-arg=-rdynamic", self.flags))
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
-            // With a target of its own, build scripts stay as they are.
+            // With an explicit target, build scripts are not sanitized.
             .args(["build", "--target", &triple(ARCH), "--target-dir"])
             .arg(folder);
         command
@@ -159,7 +163,8 @@ impl Sanitizer {
         command
     }
 
-    /// Runs the host; fails on a report, and on any end but a quiet one where the script has none of its own.
+    /// Runs the host. Fails on a report; and on an unexpected end, unless the script ends the
+    /// process itself.
     fn judge(&self, mut host: Command, built: &Path, interface: u32, ends_itself: bool) -> Result<(), Failure> {
         host.arg("--plugin").arg(built.join("libncclscope.so"));
         host.arg("--interface").arg(interface.to_string());
@@ -176,7 +181,7 @@ impl Sanitizer {
 /// A script for the scripted host.
 struct Script {
     path: PathBuf,
-    /// It says how its process ends.
+    /// Whether it decides how its process ends.
     ends_itself: bool,
 }
 

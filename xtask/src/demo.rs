@@ -1,4 +1,5 @@
-//! The whole thing on any machine: the real NCCL runs a job on emulated GPUs, with the plugin loaded.
+//! The whole project on any machine: the real NCCL runs a job on emulated GPUs, with the plugin
+//! loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -6,10 +7,10 @@ use std::time::Instant;
 
 use crate::steps::{self, Failure, Place, call, call_for};
 
-/// Without a scenario's name, this one.
+/// The scenario if none is named.
 const DEFAULT: &str = "training";
 
-/// What the demo runs with unless told otherwise.
+/// The NCCL release unless told otherwise.
 pub(crate) const RELEASE: &str = "2.30.7";
 
 const USAGE: &str = "\
@@ -29,7 +30,7 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
     steps::run_chore(|place| demo(place, &wish))
 }
 
-/// What the user asked for.
+/// The command line.
 #[derive(Debug, PartialEq)]
 struct Wish {
     list: bool,
@@ -66,7 +67,7 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let after_fetch = start.elapsed();
     let joined = built.play(place, &library, &wish.scenario, wish.seed.as_deref())?;
     println!();
-    // Of a job that is killed it has reservations.
+    // It warns about a job that was killed.
     call_for(place.command(built.program("ncclscope")).arg("info").arg(&joined), &[0, 1])?;
     let shown = joined.strip_prefix(&place.root).unwrap_or(&joined).display();
     println!(
@@ -90,11 +91,11 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
     Release,
-    /// Quicker to build; the emulated GPUs are optimised all the same.
+    /// Faster to build; the emulated GPUs are optimised all the same.
     Debug,
 }
 
-/// All programs and libraries that a demo takes.
+/// All programs and libraries that a demo needs.
 pub(crate) struct Built {
     folder: PathBuf,
 }
@@ -113,7 +114,7 @@ impl Built {
                     .args(emulated.iter().flat_map(|name| ["-p".to_owned(), format!("ncclscope{name}")]));
                 "release"
             }
-            // With the whole workspace, nothing that the tests use is built anew.
+            // Building the whole workspace avoids rebuilding what the tests use.
             Profile::Debug => {
                 build.arg("--workspace");
                 "debug"
@@ -127,7 +128,7 @@ impl Built {
         self.folder.join(name)
     }
 
-    /// The file of a release, fetched where it has to be; or the file that was named.
+    /// The file of a release, fetched if needed; or the file that was named.
     pub(crate) fn library(&self, place: &Place, nccl: &str) -> Result<PathBuf, Failure> {
         if nccl.contains('/') {
             return Ok(PathBuf::from(nccl));
@@ -141,7 +142,8 @@ impl Built {
         Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
     }
 
-    /// Runs a scenario; the trace of all its ranks. A scenario that ends with a kill on purpose has one too.
+    /// Runs a scenario; returns the trace of all its ranks. A scenario that ends with a kill on
+    /// purpose has one too.
     pub(crate) fn play(
         &self,
         place: &Place,
@@ -166,7 +168,8 @@ impl Built {
         Ok(joined)
     }
 
-    /// The command of a scenario's job, with an emulated CUPTI and with the plugin of whoever starts it.
+    /// The command for a scenario's job, with an emulated CUPTI and the plugin that the caller
+    /// chooses.
     pub(crate) fn job(&self, place: &Place, library: &Path, scenario: &str, output: &Path) -> Result<Command, Failure> {
         let libraries = place.target.join("demo/lib");
         place_cupti(&self.folder, &libraries)?;
@@ -177,7 +180,7 @@ impl Built {
     }
 }
 
-/// Puts the emulated driver and CUPTI into a folder, under the names that they are looked for.
+/// Puts the emulated driver and CUPTI into a folder, under the names that are looked for.
 fn place_cupti(built: &Path, folder: &Path) -> Result<(), Failure> {
     let copy = || {
         std::fs::create_dir_all(folder)?;
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_words_are_refused() {
         assert_eq!(parse("--nccl"), None);
         assert_eq!(parse("--fast"), None);
     }

@@ -26,7 +26,7 @@ pub(crate) fn some(place: &Place) -> Result<Outcome, Failure> {
     e2e(place, false)
 }
 
-/// With every release known.
+/// With every known release.
 fn all(place: &Place) -> Result<Outcome, Failure> {
     e2e(place, true)
 }
@@ -35,7 +35,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return skip("the emulator runs on x86-64 Linux only");
     }
-    // With the whole workspace, nothing that its tests use is built anew.
+    // Building the whole workspace avoids rebuilding what its tests use.
     call(place.cargo().args(["build", "--quiet", "--workspace", "--bin", "emulator", "--bin", "ncclscope"]))?;
     let emulator = || place.command(place.target.join("debug/emulator"));
     let mut fetch = emulator();
@@ -50,12 +50,12 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         }
     }
     let mut tests = place.cargo();
-    // `suite` is that for machines with GPUs, on emulated ones.
+    // `suite` is the suite for machines with GPUs, run on emulated ones.
     tests.args(["test", "--workspace"]);
     for name in ["e2e", "clocks", "hangs", "launchers", "accuracy", "pairs", "queries", "tracks", "suite"] {
         tests.args(["--test", name]);
     }
-    // Two jobs at a time: each waits much, and has more threads than most machines have cores.
+    // Two jobs at a time: each waits a lot, and has more threads than most machines have cores.
     tests.args(["--", "--test-threads=2"]);
     if all {
         tests.arg("--include-ignored");
@@ -64,7 +64,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Runs a command that prints one thing a line; what it complains of goes to the terminal.
+/// Runs a command that prints one item per line; its standard error goes to the terminal.
 pub(crate) fn lines_of(command: &mut Command) -> Result<Vec<String>, String> {
     println!("   {}", steps::show(command));
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| error.to_string())?;
@@ -74,7 +74,7 @@ pub(crate) fn lines_of(command: &mut Command) -> Result<Vec<String>, String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// Leaves the step out, and says why; continuous integration must not.
+/// Skips the step and says why; continuous integration must not skip it.
 fn skip(reason: &str) -> Result<Outcome, Failure> {
     if env::var_os("CI").is_some() {
         return Err(format!("{reason}; in CI nothing is left out").into());

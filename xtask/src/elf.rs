@@ -1,4 +1,4 @@
-//! What a built library or program promises to the loader, and what it asks of it.
+//! What a built library or program exports, and what it requires from the loader.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +12,12 @@ use object::read::elf::{FileHeader, SectionHeader, Sym};
 /// The interface versions that NCCL may look up.
 pub(crate) const INTERFACES: std::ops::RangeInclusive<u32> = 1..=7;
 
-/// Other names that the plugin may export begin with this: its own C interface.
+/// The prefix of all other names that the plugin may export: its own C interface.
 const OWN_PREFIX: &str = "ncclscope_";
-/// What CUDA looks up in a library that it injects.
+/// The entry point that CUDA looks up in an injected library.
 const INJECTION: &str = "InitializeInjection";
 
-/// What every Linux has; anything else would be one more thing to install.
+/// Libraries that every Linux has; any other would have to be installed.
 const LIBRARIES: [&str; 6] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"];
 const LOADER_PREFIX: &str = "ld-linux";
 
@@ -26,20 +26,20 @@ const LOADER_PREFIX: &str = "ld-linux";
 pub(crate) struct Library {
     pub(crate) soname: Option<String>,
     pub(crate) needed: Vec<String>,
-    /// It stays in the process once it was loaded.
+    /// Whether it stays in the process once loaded.
     pub(crate) stays: bool,
     pub(crate) exports: Vec<Export>,
     /// The symbol versions it needs, such as `GLIBC_2.28`.
     pub(crate) versions: Vec<String>,
-    /// It has nothing that only a debugger reads.
+    /// Whether it contains nothing that only a debugger reads.
     pub(crate) stripped: bool,
 }
 
-/// A symbol that others can find.
+/// An exported symbol.
 #[derive(Debug)]
 pub(crate) struct Export {
     pub(crate) name: String,
-    /// Data, not a function.
+    /// Whether it is data, not a function.
     pub(crate) object: bool,
 }
 
@@ -50,7 +50,7 @@ impl Library {
         parse(&data).map_err(|error| explain(&error))
     }
 
-    /// What keeps it from being the plugin that NCCL loads.
+    /// The problems that keep it from being a plugin that NCCL loads.
     pub(crate) fn as_plugin(&self) -> Vec<String> {
         let mut problems = self.foreign_libraries();
         for interface in INTERFACES {
@@ -78,18 +78,18 @@ impl Library {
         problems
     }
 
-    /// The libraries it needs and should not.
+    /// The libraries it needs but should not.
     pub(crate) fn foreign_libraries(&self) -> Vec<String> {
         let foreign =
             self.needed.iter().filter(|name| !LIBRARIES.contains(&name.as_str()) && !name.starts_with(LOADER_PREFIX));
         foreign.map(|name| format!("it needs {name}")).collect()
     }
 
-    /// What it needs of a glibc that is newer than `limit`.
+    /// The symbol versions it needs from a glibc newer than `limit`.
     pub(crate) fn newer_than_glibc(&self, limit: (u32, u32)) -> Vec<String> {
         let newer = self.versions.iter().filter(|version| {
             version.strip_prefix("GLIBC_").is_some_and(|number| {
-                // GLIBC_PRIVATE and the like are no version at all.
+                // GLIBC_PRIVATE and the like are not versions at all.
                 glibc_version(number).is_none_or(|version| version > limit)
             })
         });
@@ -97,7 +97,7 @@ impl Library {
     }
 }
 
-/// `2.2.5` is (2, 2): no third number was ever needed to tell two releases apart.
+/// `2.2.5` is (2, 2): no two releases differ only in a third number.
 fn glibc_version(number: &str) -> Option<(u32, u32)> {
     let mut parts = number.split('.').map(str::parse);
     match (parts.next()?, parts.next()?) {
@@ -126,7 +126,7 @@ fn parse(data: &[u8]) -> object::read::Result<Library> {
     library.stripped = !sections.iter().any(|section| {
         let name = sections.section_name(endian, section).unwrap_or_default();
         let is_debug = name.starts_with(b".debug_") || name.starts_with(b".zdebug_");
-        // What gdb is to load by itself is a few bytes, and loaded with the program.
+        // The scripts for gdb are a few bytes, and are loaded with the program.
         section.sh_type(endian) == SHT_SYMTAB || is_debug && name != b".debug_gdb_scripts"
     });
 

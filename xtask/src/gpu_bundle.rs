@@ -1,4 +1,5 @@
-//! What a machine with GPUs needs for `gpu/run`, in one folder: nothing has to be built or fetched there.
+//! Everything that a machine with GPUs needs for `gpu/run`, in one folder: nothing has to be built
+//! or fetched there.
 //!
 //! ```text
 //! FOLDER/run                       the suite's entry
@@ -27,10 +28,10 @@ const USAGE: &str = "usage: cargo xtask gpu-bundle [--nccl FILE] [--cupti FILE] 
   --output FOLDER  the folder [default: target/gpu-bundle]
   --native         built for systems like this one, without Zig";
 
-/// What the bundle may have without NVIDIA's libraries, in bytes.
+/// The largest size of the bundle without NVIDIA's libraries, in bytes.
 const ROOM: u64 = 20 << 20;
 
-/// What was asked for.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wish {
     nccl: Option<PathBuf>,
@@ -103,7 +104,7 @@ fn bundle(place: &Place, wish: &Wish) -> Result<(), Failure> {
     }
 }
 
-/// Builds everything; the folder where it is.
+/// Builds everything; returns the folder with the results.
 fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
     let command = || {
         let mut command = match is_native {
@@ -114,7 +115,7 @@ fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
             }
             false => Tools::of(place).build(place, ARCH),
         };
-        // What is exported keeps its names; what only a debugger wants is most of the bytes.
+        // Exported names stay; debug information is most of the bytes.
         command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         command
     };
@@ -122,12 +123,13 @@ fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
         package::tools(place)?;
     }
     call(command().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
-    // The plugin last and by itself: with the command line it would carry readers that it has no use for.
+    // The plugin comes last and separately: with the command line it would contain readers that it
+    // does not use.
     call(command().args(PLUGIN).args(["-p", "ncclscope-gpu-empty"]))?;
     Ok(if is_native { place.target.join("release") } else { place.target.join(triple(ARCH)).join("release") })
 }
 
-/// Copies a file, its permissions included; its size.
+/// Copies a file with its permissions; returns its size.
 fn copy(from: &Path, to: &Path) -> Result<u64, String> {
     let folder = to.parent().unwrap_or(to);
     let copied = fs::create_dir_all(folder).and_then(|()| fs::copy(from, to));

@@ -1,5 +1,5 @@
-//! Who imports whom: the table of ARCHITECTURE.md, held against `src`, in which no files import each other in a circle. Tests import
-//! what they like, and a file what the file above it has.
+//! Checks the imports in `src` against the table of ARCHITECTURE.md, and that no files import each
+//! other in a circle. Tests may import anything, and a file whatever its parent file has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use syn::visit::{self, Visit};
 
 use crate::steps::{Failure, Outcome, Place};
 
-/// Modules below `crate`: `clock::host`.
+/// Modules below `crate`, such as `clock::host`.
 type Paths = BTreeSet<String>;
 /// The files that each file imports, by their modules.
 type Files = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
@@ -24,7 +24,8 @@ pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     if problems.is_empty() { Ok(Outcome::Done) } else { Err(problems.join("\n").into()) }
 }
 
-/// What each module may import. The table's first and third columns name modules, in backticks.
+/// The modules that each module may import. The table's first and third columns name modules, in
+/// backticks.
 fn table(text: &str) -> Result<BTreeMap<String, Paths>, String> {
     let names = |cell: &str| -> Paths { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
     let rows = text.lines().skip_while(|line| !line.starts_with("| module |")).skip(2);
@@ -37,7 +38,7 @@ fn table(text: &str) -> Result<BTreeMap<String, Paths>, String> {
     if table.is_empty() { Err("ARCHITECTURE.md has no table of modules".into()) } else { Ok(table) }
 }
 
-/// What is imported that may not be, and what the table lets be imported that nobody imports.
+/// Imports that the table does not allow, and allowed ones that nobody uses.
 fn problems(table: &BTreeMap<String, Paths>, found: &BTreeMap<String, BTreeMap<String, PathBuf>>) -> Vec<String> {
     let mut problems = Vec::new();
     for (module, imports) in found {
@@ -47,7 +48,8 @@ fn problems(table: &BTreeMap<String, Paths>, found: &BTreeMap<String, BTreeMap<S
         };
         let covers = |allowed: &str, import: &str| import == allowed || import.starts_with(&format!("{allowed}::"));
         for (import, file) in imports {
-            // `use crate::sys::{self, pipe}` and `use crate::sys` are imports of `sys`; one of all of it needs all of it.
+            // `use crate::sys::{self, pipe}` and `use crate::sys` are imports of `sys`; an import
+            // of the whole module needs permission for the whole module.
             if !allowed.iter().any(|allowed| covers(allowed, import)) {
                 problems.push(format!("{} imports {import}, which {module} may not", file.display()));
             }
@@ -59,7 +61,7 @@ fn problems(table: &BTreeMap<String, Paths>, found: &BTreeMap<String, BTreeMap<S
     problems
 }
 
-/// Files that lead back to the first of them, if there are any.
+/// A circle of files, if there is one.
 fn circle(files: &Files) -> Option<Vec<String>> {
     fn search<'f>(
         files: &'f Files,
@@ -88,7 +90,8 @@ fn circle(files: &Files) -> Option<Vec<String>> {
     found.then(|| way.iter().map(|file| file.join("::")).collect())
 }
 
-/// What the imports of a file lead to: the files below it, and those that it names, but for the ones above it.
+/// The files that a file's imports lead to: those below it and those that it names, except for
+/// those above it.
 fn resolve(file: &[String], named: &BTreeSet<Vec<String>>, known: &BTreeSet<Vec<String>>) -> BTreeSet<Vec<String>> {
     let mut found: BTreeSet<Vec<String>> =
         known.iter().filter(|it| it.split_last().is_some_and(|(_, above)| above == file)).cloned().collect();
@@ -111,7 +114,8 @@ fn resolve(file: &[String], named: &BTreeSet<Vec<String>>, known: &BTreeSet<Vec<
     found
 }
 
-/// What each module imports, without its tests, and a file that does; and what each file does.
+/// The imports of each module, without its tests, each with a file that has it; and the imports of
+/// each file.
 #[allow(clippy::type_complexity)]
 fn imports(src: &Path) -> Result<(BTreeMap<String, BTreeMap<String, PathBuf>>, Files), String> {
     let (mut found, mut named) = (BTreeMap::new(), Files::new());
@@ -127,7 +131,7 @@ fn imports(src: &Path) -> Result<(BTreeMap<String, BTreeMap<String, PathBuf>>, F
     Ok((found, files))
 }
 
-/// Takes the imports of a file and of the modules below it.
+/// Collects the imports of a file and of the modules below it.
 fn follow(
     path: &Path,
     module: &[String],
@@ -165,7 +169,7 @@ fn file_of(folder: &Path, module: &str) -> PathBuf {
     if file.exists() { file } else { folder.join(module).join("mod.rs") }
 }
 
-/// The modules that a file declares, but for tests and for what loom puts in the place of others.
+/// The modules that a file declares, except for tests and loom's replacements.
 fn modules(items: &[syn::Item]) -> impl Iterator<Item = &syn::ItemMod> {
     items.iter().filter_map(|item| match item {
         syn::Item::Mod(module) if !is_left_out(&module.attrs) => Some(module),
@@ -173,7 +177,7 @@ fn modules(items: &[syn::Item]) -> impl Iterator<Item = &syn::ItemMod> {
     })
 }
 
-/// Whether something is compiled for tests alone, or lies elsewhere for loom.
+/// Whether an item is compiled for tests only, or has another path under loom.
 fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let words = match &attribute.meta {
@@ -185,17 +189,17 @@ fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// What a file names, as far as these are modules.
+/// The modules that a file names.
 #[derive(Default)]
 struct Seen {
-    /// Below `crate`, two names deep.
+    /// Below `crate`, two levels deep.
     modules: Paths,
-    /// From `crate`, `self` or `super` on.
+    /// Starting with `crate`, `self` or `super`.
     named: BTreeSet<Vec<String>>,
 }
 
 impl Seen {
-    /// A path's parts behind `crate`: modules have small letters.
+    /// Records a path's parts after `crate`: modules are in lower case.
     fn take(&mut self, parts: &[String]) {
         let is_module = |part: &&String| part.starts_with(|letter: char| letter.is_lowercase());
         let named: Vec<String> = parts.iter().take_while(is_module).cloned().collect();
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_are_found_wherever_they_stand_but_in_tests() {
+    fn imports_are_found_everywhere_except_in_tests() {
         let code = "use crate::sys::{self, pipe}; use crate::{model::ids::Handle, clock as time}; use std::fs;
             fn f() { crate::record::recorder::go(); let _: crate::memory::Heap; }
             #[cfg(test)] mod tests { use crate::cli; }
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_files_is_found_and_what_a_file_has_from_above_is_none() {
+    fn a_circle_of_files_is_found_and_imports_from_the_parent_make_none() {
         let file = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
         let found = |code: &[(&str, &str)]| {
             let named: Files = code
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_does_not_allow_and_what_nobody_needs_is_said() {
+    fn forbidden_and_unused_imports_are_reported() {
         let text = "| module | what | may import |\n| --- | --- | --- |\n| `a`, `b` | x `y` | `sys`, `clock::host` |\n\n| `c` |";
         let table = table(text).unwrap();
         assert_eq!(table.keys().collect::<Vec<_>>(), ["a", "b"]);

@@ -1,4 +1,4 @@
-//! The project's chores. `cargo xtask check` is what continuous integration runs, no more and no less.
+//! The project's chores. Continuous integration runs exactly `cargo xtask check`.
 
 use std::process::ExitCode;
 

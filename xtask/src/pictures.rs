@@ -1,29 +1,23 @@
-//! The pictures of `docs/`: scenarios of the demo in Perfetto's own user interface.
+//! The pictures in `docs/`: scenarios of the demo in Perfetto's own user interface.
 
 use std::process::ExitCode;
 
 use crate::demo::{Built, Profile, RELEASE};
 use crate::steps::{self, Failure, Place, call};
 
-/// A picture: the scenario, and what is done in the interface (tests/perfetto/browser.js has the steps).
+/// A picture: the scenario, and the steps in the interface (see tests/perfetto/browser.js).
 struct Picture {
     scenario: &'static str,
     size: &'static str,
-    /// With the value of each, where it has one.
+    /// Each with its value, if it has one.
     steps: &'static [(&'static str, &'static str)],
 }
 
-/// From the first to the last kernel of NCCL's.
+/// From the first to the last NCCL kernel.
 const ALL_KERNELS: &str = "SELECT min(ts) - 1000000, max(ts + dur) + 1000000 FROM slice \
     WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.match') IS NOT NULL";
 
-/// The track that says how far apart the ranks began each operation, which `ncclscope open` adds.
-const ARRIVALS: &str = "First to last rank";
-
-/// What it shows.
-const ARRIVALS_SQL: &str = include_str!("../../src/cli/open/arrivals.sql");
-
-/// The first operations on the GPU from their hand-over on, with room for what is written at the right edge.
+/// The first operations on the GPU from their hand-over on, with room for notes at the right edge.
 const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE category = 'kernel' AND name GLOB 'AllReduce*' ORDER BY ts LIMIT 12) \
     SELECT (SELECT min(ts) FROM slice WHERE category = 'operation' AND name GLOB 'AllReduce*') - 2000000, \
     max(ts + dur) + (max(ts + dur) - min(ts)) * 2 / 3 FROM first";
@@ -59,12 +53,13 @@ const PICTURES: &[Picture] = &[
         size: "1600x400",
         steps: &[
             ("--by-rank", ""),
-            ("--expand", "^rank .* > GPU$"),
-            ("--hide", "^System$|stream (14|15|17)$|CUPTI overhead| > (Communicators|Proxy|ncclscope)$| > emulator"),
-            ("--command", ARRIVALS),
+            ("--expand", "^Job$|^rank .* > (GPU|Communicators)$"),
+            ("--hide", "^System$|stream (14|15|17)$|CUPTI overhead| > (Proxy|ncclscope)$| > emulator"),
+            ("--hide", "ranks waiting$|> Communicators > (?!.* · waits$)"),
             ("--zoom-to", ALL_KERNELS),
             ("--fit", ""),
-            ("--note", "^rank 0 .* > GPU 0 · stream 18$=an operation has the same colour on every rank"),
+            ("--note", " · first to last rank$=from the first rank's begin to the last one's, named after the last"),
+            ("--note", "^rank 0 .* · waits$=how long this rank waited, for whom, and how long the data took"),
             ("--note", "^rank 2 .* > GPU 0 · stream 18$=the last to start, so the shortest"),
         ],
     },
@@ -142,7 +137,7 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
         let trace = built.play(place, &library, picture.scenario, None)?;
         let mut browser = place.command("node");
         browser.args(["tests/perfetto/browser.js", "--size", picture.size, "--trace"]).arg(trace);
-        let steps = picture.steps.iter().flat_map(|(step, value)| [(*step).to_owned(), value_of(value)]);
+        let steps = picture.steps.iter().flat_map(|(step, value)| [(*step).to_owned(), (*value).to_owned()]);
         browser
             .args(steps.filter(|word| !word.is_empty()))
             .arg("--picture")
@@ -150,15 +145,4 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
         call(&mut browser)?;
     }
     Ok(())
-}
-
-/// The value of a step as the browser wants it.
-fn value_of(value: &str) -> String {
-    if value != ARRIVALS {
-        return value.to_owned();
-    }
-    let words = ARRIVALS_SQL.lines().filter(|line| !line.starts_with("--")).flat_map(str::split_whitespace);
-    // There is nothing in it that JSON would have escaped.
-    let sql = words.collect::<Vec<_>>().join(" ").replace("CATEGORY", "run");
-    format!(r#"{{"id": "dev.perfetto.AddDebugSliceTrack", "args": ["{sql}", "{ARRIVALS}"]}}"#)
 }

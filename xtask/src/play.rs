@@ -1,11 +1,12 @@
-//! A trace to look at, on any machine: the scripted host plays a scenario against the release library.
+//! A trace to look at, on any machine: the scripted host plays a scenario with the release
+//! library.
 
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
 use crate::steps::{Failure, Place, call, call_for};
 
-/// Without a scenario's name, this one.
+/// The scenario if none is named.
 const DEFAULT: &str = "eager_allreduce";
 
 pub(crate) fn run(words: &[String]) -> ExitCode {
@@ -32,7 +33,7 @@ fn play(place: &Place, scenario: &str) -> Result<(), Failure> {
     let mut host = place.command(release.join("scripted-host"));
     host.args(["play", "--interface", "7", "--plugin"]).arg(release.join("libncclscope.so")).arg(&script);
     host.env("NCCLSCOPE_OUTPUT", &output).env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_KERNEL_CH", "force");
-    // What it says about each call is for tests.
+    // Its output about each call is for tests.
     call(host.stdout(Stdio::null()))?;
     let traces = std::fs::read_dir(&output).map_err(|error| format!("{}: {error}", output.display()))?;
     let traces: Vec<PathBuf> = traces.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! A chore is a list of steps: each says its name, shows the commands it runs, and is timed.
+//! A chore is a list of steps. Each says its name, shows the commands it runs, and is timed.
 
 use std::env;
 use std::fmt::Write;
@@ -9,28 +9,28 @@ use std::time::Instant;
 /// A part of a chore that can be run by itself.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
-    /// What it does, as a fragment.
+    /// What it does, as a phrase.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&Place) -> Result<Outcome, Failure>,
 }
 
-/// How a step that did not fail came out.
+/// The result of a step that did not fail.
 pub(crate) enum Outcome {
-    /// It did all it is there for.
+    /// It did everything.
     Done,
-    /// It could not do all; what it left out, and why.
+    /// It skipped a part; what, and why.
     Partly(String),
 }
 
 /// Why a step failed.
 pub(crate) struct Failure {
-    /// What went wrong, in one line or more.
+    /// What went wrong, in one or more lines.
     pub(crate) reason: String,
-    /// The command that shows it again, where it is not the step itself.
+    /// The command that reproduces it, if that is not the step itself.
     pub(crate) again: Option<String>,
 }
 
-/// Does a chore, and says what went wrong.
+/// Runs a chore, and reports failures.
 pub(crate) fn run_chore(body: impl FnOnce(&Place) -> Result<(), Failure>) -> ExitCode {
     match Place::find().map_err(Failure::from).and_then(|place| body(&place)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,7 +54,7 @@ impl From<String> for Failure {
 pub(crate) struct Place {
     /// The root of the repository; commands run there.
     pub(crate) root: PathBuf,
-    /// The folder for whatever is built.
+    /// The folder for build output.
     pub(crate) target: PathBuf,
 }
 
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// Runs the steps named in `wanted`, or all; says at the end how they came out.
+/// Runs the steps named in `wanted`, or all; reports the results at the end.
 pub(crate) fn run(steps: &[Step], wanted: &[String]) -> ExitCode {
     let place = match Place::find() {
         Ok(place) => place,
@@ -125,12 +125,12 @@ pub(crate) fn run(steps: &[Step], wanted: &[String]) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The chore that is being run.
+/// The name of the running chore.
 fn chore() -> String {
     env::args().nth(1).unwrap_or_default()
 }
 
-/// Shows a command, runs it, and fails when it fails.
+/// Shows a command, runs it, and fails if it fails.
 pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
     call_for(command, &[0])
 }
@@ -146,7 +146,7 @@ pub(crate) fn call_for(command: &mut Command, codes: &[i32]) -> Result<(), Failu
     }
 }
 
-/// The target that is built for where one must be named.
+/// The target triple, where one must be named.
 pub(crate) fn triple(arch: &str) -> String {
     format!("{arch}-unknown-linux-gnu")
 }

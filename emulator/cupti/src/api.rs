@@ -1,7 +1,7 @@
-//! CUPTI's functions, as C calls them.
+//! CUPTI's functions, with their C interface.
 //!
-//! What each answers without a machine was found by asking the real libraries of six releases on a host without a driver;
-//! `tests/cupti/without_driver.rs` asks them again.
+//! Their results without a machine were found by calling the real libraries of six releases on a
+//! host without a driver; `tests/cupti/without_driver.rs` repeats that.
 
 use std::mem::MaybeUninit;
 
@@ -29,14 +29,15 @@ fn put<T>(out: Out<T>, value: T) -> Result<(), u32> {
     Ok(())
 }
 
-/// From where a function may be called.
+/// Where a function may be called from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caller {
     /// From anywhere.
     Anyone,
     /// Not while CUPTI requests or completes a buffer.
     NoBuffer,
-    /// As the one before, and of CUPTI's callbacks only from those of driver and runtime calls.
+    /// Like [`Caller::NoBuffer`]; and among CUPTI's callbacks only from those of driver and runtime
+    /// calls.
     Outside,
 }
 
@@ -47,7 +48,7 @@ enum Driver {
     Unneeded,
 }
 
-/// Runs a function, if nothing speaks against it.
+/// Runs a function, unless it must be refused.
 fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result<(), u32>) -> CuptiResult {
     process::elapsed();
     let options = process::options();
@@ -72,7 +73,7 @@ fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result
         return result::UNKNOWN;
     }
     let code = body().err().unwrap_or(result::SUCCESS);
-    // From 13.0 on nothing is remembered where there is no driver.
+    // From 13.0 on errors are not remembered if there is no driver.
     if process::attached().is_some() || release < Release::V13_0 {
         process::remember(code);
     }
@@ -91,7 +92,7 @@ macro_rules! exported {
             ///
             /// # Safety
             ///
-            /// Pointers are null or valid for the length of the call, as CUPTI asks for them.
+            /// Pointers are null or valid for the length of the call, as CUPTI requires.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::result::CuptiResult {
                 $crate::api::enter(

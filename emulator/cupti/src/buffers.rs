@@ -1,28 +1,29 @@
-//! The caller's buffers while CUPTI has them.
+//! The caller's buffers, while CUPTI holds them.
 //!
-//! Records stand one after the other in the order in which they were begun. A record of the GPU is begun when the work is
-//! launched and completed when it is done; until then its buffer can be returned by a forced flush only. That is why one long
-//! kernel holds back everything that was launched around it.
+//! Records follow each other in the order in which they were begun. A record of the GPU's work is
+//! begun when the work is launched and completed when the work is done. Until then only a forced
+//! flush can return its buffer. That is why one long kernel holds back everything that was
+//! launched around it.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Which buffer a record goes to: there is one being filled for each.
+/// Which buffer a record goes to: each lane has one that is being filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     /// The thread, or 0 where threads share their buffers.
     pub(crate) thread: u64,
-    /// A number to tell several of one thread apart.
+    /// Distinguishes several lanes of one thread.
     pub(crate) turn: u8,
 }
 
 /// A buffer that the caller gave.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
-    /// Where it is.
+    /// Its address.
     pub(crate) address: *mut u8,
     /// Its size in bytes.
     pub(crate) size: usize,
-    /// The most records it may hold; 0 is as many as fit.
+    /// The most records it may hold; 0 means as many as fit.
     pub(crate) most: usize,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Slot {
     offset: usize,
 }
 
-/// Which buffers are returned.
+/// Which buffers to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
     /// Full ones whose records are complete.
@@ -77,7 +78,8 @@ pub(crate) struct Buffers {
     filling: HashMap<Lane, u64>,
 }
 
-// SAFETY: the memory is the caller's, who leaves it to CUPTI until it is returned; whoever has this value may write to it.
+// SAFETY: the memory belongs to the caller, who leaves it to CUPTI until it is returned; the owner
+// of this value may write to it.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
@@ -99,11 +101,11 @@ impl Buffers {
         self.all.values().any(|buffer| buffer.is_full && buffer.incomplete == 0)
     }
 
-    /// Makes this the buffer being filled for a lane, which has none.
+    /// Makes this the lane's buffer to fill. The lane has none.
     ///
     /// # Safety
     ///
-    /// The memory is writable and nobody else's until it is returned.
+    /// The memory is writable, and nobody else uses it until it is returned.
     pub(crate) unsafe fn give(&mut self, lane: Lane, memory: Memory) {
         let number = self.next;
         self.next += 1;
@@ -126,7 +128,7 @@ impl Buffers {
         true
     }
 
-    /// Appends a record to a lane's buffer; `None` where there is no room.
+    /// Appends a record to a lane's buffer; `None` if there is no room.
     pub(crate) fn append(&mut self, lane: Lane, record: &[u8], complete: bool, of_interest: bool) -> Option<Slot> {
         if self.needs_buffer(lane, record.len()) {
             return None;
@@ -145,14 +147,14 @@ impl Buffers {
         Some(slot)
     }
 
-    /// Takes a lane's buffer for full.
+    /// Marks a lane's buffer as full.
     pub(crate) fn call_full(&mut self, lane: Lane) {
         if let Some(buffer) = self.filling.remove(&lane).and_then(|number| self.all.get_mut(&number)) {
             buffer.is_full = true;
         }
     }
 
-    /// Completes a record; false when its buffer was returned meanwhile.
+    /// Completes a record; false if its buffer has been returned already.
     pub(crate) fn complete(&mut self, slot: Slot, record: &[u8]) -> bool {
         let Some(buffer) = self.all.get_mut(&slot.buffer) else { return false };
         buffer.write(slot.offset, record);
@@ -160,11 +162,11 @@ impl Buffers {
         true
     }
 
-    /// Takes buffers to return them, in the order in which they were requested.
+    /// Removes buffers in order to return them, in the order of their requests.
     pub(crate) fn take(&mut self, take: Take) -> Vec<Returned> {
         let wanted = |buffer: &Buffer| match take {
             Take::Full => buffer.is_full && buffer.incomplete == 0,
-            // What nothing is in yet is kept, unless nothing fits.
+            // An empty buffer is kept, unless no record fits.
             Take::Complete => buffer.incomplete == 0 && (buffer.filled != 0 || buffer.is_full),
             Take::Everything => true,
         };
@@ -179,7 +181,8 @@ impl Buffers {
 impl Buffer {
     fn write(&mut self, offset: usize, record: &[u8]) {
         assert!(offset + record.len() <= self.memory.size, "a record is written inside its buffer");
-        // SAFETY: the range lies inside the memory, which is CUPTI's until it is returned, as `give` was promised.
+        // SAFETY: the range lies inside the memory, which is CUPTI's until it is returned, as the
+        // caller of `give` promised.
         unsafe {
             std::ptr::copy_nonoverlapping(record.as_ptr(), self.memory.address.add(offset), record.len());
         }
@@ -201,11 +204,11 @@ mod tests {
 
     const LANE: Lane = Lane { thread: 0, turn: 0 };
 
-    /// Buffers, of which the first holds `most` records of 8 bytes.
+    /// Buffers; the first one holds `most` records of 8 bytes.
     fn buffers(memory: &mut [u64], most: usize) -> Buffers {
         let mut buffers = Buffers::new();
         let size = size_of_val(memory);
-        // SAFETY: the test leaves its memory alone until the buffers are gone.
+        // SAFETY: the test does not touch its memory until the buffers are gone.
         unsafe { buffers.give(LANE, Memory { address: memory.as_mut_ptr().cast(), size, most }) };
         buffers
     }
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_flush_takes_what_is_incomplete_for_good() {
+    fn a_forced_flush_takes_incomplete_records_for_good() {
         let mut memory = [0; 4];
         let mut buffers = buffers(&mut memory, 0);
         let slot = append(&mut buffers, 1, false).expect("there is room");
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_lent_is_known() {
+    fn lent_memory_is_recognised() {
         let mut memory = [0u64; 4];
         let address = memory.as_mut_ptr().cast::<u8>();
         let buffers = buffers(&mut memory, 0);

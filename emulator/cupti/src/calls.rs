@@ -1,4 +1,4 @@
-//! Calls into CUDA: their callbacks, their records, and the ids that the caller pushed around them.
+//! Calls into CUDA: their callbacks, their records, and the external ids that the caller pushed.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -33,9 +33,10 @@ struct Frame {
     correlation: u32,
     id: (u32, u32),
     start: u64,
-    /// Whether its callbacks never come.
+    /// Whether its callbacks are skipped.
     is_missed: bool,
-    /// The caller's scratch word between entry and exit; boxed, because its address is given away.
+    /// The caller's word, kept between entry and exit. It is boxed because its address is given
+    /// out.
     data: Box<u64>,
 }
 
@@ -53,7 +54,8 @@ thread_local! {
     static THREAD: RefCell<Thread> = RefCell::default();
 }
 
-/// Uses the thread's state; `None` where the thread has already torn it down, as a last call into CUDA at its end may find.
+/// Uses the thread's state; `None` if the thread has torn it down already, which a last call into
+/// CUDA at the thread's end may find.
 fn with<T>(use_it: impl FnOnce(&mut Thread) -> T) -> Option<T> {
     THREAD.try_with(|thread| use_it(&mut thread.borrow_mut())).ok()
 }
@@ -93,7 +95,7 @@ pub(crate) fn pop_external(kind: u32) -> Result<u64, u32> {
     with_external(kind, |stack| stack.pop().ok_or(result::QUEUE_EMPTY))
 }
 
-/// Whether there is a kind of external ids of this number.
+/// Whether there is a kind of external ids with this number.
 pub(crate) fn is_external_kind(kind: u32) -> bool {
     (1..EXTERNAL_KINDS).contains(&(kind as usize))
 }
@@ -131,8 +133,8 @@ fn enter(call: &Call, function: Function) {
 fn exit(call: &Call, function: Function) {
     let id = (function.domain, function.id);
     let matches = |frame: &Frame| frame.correlation == call.correlation && frame.id == id;
-    // A call that began before the library was attached has no frame and leaves no trace. Frames above it belong to calls
-    // whose end was not told.
+    // A call that began before the library was attached has no frame and is not recorded. Frames
+    // above it belong to calls whose end was not reported.
     let word = with(|thread| {
         let place = thread.frames.iter().rposition(matches)?;
         thread.frames.truncate(place + 1);
@@ -148,7 +150,8 @@ fn exit(call: &Call, function: Function) {
     }
 }
 
-/// Makes the callback of a call's beginning or end. No borrow of the thread's state lasts meanwhile: it may call back into us.
+/// Makes the callback at a call's beginning or end. The thread's state is not borrowed during it,
+/// because it may call back into us.
 fn call_back(call: &Call, function: Function, word: *mut u64, return_value: *const c_void) {
     let data = CallbackData {
         site: call.exits,
@@ -164,7 +167,8 @@ fn call_back(call: &Call, function: Function, word: *mut u64, return_value: *con
     subscriber::call_back(function.domain, function.id, &data);
 }
 
-/// Writes the record of a call, if such are wanted: before it one for each kind of external id that is pushed.
+/// Writes the record of a call, if wanted; and before it one for each kind of external id that is
+/// pushed.
 fn record(call: &Call, function: Function, start: u64) {
     let record_kind = if function.domain == domain::DRIVER { kind::DRIVER } else { kind::RUNTIME };
     if !tracer::is_call_wanted(record_kind, function.id, call.context_id) {
@@ -204,10 +208,10 @@ pub(crate) fn system_thread_id() -> u32 {
 
 static THREAD_ID_TYPE: AtomicU32 = AtomicU32::new(0);
 
-/// The types of thread ids: what `pthread_self` gives, cut to 32 bits, or the system's id.
+/// The types of thread ids: the value of `pthread_self`, truncated to 32 bits, or the system's id.
 pub(crate) const THREAD_ID_TYPES: u32 = 2;
 
-/// Which type of thread ids records have.
+/// The type of the thread ids in records.
 pub(crate) fn thread_id_type() -> u32 {
     THREAD_ID_TYPE.load(Ordering::Relaxed)
 }
@@ -217,13 +221,14 @@ pub(crate) fn set_thread_id_type(id_type: u32) {
     THREAD_ID_TYPE.store(id_type, Ordering::Relaxed);
 }
 
-/// The id of this thread as records have it.
+/// The id of this thread in records.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: the call has no arguments and cannot fail.
     if thread_id_type() == 0 { unsafe { libc::pthread_self() as u32 } } else { system_thread_id() }
 }
 
-/// Says once that a function has no number here: then somebody emulates more of CUDA than this library knows of.
+/// Reports once that a function has no number here: then the emulator has more of CUDA than this
+/// library knows.
 fn wonder(name: &CStr) {
     static WONDERED: Mutex<Option<HashSet<CString>>> = Mutex::new(None);
     if !names::is_listed(name) && lock(&WONDERED).get_or_insert_default().insert(name.to_owned()) {

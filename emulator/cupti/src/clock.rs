@@ -1,8 +1,9 @@
 //! CUPTI's time.
 //!
-//! By default that is the host's wall clock, which `cuptiGetTimestamp` reads and to which the GPU's times are converted. A
-//! caller can register a clock of its own; then times taken on the processor are that clock's at that moment, and the GPU's
-//! are computed from two readings of it, as the real library does.
+//! By default this is the host's wall clock, which `cuptiGetTimestamp` reads and to which the
+//! GPU's times are converted. A caller can register a clock of its own. Then times taken on the
+//! processor are readings of that clock, and the GPU's times are computed from two readings of it,
+//! as in the real library.
 
 use std::sync::Mutex;
 
@@ -16,7 +17,7 @@ pub(crate) type TimestampCallback = extern "C" fn() -> u64;
 
 struct Registered {
     clock: TimestampCallback,
-    /// The true time of registration, and what the clock showed.
+    /// The true time of registration, and the clock's reading then.
     anchor: (u64, u64),
 }
 
@@ -54,8 +55,8 @@ pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
     interpolate(anchor, pair(machine, clock), at)
 }
 
-/// How far a conversion that may be off by `most` is off at the true time `at`, in ns: CUPTI converts the GPU's times along a straight line,
-/// and begins a new one every now and then.
+/// How far off a conversion is at the true time `at`, in ns, if it may be off by `most`. CUPTI
+/// converts the GPU's times along a straight line, and starts a new line every now and then.
 pub(crate) fn conversion(most: u64, seed: u64, at: u64) -> i64 {
     const LINE_NS: u64 = 100_000_000;
     if most == 0 {
@@ -73,8 +74,8 @@ pub(crate) fn conversion(most: u64, seed: u64, at: u64) -> i64 {
     from + (to - from) * along / LINE_NS as i64
 }
 
-/// The true time and what a clock showed then. The two are read one after the other; of a few tries the one counts in which the
-/// thread was not put aside in between.
+/// The true time, and a clock's reading then. The two are read one after the other. The result is
+/// the fastest of several tries, in which the thread was hardly interrupted in between.
 fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
     let attempt = |_| {
         let (before, shown, after) = ((machine.now)(), clock(), (machine.now)());
@@ -83,25 +84,27 @@ fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
     (0..5).map(attempt).min().map_or((0, 0), |(_, pair)| pair)
 }
 
-/// The wall clock at the true time `at`. The machine compares two clocks for it, and is late with the second one when its
-/// thread is put aside in between; the smallest of a few answers is the one in which that did not happen.
+/// The wall clock at the true time `at`. The machine compares two clocks for this, and reads the
+/// second one too late if its thread is interrupted in between. The smallest of a few answers is
+/// the one without an interruption.
 fn wall(machine: &Machine, at: u64) -> u64 {
     (0..3).map(|_| (machine.wall)(at)).min().unwrap_or(at)
 }
 
-/// CUPTI's time of something on this thread that the machine says happened at the true time `at`, just now.
+/// CUPTI's time of an event on this thread that has just happened, at the machine's true time
+/// `at`.
 pub(crate) fn stamp_call(machine: &Machine, at: u64) -> u64 {
     let is_foreign = pretended().is_none() && lock(&REGISTERED).is_some();
     if is_foreign { now(machine) } else { stamp(machine, at) }
 }
 
-/// The wall clock where there is no machine.
+/// The wall clock, for when there is no machine.
 pub(crate) fn without_machine() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The domain that the options pretend, if any has begun.
+/// The clock domain that the options ask for, if one has begun.
 fn pretended() -> Option<Domain> {
     let clock = &process::options().clock;
     if clock.is_empty() {
@@ -111,9 +114,9 @@ fn pretended() -> Option<Domain> {
     clock.iter().rev().find(|(after, _)| *after <= elapsed).map(|(_, domain)| *domain)
 }
 
-/// What a clock shows at the true time `at`, from what it showed at two true times.
+/// A clock's reading at the true time `at`, from its readings at two true times.
 fn interpolate(first: (u64, u64), last: (u64, u64), at: u64) -> u64 {
-    /// Readings that are closer say too little about the clock's rate.
+    /// Readings closer than this say too little about the clock's rate.
     const APART_NS: u64 = 1_000_000;
     let apart = last.0.saturating_sub(first.0);
     let rate = if apart < APART_NS { 1.0 } else { last.1.saturating_sub(first.1) as f64 / apart as f64 };
@@ -136,11 +139,11 @@ mod tests {
 
     #[test]
     fn a_registered_clock_may_tick_at_another_rate() {
-        // 2 ticks a ns, and 7 at the time 0.
+        // 2 ticks per ns, and 7 at the time 0.
         let ticks = |at: u64| (at, 2 * at + 7);
         assert_eq!(interpolate(ticks(1_000_000_000), ticks(3_000_000_000), 2_999_999_000), 5_999_998_007);
         assert_eq!(interpolate(ticks(1_000_000_000), ticks(3_000_000_000), 3_000_000_500), 6_000_001_007);
-        // Just registered: the clock is taken for one that counts ns.
+        // Just registered: the clock is assumed to count ns.
         assert_eq!(interpolate((1_000, 5_000), (1_010, 5_010), 1_000), 5_000);
     }
 }

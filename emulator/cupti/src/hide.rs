@@ -1,7 +1,8 @@
-//! Functions that the pretended release does not have yet cannot be looked up.
+//! Hides functions that the emulated release does not have.
 //!
-//! Callers decide by `dlsym` what a CUPTI can do. So when the library is loaded, it takes the newer functions out of its own
-//! dynamic symbol table: a symbol without a value is one that glibc does not find.
+//! Callers use `dlsym` to find out what a CUPTI can do. So when the library is loaded, it removes
+//! the newer functions from its own dynamic symbol table: glibc does not find a symbol without a
+//! value.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -43,16 +44,18 @@ extern "C" fn on_load() {
     }
 }
 
-/// Takes a function out of the symbol table of the library that it is in, if that library is one that can be opened as CUPTI.
+/// Removes a function from the symbol table of the library that contains it, if that library can
+/// be opened as CUPTI.
 fn hide(function: &Function) {
     const ASK_FOR_SYMBOL: c_int = 1;
-    // SAFETY: plain data, for which zeroes are a value.
+    // SAFETY: plain data, for which zeroes are valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     let mut symbol: *mut c_void = std::ptr::null_mut();
-    // SAFETY: an address of this code, and places for the answers; the flag asks for the symbol's entry.
+    // SAFETY: an address of this code, and places for the answers; the flag asks for the symbol's
+    // entry.
     let found = unsafe { dladdr1(function.address.cast(), &raw mut info, &raw mut symbol, ASK_FOR_SYMBOL) };
     if found == 0 || symbol.is_null() || info.dli_sname.is_null() {
-        // Linked into a program that does not export it.
+        // It is linked into a program that does not export it.
         return;
     }
     // SAFETY: a name in the symbol table of a loaded library.
@@ -63,15 +66,16 @@ fn hide(function: &Function) {
     set_undefined(symbol.cast());
 }
 
-/// Makes a symbol one that has no definition.
+/// Makes a symbol undefined.
 fn set_undefined(symbol: *mut Symbol) {
-    // SAFETY: the call has no memory to go wrong with.
+    // SAFETY: the call uses no memory.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let start = symbol.addr() & !(page - 1);
     let length = (symbol.addr() + size_of::<Symbol>()).next_multiple_of(page) - start;
     let pages = start as *mut c_void;
-    // SAFETY: the pages of this library's symbol table, which nobody writes but the loader, in whose lock this runs. They are
-    // made writable for two stores to one entry and then as before.
+    // SAFETY: the pages of this library's symbol table, which only the loader writes, and this
+    // runs under the loader's lock. They are made writable for two stores to one entry, and then
+    // restored.
     unsafe {
         if libc::mprotect(pages, length, libc::PROT_READ | libc::PROT_WRITE) == 0 {
             (*symbol).value = 0;

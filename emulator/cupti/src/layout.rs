@@ -1,9 +1,11 @@
 //! Where each field of each record lies, by release.
 //!
-//! The table was derived from the headers in NVIDIA's PyPI wheels with a C compiler (`tests/cupti/headers.rs` derives it again),
-//! and its sizes agree with the strides of the real library's own walker in 12.0, 12.9, 13.0 and 13.1 (`tests/cupti/walkers.rs`).
-//! Two rules hold for all releases, and make the table small: a family of structures only grows at its end, and a field keeps
-//! its place for ever. So a record is one list of fields and, by release, the structure that is written and its size.
+//! The table was derived from the headers in NVIDIA's PyPI wheels with a C compiler
+//! (`tests/cupti/headers.rs` derives it again), and its sizes agree with the strides of the real
+//! library's own walker in 12.0, 12.9, 13.0 and 13.1 (`tests/cupti/walkers.rs`). Two rules hold
+//! for all releases, and keep the table small: a family of structures only grows at its end, and a
+//! field never moves. So a record is one list of fields, plus the structure that each release
+//! writes, with its size.
 
 use crate::release::Release::{self, V12_0, V12_9, V13_0, V13_1, V13_3, V13_5};
 
@@ -13,7 +15,7 @@ pub mod kind {
     pub const MEMCPY: u32 = 1;
     /// A memset.
     pub const MEMSET: u32 = 2;
-    /// A kernel, kernels being serialised.
+    /// A kernel, when kernels are serialised.
     pub const KERNEL: u32 = 3;
     /// A call of the driver.
     pub const DRIVER: u32 = 4;
@@ -25,15 +27,15 @@ pub mod kind {
     pub const CONTEXT: u32 = 9;
     /// A kernel.
     pub const CONCURRENT_KERNEL: u32 = 10;
-    /// The begin or the end of a range of NVTX, or a mark.
+    /// The beginning or the end of an NVTX range, or a mark.
     pub const MARKER: u32 = 12;
-    /// What CUPTI itself cost.
+    /// CUPTI's own overhead.
     pub const OVERHEAD: u32 = 17;
     /// A copy between GPUs.
     pub const MEMCPY2: u32 = 22;
     /// A stream.
     pub const STREAM: u32 = 37;
-    /// An id of somebody else's and a call it belongs to.
+    /// An external id, and the call it belongs to.
     pub const EXTERNAL_CORRELATION: u32 = 39;
     /// A launch of a graph, as a whole.
     pub const GRAPH_TRACE: u32 = 51;
@@ -68,26 +70,26 @@ pub mod kind {
 pub struct Field {
     /// Its name in CUPTI's headers.
     pub name: &'static str,
-    /// Its distance from the record's beginning, in bytes.
+    /// Its offset from the record's beginning, in bytes.
     pub offset: usize,
     /// Its size in bytes.
     pub size: usize,
-    /// The first release that has it; before, the bytes are padding or beyond the end.
+    /// The first release that has it; in earlier ones the bytes are padding or beyond the end.
     pub since: Release,
 }
 
-/// The structure in which a record is written, from some release on.
+/// The structure of a record, from some release on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
     /// The first release.
     pub since: Release,
     /// Its name in CUPTI's headers.
     pub name: &'static str,
-    /// Its size in bytes, which is how far the next record is away.
+    /// Its size in bytes, which is the distance to the next record.
     pub size: usize,
 }
 
-/// All there is to know about one kind of record.
+/// The layouts of one kind of record.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The structures, oldest first.
@@ -316,7 +318,7 @@ record! {
 }
 
 record! {
-    /// Ids of somebody else's.
+    /// External ids.
     external_correlation;
     V12_0 "ExternalCorrelation" 24;
     KIND "kind" 0 4,
@@ -326,7 +328,7 @@ record! {
 }
 
 record! {
-    /// Ranges and marks of NVTX.
+    /// NVTX ranges and marks.
     marker;
     V12_0 "Marker2" 56;
     KIND "kind" 0 4,
@@ -340,7 +342,7 @@ record! {
 }
 
 record! {
-    /// What CUPTI itself cost. `Overhead3` came with 12.4.
+    /// CUPTI's own overhead. `Overhead3` came with 12.4.
     overhead;
     V12_0 "Overhead" 40, V12_9 "Overhead3" 56;
     KIND "kind" 0 4,

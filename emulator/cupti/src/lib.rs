@@ -1,34 +1,38 @@
 //! CUPTI for emulated GPUs.
 //!
-//! Built as a library with CUPTI's SONAME, it does for a profiler what the real one does: it subscribes it, calls it back at
-//! calls into CUDA, asks it for buffers, fills them with records of what the emulated GPUs have done, and gives them back. The
-//! GPUs are in the host program, to which it attaches through [`observe::ATTACH`]; without one it answers as the real library
-//! does on a machine without a driver. It can be one of six releases, and it can misbehave in the ways that real ones do:
-//! [`options`] says how to ask for that.
+//! Built as a library with CUPTI's SONAME, it serves a profiler as the real one does: it accepts a
+//! subscription, makes callbacks at calls into CUDA, requests buffers, fills them with records of
+//! the emulated GPUs' work, and returns them. The GPUs are in the host program, to which it
+//! attaches through [`observe::ATTACH`]. Without a host program it answers as the real library
+//! does on a machine without a driver. It can be one of six releases, and it can misbehave in the
+//! ways that real ones do: see [`options`].
 //!
-//! What the real one would crash or hang on ends the process here, with a line on stderr that says what was wrong.
+//! Use that the real library would crash or hang on ends the process here, with a line on stderr
+//! that gives the reason.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`release`], [`result`], [`layout`] | what differs between releases: numbers, codes, records |
+//! | [`release`], [`result`], [`layout`] | differences between releases: numbers, codes, records |
 //! | [`names`] | functions of CUDA and CUPTI's numbers for them |
 //! | `records`, [`walk`] | records as bytes, and stepping through them |
 //! | `buffers` | the caller's buffers while CUPTI has them |
 //! | `clock` | CUPTI's time |
 //! | `objects` | contexts, streams, graphs, and their ids |
-//! | `subscriber`, `calls` | who is called back, and the calls that are told |
-//! | [`nvtx`] | the ranges of programs that load it for NVTX |
-//! | `tracer` | what is recorded, CUPTI's own thread, flushing |
-//! | [`api`] | the functions, as C calls them |
+//! | `subscriber`, `calls` | the subscriber and its callbacks |
+//! | [`nvtx`] | NVTX ranges of programs that load this library for NVTX |
+//! | `tracer` | recording, CUPTI's own thread, flushing |
+//! | [`api`] | the functions with their C interface |
 //! | `process`, `hide`, [`place()`] | the host program, the symbol table, the file |
 //!
-//! Where the real library's behaviour could be seen without a GPU, or its headers say it, it is as seen or said, and the tests
-//! hold it against both. The rest was put together from what others report, and is not proven: on which thread buffers are
-//! requested and returned, that functions are named without their version in callbacks, what a second subscriber is told, the
-//! numbers of hardware channels, the registers of a kernel.
+//! Where the real library's behaviour could be observed without a GPU, or its headers state it,
+//! this library does the same, and the tests compare it with both. The rest was put together from
+//! what others report, and is not proven: on which thread buffers are requested and returned, that
+//! callbacks name functions without their version, what a second subscriber is told, the numbers
+//! of hardware channels, the registers of a kernel.
 //!
-//! Not emulated: records of synchronisation, events and memory; user-defined records and several subscribers; hardware
-//! trace. The callbacks that announce a node or an executable graph before it is there are not made.
+//! Not emulated: records of synchronisation, events and memory; user-defined records and several
+//! subscribers; hardware trace. The callbacks that announce a node or an executable graph before
+//! it exists are not made.
 
 pub mod api;
 mod buffers;

@@ -1,9 +1,10 @@
 //! Functions of CUDA and CUPTI's numbers for them.
 //!
-//! The numbers are those of `cupti_driver_cbid.h` and `cupti_runtime_cbid.h`; they never change, and a release knows those below
-//! its own highest. Only functions that an emulated job may call are listed. CUPTI names a runtime function with the version
-//! of CUDA that gave it its present arguments; where a function has been through several, the newest that the release knows
-//! is the one that is called.
+//! The numbers are those of `cupti_driver_cbid.h` and `cupti_runtime_cbid.h`. They never change,
+//! and a release knows those below its own highest. Only functions that an emulated job may call
+//! are listed. CUPTI names a runtime function with the version of CUDA that gave it its present
+//! arguments. If a function has several versions, the newest that the release knows is the one
+//! that is called.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -30,12 +31,12 @@ pub struct Function {
     pub domain: u32,
     /// Its number.
     pub id: u32,
-    /// Its name, as a callback gets it: without CUPTI's version (so it is in the profiles that other tools publish; the headers
-    /// do not say it).
+    /// Its name, as a callback gets it: without CUPTI's version suffix. That is how it appears in
+    /// the profiles that other tools publish; the headers do not say it.
     pub name: &'static CStr,
 }
 
-/// The number of a function that is spelled as in CUDA's headers.
+/// The number of a function, by its spelling in CUDA's headers.
 pub fn find(name: &CStr, release: Release) -> Option<Function> {
     let known = |function: &&Function| function.id < release.callbacks(function.domain);
     index().get(name)?.iter().filter(known).max_by_key(|function| function.id).copied()
@@ -77,7 +78,7 @@ pub fn all(release: Release) -> impl Iterator<Item = (u32, &'static CStr, u32)> 
     driver.chain(runtime).filter(move |(domain, _, id)| *id < release.callbacks(*domain))
 }
 
-/// What releases before 13.0 call functions that were renamed when they took the place of their forerunners.
+/// The names, before 13.0, of functions that were renamed when they replaced their predecessors.
 const RENAMED: &[(&CStr, u32)] = &[
     (c"cudaGetDeviceProperties_v2_v12000", 440),
     (c"cudaGraphAddDependencies_v2_v12030", 458),

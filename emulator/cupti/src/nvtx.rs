@@ -1,8 +1,10 @@
-//! NVTX: ranges and marks of programs that load this library through `NVTX_INJECTION64_PATH`, as records of kind MARKER.
+//! NVTX: ranges and marks of programs that load this library through `NVTX_INJECTION64_PATH`, as
+//! records of kind MARKER.
 //!
-//! The protocol is that of NVTX's own headers (nvtxDetail/nvtxTypes.h of version 3): the program hands over tables of pointers to its
-//! functions, and the tool puts its own in. Only what has a byte string is taken; texts of wide characters stay with the program. That a
-//! registered string comes back as its text, and that ranges with a handle belong to the process, is assumed.
+//! The protocol is in NVTX's own headers (nvtxDetail/nvtxTypes.h of version 3): the program passes
+//! tables of pointers to its functions, and the tool puts its own into them. Only functions with
+//! byte strings are replaced; wide strings are ignored. It is an assumption that a registered
+//! string comes back as its text, and that ranges with a handle belong to the process.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -45,20 +47,21 @@ const CORE2: u32 = 5;
 const MESSAGE_ASCII: i32 = 1;
 const MESSAGE_REGISTERED: i32 = 3;
 
-/// What a marker is, as CUPTI flags it.
+/// The kind of a marker, as CUPTI flags it.
 mod flag {
     pub(super) const INSTANTANEOUS: u32 = 1;
     pub(super) const START: u32 = 2;
     pub(super) const END: u32 = 4;
 }
 
-/// Whose a marker is, as CUPTI numbers it.
+/// The owner of a marker, as CUPTI numbers it.
 mod object {
     pub(super) const PROCESS: u32 = 1;
     pub(super) const THREAD: u32 = 2;
 }
 
-/// The entry point that NVTX looks for. Where the program cannot be served, it goes on without.
+/// The entry point that NVTX looks for. Returns 0 if the tables cannot be obtained; then the
+/// program runs without records.
 ///
 /// # Safety
 ///
@@ -116,13 +119,14 @@ unsafe fn put(callbacks: &Callbacks, module: u32, functions: &[(usize, *const c_
 }
 
 thread_local! {
-    /// The ranges that are open on this thread, innermost last, by domain.
+    /// The ranges open on this thread, innermost last, by domain.
     static OPEN: RefCell<HashMap<usize, Vec<u32>>> = RefCell::default();
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// A name's text: given as it is, or registered before, which is how this library keeps it.
+/// The text of a name: passed directly or registered before; this library keeps registered texts
+/// itself.
 ///
 /// # Safety
 ///

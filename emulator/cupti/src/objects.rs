@@ -1,4 +1,5 @@
-//! What there is on the machine: contexts, streams, graphs, their nodes, and the ids that CUPTI gives them.
+//! The machine's objects: contexts, streams, graphs, their nodes, and the ids that CUPTI gives
+//! them.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -26,13 +27,14 @@ pub(crate) struct Stream {
 }
 
 impl Context {
-    /// The default stream, of which the machine does not tell.
+    /// The default stream, which the machine does not report.
     pub(crate) fn default_stream(self) -> Stream {
         Stream { context: self.id, id: DEFAULT_STREAM_ID }
     }
 }
 
-/// Ids by handle. A handle that was destroyed is forgotten, because the next object may get it.
+/// Ids by handle. The handle of a destroyed object is forgotten, because the next object may get
+/// it.
 #[derive(Debug, Default)]
 struct Objects {
     contexts: HashMap<usize, Context>,
@@ -40,7 +42,8 @@ struct Objects {
     graphs: HashMap<usize, u32>,
     nodes: HashMap<usize, u64>,
     execs: HashMap<usize, u32>,
-    /// The node that a node was cloned from. What still runs may ask for one that was destroyed, so none is forgotten.
+    /// The node that each node was cloned from. Running work may still ask for a destroyed one, so
+    /// none is forgotten.
     origins: HashMap<u64, u64>,
 }
 
@@ -120,8 +123,8 @@ struct GraphData {
     exec: *mut c_void,
 }
 
-/// Something came to be or went. Ids are known before the callback that tells of a beginning, and still in the one that tells
-/// of an end.
+/// An object was created or is about to be destroyed. Its id is known before the callback of its
+/// creation, and until after the callback of its destruction.
 pub(crate) fn on_resource(resource: &Resource) {
     if !is_end(resource.kind) {
         with(|objects| objects.learn(resource));
@@ -164,8 +167,8 @@ fn is_end(kind: ResourceKind) -> bool {
     matches!(kind, ContextDestroyed | StreamDestroyed | GraphDestroyed | NodeDestroyed | ExecDestroyed)
 }
 
-/// The callback that something leads to. Those that announce a node or an executable graph (12, 17) are not made: the machine
-/// tells of both when they are there.
+/// The callback for an event. Those that announce a node or an executable graph (12, 17) are not
+/// made, because the machine reports both only once they exist.
 fn callback(kind: ResourceKind) -> u32 {
     match kind {
         ResourceKind::ContextCreated => 1,
@@ -183,7 +186,7 @@ fn callback(kind: ResourceKind) -> u32 {
     }
 }
 
-/// Whether a handle stands for the default stream: none at all, or `cudaStreamLegacy`.
+/// Whether a handle means the default stream: null, or `cudaStreamLegacy`.
 pub(crate) fn is_default_stream(handle: *mut c_void) -> bool {
     matches!(handle as usize, 0 | 1)
 }

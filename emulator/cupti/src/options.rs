@@ -1,120 +1,124 @@
-//! Which CUPTI this is, and how it misbehaves: the environment variable `EMULATED_CUPTI`.
+//! Which CUPTI to be, and how to misbehave: the environment variable `EMULATED_CUPTI`.
 //!
-//! It holds words separated by commas; without it this is a well-behaved CUPTI of 13.0.
+//! It holds words separated by commas. Without it this is a well-behaved CUPTI 13.0.
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `release=12.9` | records, functions and answers of that release: 12.0, 12.9, 13.0, 13.1, 13.3, 13.5 |
-//! | `version=28` | `cuptiGetVersion` answers this, whatever the release |
-//! | `late=200ms` | what the GPU has done is known only so much later; a forced flush does not wait for it |
-//! | `reorder` | records go to several buffers in turn, and full buffers come in any order |
-//! | `partial` | buffers are taken for full at random, wherever they are filled to |
-//! | `drop=10%` | so many records are lost, and counted as dropped |
-//! | `zero=1%` | so many records of the GPU have no times |
-//! | `exhaust=100` | after so many kernels the GPU's buffers are not taken up again: each kernel has no times, or reversed ones |
-//! | `reversed=1%` | so many records of the GPU end before they start |
-//! | `skew=5ms` | the GPU's times are so much later than they were, or earlier (`skew=-5ms`), and no reading of a clock shows it |
-//! | `skew=5ms@40` | the same after so many kernels |
-//! | `conversion=5us` | the GPU's times are off by up to so much: each tenth of a second they are converted along another line |
-//! | `swap=10%` | so many kernels of NCCL's outside of graphs swap correlation ids with the next one on their stream |
-//! | `confuse` | once it was given up and taken again, kernels of graphs name the launch of a graph before their own |
-//! | `rename=10%` | so many records of kernels have the name of the application's last one, as where modules are unloaded and loaded |
-//! | `miss=1%` | so many callbacks of calls never come, neither at the call's beginning nor at its end |
-//! | `withhold` | subscriptions and callbacks are granted, and no callback ever comes but those of CUPTI's own failures |
-//! | `withhold=calls` | no callback of a call into the driver or the runtime comes |
-//! | `withhold=objects` | no callback of a context, a stream, a graph or a node comes |
+//! | `release=12.9` | the records, functions and results of 12.0, 12.9, 13.0, 13.1, 13.3 or 13.5 |
+//! | `version=28` | `cuptiGetVersion` returns this, whatever the release |
+//! | `late=200ms` | the GPU's work becomes known this much later; a forced flush does not wait |
+//! | `reorder` | records alternate between several buffers, and full buffers return in any order |
+//! | `partial` | buffers count as full at random, however much they hold |
+//! | `drop=10%` | this share of records is lost, and counted as dropped |
+//! | `zero=1%` | this share of the GPU's records has no times |
+//! | `exhaust=100` | after this many kernels GPU buffers run out: times are 0 or reversed |
+//! | `reversed=1%` | this share of the GPU's records ends before it starts |
+//! | `skew=5ms` | the GPU's times are this late, or early (`-5ms`); no clock reading shows it |
+//! | `skew=5ms@40` | the same after this many kernels |
+//! | `conversion=5us` | the GPU's times are off by up to this; a new error every 100 ms |
+//! | `swap=10%` | this share of NCCL kernels outside graphs swaps ids with the next one |
+//! | `confuse` | from the second session on, graphs' kernels name the previous launch of a graph |
+//! | `rename=10%` | this share of kernel records has the name of the application's last kernel |
+//! | `miss=1%` | this share of calls has no callbacks, neither at its beginning nor at its end |
+//! | `withhold` | subscriptions succeed, but only callbacks for CUPTI's own failures are made |
+//! | `withhold=calls` | no callbacks for calls into the driver or the runtime |
+//! | `withhold=objects` | no callbacks for contexts, streams, graphs or nodes |
 //! | `taken=NAME` | another tool of that name holds the subscription: 39 |
-//! | `taken-for=5s` | it gives it up after this time, counted from the first call into CUPTI |
-//! | `rival=NAME@2s` | another tool of that name tries to subscribe after this time, and stderr tells how it was answered |
-//! | `refuse=15` | whatever needs the driver answers this; 27 is answered by every function, as by a shim for remote GPUs |
-//! | `refuse=35@cuptiActivityEnable` | only that function answers this; may be said more than once |
-//! | `hang=cuptiSubscribe` | that function never returns; may be said more than once |
-//! | `clock=boot` | timestamps are of another domain: `wall`, `boot` (true time), `ticks` (2.1 a ns), or the wall clock `+59s`, `-3ms` |
-//! | `clock=ticks@2s` | the domain changes to that after this time, as when another tool registers its clock; may be said more than once |
-//! | `latch` | a clock that is registered holds for what the processor does: the GPU's times keep the wall clock |
-//! | `state=fatal@2s` | after this time CUPTI reports a failure of its own (`fatal`, `error`, `warning`); a fatal one detaches it. From 12.9 on |
-//! | `seed=7` | what random choices begin with |
-//! | `forgive` | a use that the real CUPTI would crash or hang on is reported on stderr, and not the end of the process |
+//! | `taken-for=5s` | it unsubscribes after this time, counted from the first call into CUPTI |
+//! | `rival=NAME@2s` | then a tool of that name tries to subscribe; stderr has the result |
+//! | `refuse=15` | functions that need the driver return this; 27, as from a shim, all functions |
+//! | `refuse=35@cuptiActivityEnable` | only that function returns this; may be repeated |
+//! | `hang=cuptiSubscribe` | that function never returns; may be repeated |
+//! | `clock=boot` | timestamps: `wall`, `boot` (true time), `ticks` (2.1 per ns), `+59s` |
+//! | `clock=ticks@2s` | then the clock changes, as if a tool registered one; may be repeated |
+//! | `latch` | a registered clock does not apply to the GPU's times: they stay on the wall clock |
+//! | `state=fatal@2s` | then CUPTI reports `fatal` (and detaches), `error` or `warning` |
+//! | `seed=7` | the seed of random choices |
+//! | `forgive` | misuse that would crash or hang the real CUPTI is only reported on stderr |
 //!
-//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`, shares are in percent. Hours pass at a word of the program's: `emulated_cupti_hour`.
+//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. A clock such as
+//! `+59s` or `-3ms` is the wall clock with that offset. `state` needs 12.9 or later. `exhaust`
+//! models GPU buffers that are never reused. A program can skip an hour by calling
+//! `emulated_cupti_hour`.
 
 use crate::release::Release;
 
 /// The environment variable.
 pub const VARIABLE: &str = "EMULATED_CUPTI";
 
-/// What [`VARIABLE`] says: a field for each word that it knows, which is why they are more than twenty.
+/// The value of [`VARIABLE`]. It has a field for each word, which is why there are more than
+/// twenty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The release to be.
     pub release: Release,
-    /// What `cuptiGetVersion` answers.
+    /// The result of `cuptiGetVersion`.
     pub version: u32,
-    /// How much later than it was done the GPU's work becomes known, in ns.
+    /// How long the GPU's work stays unknown after it is done, in ns.
     pub late: u64,
-    /// Whether records and buffers come out of order.
+    /// Whether records and buffers arrive out of order.
     pub reorder: bool,
-    /// Whether buffers come partly filled.
+    /// Whether buffers are returned partly filled.
     pub partial: bool,
-    /// The share of records that is dropped.
+    /// The share of records to drop.
     pub drop: f64,
     /// The share of the GPU's records without times.
     pub zero: f64,
     /// The share of the GPU's records that end before they start.
     pub reversed: f64,
-    /// How much too late the GPU's times are, in ns, and after which time.
+    /// How much too late the GPU's times are, in ns.
     pub skew: i64,
     /// See `skew`.
     pub skew_after: u64,
     /// How far the conversion of the GPU's times may be off, in ns.
     pub conversion: u64,
-    /// The number of kernels after which none has times that can be.
+    /// The number of kernels after which no kernel has plausible times.
     pub exhaust: u64,
     /// The share of kernels that swap correlation ids with the next one.
     pub swap: f64,
-    /// Whether kernels of graphs name another launch from the second session on.
+    /// Whether kernels of graphs name another launch, from the second session on.
     pub confuse: bool,
-    /// The share of kernels with the name of another.
+    /// The share of kernels with another kernel's name.
     pub rename: f64,
     /// The share of calls whose callbacks never come.
     pub miss: f64,
     /// The callbacks that never come.
     pub withhold: Withheld,
-    /// Who holds the subscription.
+    /// The tool that holds the subscription.
     pub taken: Option<String>,
     /// For how long, in ns.
     pub taken_for: u64,
-    /// Who tries to subscribe later, and when, in ns.
+    /// The tool that tries to subscribe later, and when, in ns.
     pub rival: Option<(String, u64)>,
-    /// What is refused.
+    /// The refusals.
     pub refuse: Vec<Refusal>,
     /// The functions that never return.
     pub hang: Vec<String>,
-    /// The domains of timestamps, in the order of their beginning.
+    /// The clock domains of timestamps and the times in ns at which they begin, in that order.
     pub clock: Vec<(u64, Domain)>,
-    /// Whether the GPU's times keep the wall clock where a clock is registered.
+    /// Whether the GPU's times stay on the wall clock when a clock is registered.
     pub latch: bool,
-    /// Failures of CUPTI's own, and when they come, in ns.
+    /// CUPTI's own failures, and when they occur, in ns.
     pub states: Vec<(u64, State)>,
-    /// What random choices begin with.
+    /// The seed of random choices.
     pub seed: u64,
-    /// Whether wrong use is forgiven.
+    /// Whether misuse is only reported.
     pub forgive: bool,
 }
 
-/// A code that is answered instead of doing something.
+/// A code that a function returns instead of doing anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The code.
     pub code: u32,
-    /// The function; `None` is whatever needs the driver, and for 27 every function.
+    /// The function; `None` means every function that needs the driver, or for 27 every function.
     pub function: Option<String>,
 }
 
-/// A domain of timestamps.
+/// A clock domain of timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
-    /// The wall clock and so many ns more.
+    /// The wall clock plus this many ns.
     Wall(i64),
     /// The machine's true time.
     Boot,
@@ -122,7 +126,7 @@ pub enum Domain {
     Ticks,
 }
 
-/// Callbacks that are granted and never come.
+/// Callbacks that are granted but never made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Withheld {
     /// Those of calls into the driver and the runtime.
@@ -131,14 +135,14 @@ pub struct Withheld {
     pub objects: bool,
 }
 
-/// A failure of CUPTI's own, as it numbers them.
+/// CUPTI's own failures, as it numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It detaches itself.
+    /// CUPTI detaches itself.
     Fatal = 1,
-    /// Something is missing from now on.
+    /// Records will be missing from now on.
     Error = 2,
-    /// Something is worth knowing.
+    /// A warning.
     Warning = 3,
 }
 
@@ -182,7 +186,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// Which word is not understood, and why.
+    /// Names the word that is not understood, and why.
     pub fn parse(text: &str) -> Result<Options, String> {
         let mut options = Options::default();
         let mut version = None;
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_reaches_what_it_names() {
+    fn a_refusal_applies_to_what_it_names() {
         let options = |text| Options::parse(text).expect("a correct word");
         assert_eq!(options("refuse=15").refusal("cuptiSubscribe", true), Some(15));
         assert_eq!(options("refuse=15").refusal("cuptiGetVersion", false), None);

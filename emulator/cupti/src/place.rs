@@ -1,11 +1,12 @@
-//! Putting the library where a profiler finds it.
+//! Puts the library where a profiler finds it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::release::Release;
 
-/// Copies the built library into a folder, under the file name and the SONAME of a release; returns where it is.
+/// Copies the built library into a folder, under the file name and with the SONAME of a release;
+/// returns its path.
 ///
 /// The two SONAMEs are equally long, so the copy differs in one byte.
 ///

@@ -1,4 +1,5 @@
-//! What holds for the whole process: the options, the host program's machine, who may call what from where.
+//! State of the whole process: the options, the host program's machine, and where calls are
+//! allowed from.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -11,7 +12,8 @@ use observe::{Machine, Observer};
 use crate::options::{self, Options};
 use crate::{calls, objects, result, tracer};
 
-/// What `EMULATED_CUPTI` says. Wrong words end the process: a test that misspells one would test nothing.
+/// The options in `EMULATED_CUPTI`. A wrong word ends the process: a test that misspells one would
+/// test nothing.
 pub(crate) fn options() -> &'static Options {
     static OPTIONS: OnceLock<Options> = OnceLock::new();
     OPTIONS.get_or_init(|| {
@@ -23,18 +25,18 @@ pub(crate) fn options() -> &'static Options {
     })
 }
 
-/// Hours that have passed because a test said so.
+/// Hours that tests have skipped.
 static HOURS: AtomicU64 = AtomicU64::new(0);
 
-/// What has passed since the first call into the library, in ns.
+/// The time since the first call into the library, in ns.
 pub(crate) fn elapsed() -> u64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     const HOUR: u64 = 3_600_000_000_000;
     FIRST.get_or_init(Instant::now).elapsed().as_nanos() as u64 + HOURS.load(Ordering::SeqCst) * HOUR
 }
 
-/// Lets an hour pass at once for what [`crate::options`] has happen later, and returns when that has happened. No function of CUPTI's: with it a
-/// test does not depend on how fast the machine is.
+/// Skips an hour for everything that [`crate::options`] schedules, and returns when what was due
+/// has happened. This is not a CUPTI function: it makes tests independent of the machine's speed.
 #[unsafe(no_mangle)]
 extern "C" fn emulated_cupti_hour() -> i32 {
     HOURS.fetch_add(1, Ordering::SeqCst);
@@ -42,7 +44,7 @@ extern "C" fn emulated_cupti_hour() -> i32 {
     0
 }
 
-/// Whether something happens that happens in this share of all cases.
+/// Returns true in this share of all cases.
 pub(crate) fn happens(share: f64) -> bool {
     share > 0.0 && (random() >> 11) as f64 / (1u64 << 53) as f64 <= share
 }
@@ -62,11 +64,12 @@ static OBSERVER: Observer =
 
 static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The host program's machine. The first use attaches to it, and what exists already is told meanwhile.
+/// The host program's machine. The first use attaches to it, and existing objects are reported
+/// during that.
 ///
 /// # Errors
 ///
-/// What a function of this release that needs the driver answers where there is none.
+/// What a function of this release that needs the driver returns if there is none.
 pub(crate) fn machine() -> Result<&'static Machine, u32> {
     if let Some(machine) = attached() {
         return Ok(machine);
@@ -88,7 +91,8 @@ pub(crate) fn machine() -> Result<&'static Machine, u32> {
         return Err(missing);
     }
     MACHINE.store(machine.cast_mut(), Ordering::Release);
-    // SAFETY: the handler is a function of this library, which is never unloaded once it is attached.
+    // SAFETY: the handler is a function of this library, which is never unloaded once it is
+    // attached.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
     attached().ok_or(missing)
 }
@@ -101,22 +105,23 @@ pub(crate) fn attached() -> Option<&'static Machine> {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Runs in a forked child, which has none of CUPTI's threads.
+/// Runs in a forked child, where CUPTI's threads do not exist.
 unsafe extern "C" fn child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process is a fork of the one that uses CUPTI. The real one hangs there when it is flushed.
+/// Whether this process is a fork of the one that uses CUPTI. The real library hangs there when it
+/// is flushed.
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Locks; a panic of another thread leaves nothing half done here that would matter.
+/// Locks a mutex; a panic on another thread leaves no half-changed state that would matter.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Which of its caller's functions CUPTI is in on a thread.
+/// Which of the caller's functions this thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// None.
@@ -134,7 +139,7 @@ thread_local! {
     static LAST_ERROR: Cell<u32> = const { Cell::new(result::SUCCESS) };
 }
 
-/// Where this thread is.
+/// Which of the caller's functions this thread is in.
 pub(crate) fn inside() -> Inside {
     INSIDE.get()
 }
@@ -147,7 +152,7 @@ pub(crate) fn call_out<T>(place: Inside, function: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Reports a use that the real CUPTI would crash or hang on; returns only where that is forgiven.
+/// Reports a use that the real CUPTI would crash or hang on; returns only if that is forgiven.
 pub(crate) fn misuse(what: &str) {
     eprintln!("emulated CUPTI: {what}");
     if !options().forgive {
@@ -162,12 +167,12 @@ pub(crate) fn remember(code: u32) {
     }
 }
 
-/// The last error of this thread, which is forgotten by that.
+/// The last error of this thread; resets it.
 pub(crate) fn take_last_error() -> u32 {
     LAST_ERROR.replace(result::SUCCESS)
 }
 
-/// Whether an observation is to be ignored; complains about CUDA calls where there must be none.
+/// Whether to ignore a report of the machine; complains about CUDA calls where there must be none.
 fn is_deaf() -> bool {
     if inside() == Inside::BufferCallback {
         misuse("a buffer callback called CUDA, which the real one deadlocks on");

@@ -1,7 +1,8 @@
 //! Records as bytes.
 //!
-//! What the emulated machine does not have is 0, as on hardware that does not have it: caches, clusters, local memory, green
-//! contexts, MIG. The `completed` time of a kernel is unknown (0); it covers children of dynamic parallelism.
+//! Features that the emulated machine lacks are 0, as on hardware that lacks them: caches,
+//! clusters, local memory, green contexts, MIG. The `completed` time of a kernel, which covers
+//! children of dynamic parallelism, is unknown (0).
 
 use std::ffi::c_char;
 
@@ -20,7 +21,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// A record with nothing but its kind; `None` where the release has no such record.
+    /// A record with only its kind set; `None` if the release has no such record.
     pub(crate) fn new(kind: u32, release: Release) -> Option<Record> {
         let size = layout::size(kind, release)?;
         let mut record = Record { kind, release, size, bytes: [0; layout::LARGEST] };
@@ -28,12 +29,12 @@ impl Record {
         Some(record)
     }
 
-    /// Sets a field, where the release has it.
+    /// Sets a field, if the release has it.
     pub(crate) fn set(&mut self, field: Field, value: u64) -> &mut Record {
         self.set_bytes(field, &value.to_ne_bytes()[..field.size.min(8)])
     }
 
-    /// Sets a field that is no number.
+    /// Sets a field that is not a number.
     pub(crate) fn set_bytes(&mut self, field: Field, value: &[u8]) -> &mut Record {
         if field.since <= self.release {
             self.bytes[field.offset..field.offset + field.size].copy_from_slice(value);
@@ -52,22 +53,22 @@ impl Record {
     }
 }
 
-/// The kind of the hardware queue that did something.
+/// The kind of the hardware queue that did the work.
 mod channel {
     pub(super) const COMPUTE: u64 = 1;
     pub(super) const COPY: u64 = 2;
 }
 
-/// The kind of memory of a copy's ends.
+/// The kinds of memory at both ends of a copy.
 mod memory {
     pub(super) const PINNED: u64 = 2;
     pub(super) const DEVICE: u64 = 3;
 }
 
-/// What is known about something the GPU does, besides what the machine says.
+/// What is known about the GPU's work besides what the machine reports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// When it began, in CUPTI's time; 0 is unknown.
+    /// When it began, in CUPTI's time; 0 if unknown.
     pub(crate) start: u64,
     /// When it ended.
     pub(crate) end: u64,
@@ -77,8 +78,8 @@ pub(crate) struct Timing {
     pub(crate) submitted: u64,
 }
 
-/// The record of something that the GPU does, of the given kind. `name` outlives every buffer; `source` is the node that the
-/// executed one was cloned from, or 0.
+/// The record of the GPU's work, with the given kind. `name` outlives every buffer; `source` is
+/// the node that the executed one was cloned from, or 0.
 pub(crate) fn activity(
     kind: u32,
     release: Release,
@@ -100,7 +101,7 @@ pub(crate) fn activity(
     Some(record)
 }
 
-/// Sets what the records of all of the GPU's work have.
+/// Sets the fields that all records of the GPU's work have.
 macro_rules! set_work {
     ($record:expr, $layout:ident, $activity:expr, $timing:expr) => {
         $record
@@ -115,7 +116,7 @@ macro_rules! set_work {
 
 fn kernel(record: &mut Record, activity: &Activity, timing: Timing, name: *const c_char, source: u64) {
     use layout::kernel as k;
-    /// What a kernel of NCCL uses, roughly.
+    /// Roughly the registers of an NCCL kernel.
     const REGISTERS: u64 = 96;
     let [grid_x, grid_y, grid_z] = activity.grid.map(u64::from);
     let [block_x, block_y, block_z] = activity.block.map(u64::from);
@@ -171,7 +172,8 @@ fn memcpy_peer(record: &mut Record, activity: &Activity, timing: Timing) {
         .set(m::SOURCE_DEVICE_ID, activity.device.into())
         .set(m::SOURCE_CONTEXT_ID, activity.context_id.into())
         .set(m::DESTINATION_DEVICE_ID, activity.peer.into())
-        // The machine has one context a device, numbered in the order of their making; the peer's is not told.
+        // The machine has one context per device, numbered in the order of their creation; the
+        // peer's is not reported.
         .set(m::DESTINATION_CONTEXT_ID, 0)
         .set(m::GRAPH_NODE_ID, activity.node_id)
         .set(m::GRAPH_ID, activity.graph_id.into())
@@ -212,13 +214,13 @@ fn channel_of(activity: &Activity) -> u64 {
     u64::from(activity.stream_id % 32)
 }
 
-/// The kind of a copy as CUPTI numbers it, and those of the memory at both ends.
+/// The kind of a copy as CUPTI numbers it, and the kinds of memory at both ends.
 fn copy_kinds(activity: &Activity) -> (u64, u64, u64) {
     const HOST_TO_DEVICE: u64 = 1;
     const DEVICE_TO_HOST: u64 = 2;
     const DEVICE_TO_DEVICE: u64 = 8;
     const HOST_TO_HOST: u64 = 9;
-    // CUDA's own numbers, as the machine gives them.
+    // CUDA's own numbers, as the machine reports them.
     match activity.copy_kind {
         0 => (HOST_TO_HOST, memory::PINNED, memory::PINNED),
         1 => (HOST_TO_DEVICE, memory::PINNED, memory::DEVICE),
@@ -227,7 +229,8 @@ fn copy_kinds(activity: &Activity) -> (u64, u64, u64) {
     }
 }
 
-/// The record of a launch of a graph as a whole, from the first of its nodes that the machine tells.
+/// The record of a graph's launch as a whole, from the first of its nodes that the machine
+/// reports.
 pub(crate) fn graph_trace(release: Release, node: &Activity, start: u64, end: u64) -> Option<Record> {
     use layout::graph_trace as g;
     let mut record = Record::new(kind::GRAPH_TRACE, release)?;
@@ -271,7 +274,7 @@ impl ApiCall {
     }
 }
 
-/// The record that ties somebody else's id to a call.
+/// The record that ties an external id to a call.
 pub(crate) fn external(release: Release, external_kind: u32, id: u64, correlation: u32) -> Option<Record> {
     use layout::external_correlation as e;
     let mut record = Record::new(kind::EXTERNAL_CORRELATION, release)?;
@@ -282,8 +285,9 @@ pub(crate) fn external(release: Release, external_kind: u32, id: u64, correlatio
     Some(record)
 }
 
-/// The record of a range's begin or end, or of a mark. `of` is the kind of object that it belongs to, and this thread; the texts, name
-/// and domain, outlive every buffer.
+/// The record of a range's beginning or end, or of a mark. `of` is the kind of object that it
+/// belongs to; the record also names this thread. The texts, name and domain, outlive every
+/// buffer.
 pub(crate) fn marker(
     release: Release,
     flags: u32,
@@ -308,7 +312,7 @@ pub(crate) fn marker(
     Some(record)
 }
 
-/// What CUPTI spends time on, as it numbers it.
+/// The kinds of CUPTI's overhead, as it numbers them.
 pub(crate) mod overhead {
     pub(crate) const BUFFER_FLUSH: u32 = 1 << 16;
     pub(crate) const BUFFER_REQUEST: u32 = 7 << 16;
@@ -335,7 +339,7 @@ pub(crate) fn overhead(release: Release, what: u32, thread: u32, start: u64, end
 pub(crate) fn device(release: Release, ordinal: u32, gpu: &Gpu, name: *const c_char) -> Option<Record> {
     use layout::device as d;
     const CONCURRENT_KERNELS: u64 = 1;
-    /// What stands where there is no MIG.
+    /// The value when there is no MIG.
     const NO_INSTANCE: u64 = u32::MAX as u64;
     let [major, minor] = gpu.compute_capability;
     let mut record = Record::new(kind::DEVICE, release)?;

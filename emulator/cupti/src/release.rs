@@ -1,7 +1,8 @@
-//! The releases of CUPTI that the library can pretend to be.
+//! The releases of CUPTI that the library can emulate.
 //!
-//! What differs between them comes from the headers in NVIDIA's PyPI wheels (12.0.146, 12.9.79, 13.0.85, 13.1.115, 13.3.75,
-//! 13.5.25) and, where a release answers without a driver, from asking it.
+//! The differences between them come from the headers in NVIDIA's PyPI wheels (12.0.146, 12.9.79,
+//! 13.0.85, 13.1.115, 13.3.75, 13.5.25) and, where a release works without a driver, from calling
+//! it.
 
 /// A release, by the CUDA it comes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +52,7 @@ impl Release {
         }
     }
 
-    /// What `cuptiGetVersion` answers.
+    /// The result of `cuptiGetVersion`.
     pub const fn version(self) -> u32 {
         match self {
             V12_0 => 18,
@@ -110,12 +111,13 @@ impl Release {
             (RESOURCE, V12_9) => 22,
             (RESOURCE, V13_0 | V13_1 | V13_3) => 24,
             (RESOURCE, V13_5) => 26,
-            // Synchronisation, NVTX, states: small and never called here.
+            // Synchronisation, NVTX, states: few ids, and never called here.
             _ => 96,
         }
     }
 
-    /// Whether result code `code` has a name. 13.1 has none for the last one that its header defines.
+    /// Whether result code `code` has a name. In 13.1 the last one that its header defines has
+    /// none.
     pub const fn names_result(self, code: u32) -> bool {
         let highest = match self {
             V12_0 => 42,
@@ -126,7 +128,8 @@ impl Release {
         code <= highest || code == crate::result::UNKNOWN
     }
 
-    /// What a function that needs the driver answers where there is none. From 13.0 on it is the general error.
+    /// The result of a function that needs the driver when there is none. From 13.0 on it is the
+    /// general error.
     pub const fn without_driver(self) -> u32 {
         match self {
             V12_0 | V12_9 => crate::result::NOT_INITIALIZED,
@@ -134,12 +137,12 @@ impl Release {
         }
     }
 
-    /// Whether without a driver no function at all works, not even `cuptiGetVersion`.
+    /// Whether no function at all works without a driver, not even `cuptiGetVersion`.
     pub const fn is_mute_without_driver(self) -> bool {
         matches!(self, V13_3 | V13_5)
     }
 
-    /// What stepping onto a record of unknown kind answers: 999 up to 12.3, `INVALID_KIND` since.
+    /// The result of stepping onto a record of unknown kind: 999 up to 12.3, `INVALID_KIND` since.
     pub const fn unknown_record(self) -> u32 {
         if matches!(self, V12_0) { crate::result::UNKNOWN } else { crate::result::INVALID_KIND }
     }

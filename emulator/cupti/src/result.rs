@@ -23,7 +23,8 @@ pub(crate) const NOT_SUPPORTED: u32 = 27;
 pub(crate) const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: u32 = 39;
 pub(crate) const UNKNOWN: u32 = 999;
 
-/// The name of a code, if the release has one for it. Two codes that the headers define have none in any release.
+/// The name of a code, if it has one in the release. Two codes that the headers define have none
+/// in any release.
 pub(crate) fn name(code: u32, release: Release) -> Option<&'static CStr> {
     const NAMES: [&CStr; 48] = [
         c"CUPTI_SUCCESS",

@@ -1,7 +1,8 @@
-//! The one subscriber, and which callbacks it wants.
+//! The one subscriber, and the callbacks it wants.
 //!
-//! A look at one bit decides whether a callback is made; no lock is taken on the way. Subscribers live for ever, because a
-//! callback may still be running when one unsubscribes, and CUPTI does not wait for it.
+//! Reading one bit decides whether a callback is made, without a lock. Subscribers are never
+//! freed, because a callback may still be running when one unsubscribes, and CUPTI does not wait
+//! for it.
 
 use std::ffi::{CString, c_void};
 use std::sync::Mutex;
@@ -24,7 +25,7 @@ pub struct Subscriber {
 }
 
 const DOMAINS: usize = 7;
-/// Room for every callback id that some release has.
+/// Enough bits for every callback id of any release.
 const WORDS: usize = 16;
 
 static WANTED: [[AtomicU64; WORDS]; DOMAINS] = [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS];
@@ -32,11 +33,11 @@ static CURRENT: AtomicPtr<Subscriber> = AtomicPtr::new(std::ptr::null_mut());
 static CHANGING: Mutex<()> = Mutex::new(());
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a subscriber the one.
+/// Makes this the subscriber.
 ///
 /// # Errors
 ///
-/// The name of who is it already.
+/// The name of the current one.
 pub(crate) fn subscribe(
     callback: Option<Callback>,
     user: *mut c_void,
@@ -54,12 +55,12 @@ pub(crate) fn subscribe(
     Ok(subscriber)
 }
 
-/// How often somebody has subscribed.
+/// How many subscriptions there have been.
 pub(crate) fn sessions() -> u32 {
     SESSIONS.load(Ordering::Relaxed)
 }
 
-/// Lets the subscriber go; false when it is not the one.
+/// Ends the subscription; false if this is not the subscriber.
 pub(crate) fn unsubscribe(subscriber: *mut Subscriber) -> bool {
     let _changing = lock(&CHANGING);
     if !is_current(subscriber) {
@@ -69,7 +70,7 @@ pub(crate) fn unsubscribe(subscriber: *mut Subscriber) -> bool {
     true
 }
 
-/// Lets whoever is the subscriber go.
+/// Ends the current subscription.
 pub(crate) fn detach() {
     let _changing = lock(&CHANGING);
     forget();
@@ -93,7 +94,7 @@ pub(crate) fn is_current(subscriber: *const Subscriber) -> bool {
     !subscriber.is_null() && CURRENT.load(Ordering::Acquire).cast_const() == subscriber
 }
 
-/// Wants a callback, or no longer.
+/// Enables or disables a callback.
 pub(crate) fn want(domain: u32, id: u32, wanted: bool) {
     let Some(word) = word(domain, id) else { return };
     let bit = 1 << (id % 64);
@@ -109,7 +110,7 @@ pub(crate) fn is_wanted(domain: u32, id: u32) -> bool {
     word(domain, id).is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
 }
 
-/// Whether the options keep callbacks of this domain back.
+/// Whether the options withhold callbacks of this domain.
 fn is_withheld(domain: u32) -> bool {
     let withheld = process::options().withhold;
     match domain {
@@ -123,7 +124,7 @@ fn word(domain: u32, id: u32) -> Option<&'static AtomicU64> {
     WANTED.get(domain as usize)?.get(id as usize / 64)
 }
 
-/// Makes a callback, if it is wanted. No lock of the library is held meanwhile.
+/// Makes a callback, if it is wanted. No lock of the library is held during it.
 pub(crate) fn call_back<T>(domain: u32, id: u32, data: &T) {
     if !is_wanted(domain, id) || is_withheld(domain) {
         return;
@@ -136,7 +137,8 @@ pub(crate) fn call_back<T>(domain: u32, id: u32, data: &T) {
     };
     let user = subscriber.user.load(Ordering::Relaxed);
     process::call_out(place, || {
-        // SAFETY: the subscriber's own function with its own pointer; the data is of the domain's type and lives meanwhile.
+        // SAFETY: the subscriber's own function with its own pointer; the data has the domain's
+        // type and lives for the call.
         unsafe { callback(user, domain, id, (&raw const *data).cast()) }
     });
 }

@@ -1,15 +1,18 @@
-//! Collecting records: what is wanted, what is under way, and giving it back.
+//! Collects records: which ones are wanted, which are incomplete, and how they are returned.
 //!
-//! Four locks, never taken in another order than this one, and the last one never held while a function of the caller's runs:
+//! There are four locks, always taken in this order. The last one is never held while a function
+//! of the caller's runs:
 //!
-//! - `DELIVERY`: buffers go back one after the other, from the worker or from whoever flushes.
-//! - `PROGRESS`: what was done is taken in by one of them at a time, so that a flush finds nothing half taken in.
+//! - `DELIVERY`: buffers are returned one after the other, by the worker or by a thread that
+//!   flushes.
+//! - `PROGRESS`: only one of those at a time processes finished work, so that a flush never finds
+//!   it half processed.
 //! - `REQUEST`: one buffer is requested at a time.
 //! - `TRACER`: everything else.
 //!
-//! A call's record is written on the thread that made it. The GPU's work is begun there too, when it is launched; that it is
-//! done comes from the machine's own threads into a queue, which CUPTI's worker empties every few milliseconds, or whoever
-//! flushes.
+//! A call's record is written on the thread that makes it. The record of the GPU's work is begun
+//! there too, when the work is launched. The machine's own threads queue finished work. CUPTI's
+//! worker empties that queue every few milliseconds, and so does a thread that flushes.
 
 mod delivery;
 mod objects;
@@ -41,14 +44,15 @@ struct Tracer {
     callbacks: Option<BufferCallbacks>,
     buffers: Buffers,
     enabled: Kinds,
-    /// What was enabled or disabled for one context, which goes before the rest: which kinds, and which of them on.
+    /// Kinds that were enabled or disabled for one context, which override the rest: the kinds,
+    /// and which of them are on.
     contexts: HashMap<u32, (Kinds, Kinds)>,
-    /// Functions of the driver and of the runtime that were selected or deselected one by one.
+    /// Functions of the driver and the runtime that were selected or deselected individually.
     functions: HashMap<(u32, u32), bool>,
     work: Work,
     dropped: u64,
     period: Option<Duration>,
-    /// When the worker last returned what was full.
+    /// When the worker last returned full buffers.
     returned_at: Instant,
     has_devices: bool,
 }
@@ -59,14 +63,14 @@ static REQUEST: Mutex<()> = Mutex::new(());
 static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
 static WORK: Condvar = Condvar::new();
 
-/// The kinds that are enabled for any context, to look at without a lock.
+/// The kinds that are enabled for any context, to be read without a lock.
 static ENABLED: AtomicU64 = AtomicU64::new(0);
-/// Whether single functions were ever selected.
+/// Whether a function was ever selected individually.
 static SELECTED: AtomicBool = AtomicBool::new(false);
-/// Whether the machine tells what it is given before it is done.
+/// Whether the machine reports work when it is queued.
 static TELLS_QUEUED: AtomicBool = AtomicBool::new(false);
 
-/// Switches of the caller's.
+/// Whether the caller wants latency timestamps.
 pub(crate) static LATENCY: AtomicBool = AtomicBool::new(false);
 pub(crate) static ZEROED_BUFFERS: AtomicBool = AtomicBool::new(false);
 
@@ -96,7 +100,7 @@ impl Tracer {
         (if chosen & bit != 0 { on } else { self.enabled }) & bit != 0
     }
 
-    /// How long the worker's period still lasts, where one was set.
+    /// How long the worker's period still lasts, if one was set.
     fn time_left(&self) -> Option<Duration> {
         self.period.map(|period| period.saturating_sub(self.returned_at.elapsed()))
     }
@@ -123,7 +127,7 @@ pub(crate) fn is_call_wanted(kind: u32, function: u32, context: u32) -> bool {
     is_wanted(kind, context)
 }
 
-/// Wants records of a kind, or no longer; of everything, or of one context.
+/// Enables or disables records of a kind, for everything or for one context.
 pub(crate) fn want(kind: u32, context: Option<u32>, wanted: bool) {
     let bit = 1 << kind;
     let set = |kinds: &mut Kinds| if wanted { *kinds |= bit } else { *kinds &= !bit };
@@ -136,7 +140,7 @@ pub(crate) fn want(kind: u32, context: Option<u32>, wanted: bool) {
             }
             None => {
                 set(&mut tracer.enabled);
-                // Choosing a whole kind overrides what was chosen function by function before.
+                // Choosing a whole kind overrides earlier choices of single functions.
                 if wanted {
                     tracer.functions.retain(|(of, _), _| *of != kind);
                 }

@@ -1,7 +1,8 @@
-//! Stepping through a returned buffer.
+//! Steps through a returned buffer.
 //!
-//! As the real walkers of 12.0, 12.9, 13.0 and 13.1 do, which work without a driver: a record that the valid bytes do not hold
-//! whole is the end of the buffer, whatever its kind; a kind that the release does not know is an error.
+//! It does the same as the real walkers of 12.0, 12.9, 13.0 and 13.1, which work without a driver:
+//! a record that the valid bytes do not hold completely is the end of the buffer, whatever its
+//! kind, and a kind that the release does not know is an error.
 
 use crate::layout;
 use crate::release::Release;

@@ -1,4 +1,4 @@
-//! What goes wrong, as CUDA's driver numbers it.
+//! Errors, as CUDA's driver numbers them.
 
 use std::ffi::{CStr, c_uint};
 

@@ -1,4 +1,5 @@
-//! Functions that the machine has itself: they are called with what came, by the name under which the driver exports them.
+//! Functions that the machine implements: they are called with the same arguments, by the name
+//! under which the driver exports them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -20,7 +21,7 @@ macro_rules! forward {
         ///
         /// # Safety
         ///
-        /// As CUDA asks for it.
+        /// As CUDA requires.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> CuResult {
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -28,7 +29,8 @@ macro_rules! forward {
                 Err(_) => panic!("a name of C's has no zero byte"),
             };
             match find(NAME) {
-                // SAFETY: the machine's function of this name has the arguments that CUDA gives it; the caller promises the rest.
+                // SAFETY: the machine's function of this name has the same arguments as CUDA's;
+                // the caller promises the rest.
                 Ok(function) => unsafe {
                     std::mem::transmute::<*const c_void, unsafe extern "C" fn($($type),*) -> CuResult>(function)(
                         $($argument),*

@@ -1,10 +1,12 @@
-//! `libcuda.so.1` for emulated GPUs, as far as a profiler looks at it.
+//! `libcuda.so.1` for emulated GPUs, with the functions that a profiler uses.
 //!
-//! libnccl does not come here: its CUDA functions are patched, and lead to the emulator itself. A profiler does. It takes a
-//! process without this library for one without a driver and leaves CUPTI alone, and it may ask which GPUs there are. The
-//! answers come from the host program through [`observe::ATTACH`]; without one this is a driver on a machine without a GPU.
+//! libnccl does not use it: its CUDA functions are patched, and lead to the emulator itself. A
+//! profiler does. Without this library it assumes that the process has no driver, and does not use
+//! CUPTI; with it, it may ask which GPUs there are. The answers come from the host program through
+//! [`observe::ATTACH`]. Without a host program this is a driver on a machine that has no GPU.
 //!
-//! A program may use the GPUs through it as far as the functions in [`forward`] go. Others of the driver's are missing.
+//! A program may use the GPUs through it, with the functions in [`forward`]. The driver's other
+//! functions are missing.
 
 mod error;
 pub mod forward;
@@ -27,12 +29,14 @@ fn machine() -> Result<&'static Machine, CuResult> {
     static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(std::ptr::null_mut());
     let mut machine = MACHINE.load(Ordering::Acquire).cast_const();
     if machine.is_null() {
-        // SAFETY: the name is a C string, and the default handle searches what the process has loaded.
+        // SAFETY: the name is a C string, and the default handle searches what the process has
+        // loaded.
         let attach = unsafe { libc::dlsym(libc::RTLD_DEFAULT, observe::ATTACH.as_ptr()) };
         if attach.is_null() {
             return Err(error::NO_DEVICE);
         }
-        // SAFETY: the host program exports this symbol with this type, and no observer only asks for the machine.
+        // SAFETY: the host program exports this symbol with this type; a null observer only asks
+        // for the machine.
         machine = unsafe { std::mem::transmute::<*mut c_void, observe::Attach>(attach)(std::ptr::null()) };
         MACHINE.store(machine.cast_mut(), Ordering::Release);
     }
@@ -46,14 +50,15 @@ fn gpu(device: c_int) -> Result<Gpu, CuResult> {
     let ordinal = u32::try_from(device).map_err(|_| error::INVALID_DEVICE)?;
     let mut gpu = std::mem::MaybeUninit::zeroed();
     if (machine.describe)(ordinal, gpu.as_mut_ptr()) {
-        // SAFETY: the host program said that it filled it in, and zeroes are a valid value anyhow.
+        // SAFETY: the host program said that it filled this in, and zeroes are a valid value
+        // anyway.
         Ok(unsafe { gpu.assume_init() })
     } else {
         Err(error::INVALID_DEVICE)
     }
 }
 
-/// Runs a function's body and returns its status as C has it.
+/// Runs a function's body and returns its status for C.
 fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> CuResult {
     body().err().unwrap_or(error::SUCCESS)
 }
@@ -72,7 +77,7 @@ unsafe fn put<T>(out: *mut T, value: T) -> Result<(), CuResult> {
     Ok(())
 }
 
-/// Writes a C string into a buffer of `length` bytes, cut where it does not fit.
+/// Writes a C string into a buffer of `length` bytes, truncated if it does not fit.
 ///
 /// # Safety
 ///
@@ -83,7 +88,8 @@ unsafe fn put_string(out: *mut c_char, length: c_int, text: &[u8]) -> Result<(),
         return Err(error::INVALID_VALUE);
     }
     let kept = text.len().min(room - 1);
-    // SAFETY: the caller promises room for `length` bytes, of which `kept` and one more are written.
+    // SAFETY: the caller promises room for `length` bytes, of which `kept` and one more are
+    // written.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, kept);
         out.add(kept).write(0);
@@ -91,7 +97,8 @@ unsafe fn put_string(out: *mut c_char, length: c_int, text: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// `cuInit`. The first call that succeeds opens the library that `CUDA_INJECTION64_PATH` names, as the driver does.
+/// `cuInit`. The first call that succeeds opens the library that `CUDA_INJECTION64_PATH` names, as
+/// the driver does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: c_uint) -> CuResult {
     static INJECTED: OnceLock<()> = OnceLock::new();
@@ -107,11 +114,13 @@ pub extern "C" fn cuInit(flags: c_uint) -> CuResult {
     })
 }
 
-/// Opens the injected library and calls its `InitializeInjection`. What it answers does not matter: the driver runs on.
+/// Opens the injected library and calls its `InitializeInjection`. Its result is ignored, as the
+/// driver does.
 fn inject() {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH") else { return };
     let Ok(path) = std::ffi::CString::new(path.into_encoded_bytes()) else { return };
-    // SAFETY: the path is a C string; whoever set the variable wants that library's constructors to run.
+    // SAFETY: the path is a C string; whoever set the variable wants that library's constructors
+    // to run.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return;
@@ -232,7 +241,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -
 /// `value` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> CuResult {
-    /// One more than the highest attribute that some release of CUDA 13 knows.
+    /// One more than the highest attribute in any release of CUDA 13.
     const ATTRIBUTES: c_int = 160;
     answer(|| {
         let gpu = gpu(device)?;
@@ -307,7 +316,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: CuResult, name: *mut *const c_char
     answer(|| unsafe { put_known(name, error::describe(code).map(|(name, _)| name)) })
 }
 
-/// Writes a constant string, or null and an error where there is none.
+/// Writes a constant string, or null and an error if there is none.
 ///
 /// # Safety
 ///
@@ -318,7 +327,7 @@ unsafe fn put_known(out: *mut *const c_char, text: Option<&'static CStr>) -> Res
     text.map(|_| ()).ok_or(error::INVALID_VALUE)
 }
 
-/// `cuGetProcAddress`, as CUDA 11.3 to 11.8 have it.
+/// `cuGetProcAddress` of CUDA 11.3 to 11.8.
 ///
 /// # Safety
 ///
@@ -334,7 +343,8 @@ pub unsafe extern "C" fn cuGetProcAddress(
     unsafe { cuGetProcAddress_v2(symbol, function, version, flags, std::ptr::null_mut()) }
 }
 
-/// `cuGetProcAddress_v2`. The newest form of a function is given to everybody: those here never changed their arguments.
+/// `cuGetProcAddress_v2`. Returns the newest form of a function in every case: the functions here
+/// never changed their arguments.
 ///
 /// # Safety
 ///
@@ -363,12 +373,13 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
             // SAFETY: not null, and the caller promises the rest.
             unsafe { status.write(if address.is_some() { FOUND } else { NO_SUCH_SYMBOL }) };
         }
-        // With a place for the status, an unknown name is no error.
+        // If the caller gives a place for the status, an unknown name is no error.
         if address.is_some() || !status.is_null() { Ok(()) } else { Err(error::NOT_FOUND) }
     })
 }
 
-/// What `cuGetProcAddress` knows: each function under its plain name, which stands for the newest form.
+/// The functions that `cuGetProcAddress` knows, each under its plain name, which stands for the
+/// newest form.
 fn functions() -> [(&'static CStr, *const ()); 17] {
     [
         (c"cuInit", cuInit as *const ()),

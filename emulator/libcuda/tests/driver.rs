@@ -1,4 +1,4 @@
-//! The driver library as a profiler meets it: opened by its name, asked through `dlsym`.
+//! The driver library as a profiler uses it: opened by its name, queried through `dlsym`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use observe::{Gpu, Machine, Observer};
 
-/// The machine appears when a test says so: the others meet a driver without a GPU.
+/// Whether there is a machine. Without one the library is a driver on a machine that has no GPU.
 static PRESENT: AtomicBool = AtomicBool::new(false);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,10 +80,10 @@ fn library() -> *mut c_void {
     let tests = std::env::current_exe().expect("a program has a path");
     let path: PathBuf = tests.with_file_name("libemulated_libcuda.so");
     let path = CString::new(path.into_os_string().into_encoded_bytes()).expect("a path has no zero");
-    // SAFETY: a C string, and the library runs nothing when it is opened.
+    // SAFETY: a C string, and no code of the library runs when it is opened.
     let opened = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!opened.is_null(), "{path:?} does not open");
-    // SAFETY: as above; this finds only what is open already.
+    // SAFETY: as above; this finds only libraries that are open already.
     let found = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert_eq!(found, opened, "the open library is found by the driver's name");
     opened
@@ -94,12 +94,12 @@ macro_rules! call {
         // SAFETY: an open library and a C string.
         let address = unsafe { libc::dlsym($library, $name.as_ptr()) };
         assert!(!address.is_null(), "{:?} is missing", $name);
-        // SAFETY: the function has these parameters in CUDA's headers, and the values fit them.
+        // SAFETY: CUDA's headers give the function these parameters, and the values match them.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> u32>(address)($($value),*) }
     }};
 }
 
-/// One test, because the machine comes and goes for the whole process.
+/// One test, because the machine appears and disappears for the whole process.
 #[test]
 fn a_driver_describes_the_machine_of_its_host_program() {
     let library = library();
@@ -172,7 +172,8 @@ fn a_driver_describes_the_machine_of_its_host_program() {
     assert_eq!((found, status, function.is_null()), (0, 1, true));
 }
 
-/// A library named by `CUDA_INJECTION64_PATH`, which counts the calls of its entry point, and the folder it is in.
+/// A library named by `CUDA_INJECTION64_PATH`, which counts the calls of its entry point, and the
+/// folder it is in.
 fn injected() -> (*mut c_void, PathBuf) {
     let folder = std::env::temp_dir().join(format!("emulated-libcuda-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a temporary folder can be made");
@@ -182,10 +183,10 @@ fn injected() -> (*mut c_void, PathBuf) {
     let mut compiler = Command::new("cc");
     let compiled = compiler.args(["-shared", "-fPIC", "-o"]).arg(&path).arg(&source).status();
     assert!(compiled.expect("a C compiler is installed").success());
-    // SAFETY: this program has one test, and nothing else looks at its environment now.
+    // SAFETY: this program has one test, and nothing else reads its environment now.
     unsafe { std::env::set_var("CUDA_INJECTION64_PATH", &path) };
     let path = CString::new(path.into_os_string().into_encoded_bytes()).expect("a path has no zero");
-    // SAFETY: a C string, and the library runs nothing when it is opened.
+    // SAFETY: a C string, and no code of the library runs when it is opened.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null());
     (library, folder)
@@ -193,6 +194,6 @@ fn injected() -> (*mut c_void, PathBuf) {
 
 /// The C string at the beginning of a buffer.
 fn string(buffer: &[c_char]) -> &CStr {
-    // SAFETY: the library ended it with a zero, which the test's own fill has not.
+    // SAFETY: the library ended it with a zero, and the test's own fill has none.
     unsafe { CStr::from_ptr(buffer.as_ptr()) }
 }

@@ -1,11 +1,12 @@
 //! NVML for emulated GPUs: a `libnvidia-ml.so.1` with the functions that NCCL looks up.
 //!
-//! Loaded with `RTLD_GLOBAL` before libnccl, it is what NCCL's own `dlopen("libnvidia-ml.so.1")` finds. It describes
-//! as many GPUs as the environment variable [`GPUS`] says, each on a PCI bus of its own behind PCIe 4.0, without
-//! NVLink, NVSwitch fabric or confidential computing. The emulated CUDA describes the same GPUs.
+//! If it is loaded with `RTLD_GLOBAL` before libnccl, NCCL's own `dlopen("libnvidia-ml.so.1")`
+//! finds it. It describes as many GPUs as the environment variable [`GPUS`] says, each on its own
+//! PCI bus behind PCIe 4.0, without NVLink, NVSwitch fabric or confidential computing. The
+//! emulated CUDA describes the same GPUs.
 //!
-//! Statuses are as in NVML: 0 success, others in [`Status`]. Structures are written in the layout that NCCL has for
-//! them, which its debug information shows.
+//! Statuses are as in NVML: 0 is success, the others are in [`Status`]. Structures are written
+//! with the layout in NCCL's debug information.
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -17,19 +18,19 @@ pub const GPUS: &str = "EMULATED_GPUS";
 /// The environment variable with the compute capability, 80 for 8.0, which is the default.
 pub const COMPUTE_CAPABILITY: &str = "EMULATED_COMPUTE_CAPABILITY";
 
-/// Most GPUs of a machine.
+/// The most GPUs of a machine.
 pub const MAX_GPUS: u32 = 16;
 
 /// The PCI bus of the first GPU. The others follow.
 pub const FIRST_BUS: u32 = 0xa0;
 
-/// What all GPUs are called.
+/// The name of every GPU.
 pub const NAME: &CStr = c"Emulated GPU";
 
 /// The driver's version.
 pub const DRIVER_VERSION: &CStr = c"580.00";
 
-/// `nvmlReturn_t`, as far as it is used here.
+/// The part of `nvmlReturn_t` that is used here.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -39,11 +40,11 @@ pub enum Status {
     Uninitialized = 1,
     /// An argument is null or out of range.
     InvalidArgument = 2,
-    /// The GPU has no such thing.
+    /// The GPU does not support this.
     NotSupported = 3,
     /// There is no such GPU.
     NotFound = 6,
-    /// The text has no room in the caller's buffer.
+    /// The text does not fit into the caller's buffer.
     InsufficientSize = 7,
     /// There are no GPUs: the environment does not say how many.
     DriverNotLoaded = 9,
@@ -100,9 +101,9 @@ pub struct PciInfoExt {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FieldValue {
-    /// What is asked for.
+    /// The field that is asked for.
     pub field: c_uint,
-    /// Of which part.
+    /// Which part of the GPU.
     pub scope: c_uint,
     /// When it was read.
     pub timestamp: c_longlong,
@@ -124,24 +125,24 @@ pub struct ConfComputeState {
     pub environment: c_uint,
     /// Whether it is on.
     pub feature: c_uint,
-    /// Whether tools may look in.
+    /// Whether tools may inspect the GPU.
     pub tools_mode: c_uint,
 }
 
 const DEVICE_ID: c_uint = 0x20b0_10de;
 const SUBSYSTEM_ID: c_uint = 0x134f_10de;
 
-/// How often `nvmlInit` was called less `nvmlShutdown`.
+/// How often `nvmlInit` was called minus how often `nvmlShutdown` was.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// What the environment says.
+/// The machine that the environment describes.
 #[derive(Debug, Clone, Copy)]
 struct Machine {
     gpus: u32,
     compute_capability: u32,
 }
 
-/// The machine, or nothing when the environment does not describe one; that is said once.
+/// The machine, or `None` when the environment does not describe one, which is reported once.
 fn machine() -> Option<Machine> {
     static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
     *MACHINE.get_or_init(|| {
@@ -172,7 +173,7 @@ fn machine() -> Option<Machine> {
 
 fn complain(text: &str) {
     use std::io::Write;
-    // There is nobody to tell when stderr is closed.
+    // If stderr is closed, there is nobody to tell.
     let _ = std::io::stderr().write_all(format!("emulated NVML: {text}\n").as_bytes());
 }
 
@@ -233,7 +234,8 @@ fn bus_id<const N: usize>(gpu: u32) -> [u8; N] {
     id
 }
 
-/// The GPU at a bus id: `0000:a0:00.0`, with as many digits of the domain and in upper or lower case as one likes.
+/// The GPU at a bus id: `0000:a0:00.0`, with any number of digits in the domain, in upper or lower
+/// case.
 fn gpu_at(id: &str) -> Option<u32> {
     let (domain, rest) = id.split_once(':')?;
     let (bus, device) = rest.split_once(':')?;
@@ -318,7 +320,8 @@ pub unsafe extern "C" fn nvmlSystemGetConfComputeSettings(settings: *mut c_uint)
     with_machine(|_| unsafe { clear_versioned(settings) })
 }
 
-/// Sets a structure to zero but for its version, which begins it and has its size in the lower three bytes.
+/// Sets a structure to zero except for its version, which is its first member and has its size in
+/// the lower three bytes.
 ///
 /// # Safety
 ///
@@ -330,7 +333,7 @@ unsafe fn clear_versioned(structure: *mut c_uint) -> Status {
     // SAFETY: every such structure begins with its version.
     let size = unsafe { structure.read() } as usize & 0xff_ffff;
     let Some(rest) = size.checked_sub(size_of::<c_uint>()) else { return Status::InvalidArgument };
-    // SAFETY: the version says that so many bytes follow.
+    // SAFETY: the version says that this many bytes follow.
     unsafe { structure.add(1).cast::<u8>().write_bytes(0, rest) };
     Status::Success
 }
@@ -523,7 +526,7 @@ pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkWidth(handle: DeviceHandle, wi
     with_gpu(handle, |_| unsafe { store(width, 16) })
 }
 
-/// `nvmlDeviceGetP2PStatus`: nothing stands in the way. Whether there is peer access is for CUDA to say.
+/// `nvmlDeviceGetP2PStatus`: no obstacles. CUDA decides whether there is peer access.
 ///
 /// # Safety
 ///
@@ -588,7 +591,7 @@ pub extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     with_gpu(handle, |_| Status::NotSupported)
 }
 
-/// `nvmlDeviceGetGpuFabricInfoV`: the GPU is in no fabric, and that is what a zero says.
+/// `nvmlDeviceGetGpuFabricInfoV`: zeroes, which mean that the GPU is in no fabric.
 ///
 /// # Safety
 ///
@@ -599,13 +602,13 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(handle: DeviceHandle, info:
     with_gpu(handle, |_| unsafe { clear_versioned(info) })
 }
 
-/// `nvmlDeviceGetPlatformInfo`: the GPU is in no chassis of its own.
+/// `nvmlDeviceGetPlatformInfo`: the GPU is in no chassis.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPlatformInfo(handle: DeviceHandle, _info: *mut c_void) -> c_int {
     with_gpu(handle, |_| Status::NotSupported)
 }
 
-/// `nvmlDeviceGetFieldValues`: none of them.
+/// `nvmlDeviceGetFieldValues`: no fields.
 ///
 /// # Safety
 ///

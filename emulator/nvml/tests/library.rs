@@ -14,10 +14,11 @@ const NOT_FOUND: c_int = 6;
 const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
-/// Tells a process that it is to run the body of a test.
+/// Set in a process that must run the body of a test.
 const INNER: &str = "NVML_TEST_INNER";
 
-/// Runs the test of this name in a process of its own, with so many GPUs. Nothing when this is that process.
+/// Runs the test of this name in a process of its own, with this many GPUs. Returns `None` in that
+/// process.
 fn elsewhere(test: &str, gpus: Option<&str>) -> Option<Output> {
     if std::env::var_os(INNER).is_some() {
         return None;
@@ -58,8 +59,8 @@ impl Nvml {
 /// Calls a function of the library with the given types of arguments.
 macro_rules! call {
     ($nvml:expr, $name:literal, $($argument:expr => $type:ty),*) => {{
-        // SAFETY: the function of this name takes these types, as NVML documents them, and all pointers are to values
-        // of the test.
+        // SAFETY: the function of this name takes these types, as NVML documents them, and all
+        // pointers are to values of the test.
         unsafe {
             let function = std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(
                 $nvml.address($name),
@@ -93,13 +94,13 @@ fn at(nvml: &Nvml, bus_id: &CStr) -> Result<c_uint, c_int> {
 #[test]
 fn nccl_finds_it_by_its_name() {
     let nvml = Nvml::load();
-    // SAFETY: the name is a C string, and nothing new is loaded.
+    // SAFETY: the name is a C string, and no new library is loaded.
     let found = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     assert_eq!(found, nvml.handle);
 }
 
 #[test]
-fn all_that_nccl_looks_up_is_there() {
+fn every_function_that_nccl_looks_up_exists() {
     // From the strings of libnccl 2.23 to 2.32.
     let names = [
         c"nvmlDeviceGetCount",
@@ -178,7 +179,7 @@ fn the_environment_says_how_many_gpus_there_are() {
         );
         assert_eq!(capability, [8, 0]);
     }
-    // Longer domains and upper case are the same bus; others are not there.
+    // Longer domains and upper case name the same bus; others do not exist.
     assert_eq!(at(&nvml, c"00000000:AF:00.0"), Ok(15));
     for nowhere in [c"0000:b0:00.0", c"0000:9f:00.0", c"0001:a0:00.0", c"0000:a0:01.0", c"a0", c""] {
         assert_eq!(at(&nvml, nowhere), Err(NOT_FOUND), "{nowhere:?}");
@@ -188,15 +189,16 @@ fn the_environment_says_how_many_gpus_there_are() {
 }
 
 #[test]
-fn what_the_gpus_have_not_is_told_quietly() {
-    if elsewhere("what_the_gpus_have_not_is_told_quietly", Some("2")).is_some() {
+fn missing_features_are_reported_quietly() {
+    if elsewhere("missing_features_are_reported_quietly", Some("2")).is_some() {
         return;
     }
     let nvml = Nvml::load();
     assert_eq!(call!(nvml, c"nvmlInit",), SUCCESS);
     let gpu = handle(&nvml, 1);
 
-    // A structure of 36 bytes, as NVML numbers its versions; what lies behind it is the caller's.
+    // A structure of 36 bytes, as NVML numbers its versions; the bytes after it belong to the
+    // caller.
     let mut fabric = [0xffff_ffff_u32; 10];
     fabric[0] = 36 | 2 << 24;
     assert_eq!(
@@ -280,7 +282,7 @@ fn without_gpus_it_says_why() {
 }
 
 #[test]
-fn structures_are_as_large_as_nccl_has_them() {
+fn structures_have_their_sizes_in_nccl() {
     assert_eq!(size_of::<PciInfo>(), 68);
     assert_eq!(size_of::<PciInfoExt>(), 64);
     assert_eq!(size_of::<FieldValue>(), 40);

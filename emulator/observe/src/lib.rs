@@ -1,21 +1,24 @@
-//! What an emulated GPU tells an emulated CUPTI.
+//! The interface between emulated GPUs and an emulated CUPTI.
 //!
-//! The host program of the emulator holds the GPUs; the emulated `libcupti.so` is a library of its own, as the real one
-//! is. Between them lies this table of C functions: the library asks the program for [`ATTACH`] and hands over an [`Observer`].
-//! All structures are `repr(C)`, because the two sides are linked apart from each other. Pointers in them live for the call.
+//! The emulator's host program holds the GPUs. The emulated `libcupti.so` is a separate library,
+//! as the real one is. They are connected by this table of C functions: the library looks up
+//! [`ATTACH`] in the program and passes an [`Observer`]. All structures are `repr(C)`, because the
+//! two sides are linked separately. Pointers in them are valid for the call.
 
 use std::ffi::{c_char, c_void};
 
 /// The symbol that the host program exports: `extern "C" fn(*const Observer) -> *const Machine`.
 pub const ATTACH: &std::ffi::CStr = c"ncclscope_emulator_attach";
 
-/// The type of [`ATTACH`]. The observer must live as long as the process; null only asks for the machine.
+/// The type of [`ATTACH`]. The observer must live as long as the process. A null one only asks for
+/// the machine.
 ///
-/// Before it returns, it tells the observer through `resource` what exists already: contexts, streams, graphs, their nodes,
-/// executable graphs and theirs, in the order in which they came to be. It returns null when there is no machine.
+/// Before it returns, it reports through `resource` what exists already: contexts, streams,
+/// graphs, their nodes, executable graphs and their nodes, in the order of their creation. It
+/// returns null when there is no machine.
 pub type Attach = unsafe extern "C" fn(*const Observer) -> *const Machine;
 
-/// Functions that the observer asks for.
+/// Functions that the observer may call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
@@ -31,22 +34,24 @@ pub struct Machine {
     pub correlation: extern "C" fn() -> u32,
     /// The calling thread's current device.
     pub current_device: extern "C" fn() -> u32,
-    /// CUDA's version as `cuDriverGetVersion` gives it: 13000 is 13.0.
+    /// CUDA's version as `cuDriverGetVersion` returns it: 13000 is 13.0.
     pub driver_version: extern "C" fn() -> u32,
-    /// Describes a GPU; false when there is none of that ordinal.
+    /// Describes a GPU; false when there is none with that ordinal.
     pub describe: extern "C" fn(u32, *mut Gpu) -> bool,
-    /// The machine's own function of the driver that is exported under this name; null where it has none.
+    /// The machine's own implementation of the driver function with this name; null if it has
+    /// none.
     pub function: extern "C" fn(*const c_char) -> *const c_void,
 }
 
-/// The id of the default stream of every context; no [`ResourceKind::StreamCreated`] tells of it.
+/// The id of the default stream of every context. It is not reported as
+/// [`ResourceKind::StreamCreated`].
 pub const DEFAULT_STREAM_ID: u32 = 7;
 
-/// What a GPU is like.
+/// A description of a GPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Gpu {
-    /// Its name, ended by a zero.
+    /// Its name, as a C string.
     pub name: [c_char; 64],
     /// Its UUID.
     pub uuid: [u8; 16],
@@ -60,18 +65,20 @@ pub struct Gpu {
     pub multiprocessors: u32,
 }
 
-/// Functions that the machine calls. Each may come on any thread, and never two for the same thread at once.
+/// Functions that the machine calls. Calls may come on any thread, but never two at once on the
+/// same thread.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Observer {
     /// A call into the CUDA API begins or ends, on the thread that makes it.
     pub call: unsafe extern "C" fn(*const Call),
-    /// Something came to be or went, on the thread that did it.
+    /// An object was created or is about to be destroyed, on the thread that does it.
     pub resource: unsafe extern "C" fn(*const Resource),
-    /// Something was given to the GPU to do, on the thread that makes the call, before the GPU can begin: one for each
-    /// [`Activity`] that will follow, with no times yet. A graph's launch gives one for each of its nodes.
+    /// Work is given to the GPU, on the thread that makes the call, before the GPU can begin. It
+    /// is called once for each [`Activity`] that will follow, with no times yet: once for each
+    /// node when a graph is launched.
     pub queued: unsafe extern "C" fn(*const Activity),
-    /// The GPU has done something, on a thread of the emulator.
+    /// The GPU has finished some work, on a thread of the emulator.
     pub activity: unsafe extern "C" fn(*const Activity),
 }
 
@@ -83,17 +90,18 @@ pub struct Call {
     pub function: *const c_char,
     /// Whether the call begins (0) or ends (1).
     pub exits: u32,
-    /// Its correlation id, the same at both ends and in the activity that follows from it.
+    /// Its correlation id, the same at both ends and in the activities that it causes.
     pub correlation: u32,
     /// The context.
     pub context: *mut c_void,
     /// The context's id, from 1.
     pub context_id: u32,
-    /// The name of the kernel it launches as in the symbol table, or null.
+    /// The name of the kernel it launches, as in the symbol table, or null.
     pub symbol: *const c_char,
-    /// Its parameters, laid out as the generated structure of that function (`cuLaunchKernelEx_params`), or null.
+    /// Its parameters, laid out as the function's generated structure (`cuLaunchKernelEx_params`),
+    /// or null.
     pub parameters: *const c_void,
-    /// What it returned; only at the end.
+    /// The value it returned; only at the end.
     pub result: i32,
     /// When, in true ns.
     pub at: u64,
@@ -123,14 +131,14 @@ pub enum ResourceKind {
     NodeDestroyed,
     /// A node was cloned from `original_node` of `original_graph`.
     NodeCloned,
-    /// An executable graph was made of `original_graph`; the clone that it executes, and the clones of the nodes, were told
-    /// before.
+    /// An executable graph was made of `original_graph`. The clone that it executes, and the
+    /// clones of the nodes, have been reported before.
     GraphInstantiated,
     /// An executable graph is about to be destroyed.
     ExecDestroyed,
 }
 
-/// Something that came to be or went.
+/// An object that was created or is about to be destroyed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Resource {
@@ -154,11 +162,12 @@ pub struct Resource {
     pub original_graph: *mut c_void,
     /// The node's handle, or null.
     pub node: *mut c_void,
-    /// The node's id as `cuptiGetGraphNodeId` gives it, or 0.
+    /// The node's id as `cuptiGetGraphNodeId` returns it, or 0.
     pub node_id: u64,
     /// The node it was cloned from, or null.
     pub original_node: *mut c_void,
-    /// `CUgraphNodeType`: 0 kernel, 1 memcpy, 2 memset, 3 host, 5 empty, 6 wait event, 7 event record.
+    /// `CUgraphNodeType`: 0 kernel, 1 memcpy, 2 memset, 3 host, 5 empty, 6 wait event, 7 event
+    /// record.
     pub node_type: u32,
     /// The executable graph's handle, or null.
     pub exec: *mut c_void,
@@ -178,23 +187,24 @@ pub enum ActivityKind {
     HostNode,
 }
 
-/// What a GPU has done.
+/// Work that a GPU has done.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Activity {
-    /// What.
+    /// Its kind.
     pub kind: ActivityKind,
     /// The device.
     pub device: u32,
     /// The context's id, from 1.
     pub context_id: u32,
-    /// The stream's id: [`DEFAULT_STREAM_ID`], that of a created stream, or, for a branch of a graph, one that no stream has.
+    /// The stream's id: [`DEFAULT_STREAM_ID`], that of a created stream, or, for a branch of a
+    /// graph, one that belongs to no stream.
     pub stream_id: u32,
-    /// The correlation id of the call it follows from.
+    /// The correlation id of the call that caused it.
     pub correlation: u32,
-    /// The executable node's id when it ran in a graph, or 0.
+    /// The executable node's id if it ran in a graph, or 0.
     pub node_id: u64,
-    /// The executable graph's id when it ran in a graph, or 0.
+    /// The executable graph's id if it ran in a graph, or 0.
     pub graph_id: u32,
     /// When it began, in true ns.
     pub start: u64,
@@ -208,11 +218,11 @@ pub struct Activity {
     pub block: [u32; 3],
     /// Shared memory asked for at the launch, in bytes.
     pub shared_memory: u32,
-    /// Bytes copied or set; of a batch, all of them.
+    /// Bytes copied or set; for a batch, the total.
     pub bytes: u64,
-    /// How many copies a batch of them made; 1 for a single one.
+    /// The number of copies in a batch; 1 for a single copy.
     pub copies: u32,
-    /// The device that a copy between GPUs went to; for all else the device itself.
+    /// The destination of a copy between GPUs; otherwise the device itself.
     pub peer: u32,
     /// `cudaMemcpyKind` of a copy: 1 host to device, 2 device to host, 3 device to device.
     pub copy_kind: u32,

@@ -1,13 +1,15 @@
-//! The yardstick: what a trace says of each kernel, held against the truth.
+//! Compares what a trace says of each kernel with the truth.
 //!
-//! Everything here is plain values. Who reads the trace, and how, is the caller's business; so a test can change what was read
-//! and see that the judgement changes with it.
+//! Everything here is plain values. The caller decides how a trace is read. So a test can change
+//! what was read and see that the verdict changes with it.
 //!
-//! A kernel is known in both by the call that launched it and, in a graph, by its node. Its match is right when the operations
-//! that the trace names are those that it carried: as many, of the same functions, with the same buffers, peers, roots and
-//! sizes, on the same communicator. Operations of a program's loop may agree in all of that. Therefore the numbers that the
-//! trace gives those that agree must also rise in the order in which their kernels were launched. Where they do not, and the
-//! kernels are those of a graph, the match is to another run of it: counted apart, and a fault all the same.
+//! A kernel is identified in both by the call that launched it and, in a graph, by its node. Its
+//! match is right when the trace names the operations that it carried: the same number, of the
+//! same functions, with the same buffers, peers, roots and sizes, on the same communicator.
+//! Operations of a program's loop may agree in all of that. The sequence numbers that the trace
+//! gives to such operations must therefore also rise in the order in which their kernels were
+//! launched. Where they do not, and the kernels come from a graph, the match is to another run of
+//! the graph. That is counted separately, and is a fault too.
 
 mod order;
 mod times;
@@ -26,85 +28,90 @@ pub type Key = (u32, u64);
 pub struct Seen {
     /// Its kernels.
     pub kernels: Vec<SeenKernel>,
-    /// The work of channels, as far as the trace says when the GPU did it.
+    /// The work of channels, where the trace says when the GPU did it.
     pub channels: Vec<SeenChannel>,
-    /// Records that CUPTI dropped, by the recording's own account.
+    /// Records that CUPTI dropped, as the recording reports it.
     pub dropped: u64,
-    /// Buffers of records that the recording had no room for, by its own account.
+    /// Buffers of records that the recording had no room for, as it reports.
     pub discarded: u64,
-    /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
+    /// Kernels left out of the trace because, it says, they had not ended when CUPTI was flushed
+    /// by force.
     pub unfinished: u64,
-    /// Records that the trace says cannot be true, and so are not in it: of a kernel that by CUPTI's times has not ended yet.
+    /// Records left out of the trace because, it says, they cannot be true: by CUPTI's times the
+    /// kernel has not ended yet.
     pub refused: u64,
-    /// How late CUPTI's times may be at least and at most, in ns, without that anything speaks against it, by the recording's own account.
+    /// The least and the most by which CUPTI's times may be late, in ns, consistent with
+    /// everything the recording knows, as it reports.
     pub cupti_off: [Option<i64>; 2],
-    /// How often the trace remarks that CUPTI's times are off, and that a GPU's timer was set.
+    /// How often the trace notes that CUPTI's times are off, and that a GPU's timer was set.
     pub remarks: [u64; 2],
 }
 
 /// A kernel as a trace shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenKernel {
-    /// Which one it is.
+    /// What identifies it.
     pub key: Key,
     /// The device.
     pub device: u32,
     /// The stream's id.
     pub stream: u32,
-    /// The kernel, as in the symbol table.
+    /// The kernel's name in the symbol table.
     pub symbol: String,
     /// When it began, on the host's boot clock, in ns.
     pub begin: i64,
     /// When it ended.
     pub end: i64,
-    /// How far both may be off, by the trace's own account.
+    /// How far both may be off, as the trace states, in ns.
     pub error: i64,
-    /// Whose it is.
+    /// What it carried.
     pub claim: Claim,
-    /// From when to when the KernelLaunches last, on the host's boot clock in ns, from which an arrow leads to it.
+    /// The spans of the KernelLaunches from which an arrow leads to it, on the host's boot clock
+    /// in ns.
     pub arrows: Vec<[i64; 2]>,
 }
 
-/// One piece of work of a channel as a trace shows it, with the GPU's stamp mapped onto the host's clock.
+/// One piece of work of a channel as a trace shows it, with the GPU's stamp mapped onto the host's
+/// clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenChannel {
-    /// What it worked on, by the trace.
+    /// The operation it worked on, by the trace.
     pub name: String,
     /// The channel.
     pub channel: u32,
-    /// The GPU's stamp of its beginning, by which it is known in the truth.
+    /// The GPU's stamp of its beginning, which identifies it in the truth.
     pub timer_start: u64,
     /// When it began, on the host's boot clock, in ns.
     pub begin: i64,
-    /// When it ended, if the trace says.
+    /// When it ended, if the trace says so.
     pub end: Option<i64>,
-    /// How far both may be off, by the trace's own account.
+    /// How far both may be off, as the trace states, in ns.
     pub error: i64,
 }
 
-/// Whose a kernel is, by the trace.
+/// What a kernel carried, by the trace.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Claim {
     /// The application's.
     Application,
-    /// NCCL's, and nobody knows what it carried, for this reason.
+    /// NCCL's, but what it carried is unknown, for this reason.
     Unmatched(String),
     /// It carried operations.
     Operations {
-        /// How that is known, in the trace's word: `exact_launch_bracket`.
+        /// How that is known, as the trace words it: `exact_launch_bracket`.
         method: String,
         /// The communicator's hash.
         comm: Option<u64>,
-        /// In a graph, which run of the captured launch it was, from 1.
+        /// In a graph, which run of the captured launch it was, counted from 1.
         run: Option<u64>,
         /// How many.
         count: u64,
-        /// Those that are shown; of many, the first.
+        /// Those that are shown; of many, only the first.
         shown: Vec<SeenOperation>,
     },
 }
 
-/// An operation that a kernel carried, by the trace. What is missing was not told.
+/// An operation that a kernel carried, by the trace. Absent fields were not given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenOperation {
     /// `AllReduce`, `Send`, ...
@@ -115,9 +122,9 @@ pub struct SeenOperation {
     pub receive: Option<u64>,
     /// Bytes, as the call counts them.
     pub bytes: Option<u64>,
-    /// Elements; of a collective only.
+    /// Elements; for collectives only.
     pub count: Option<u64>,
-    /// `ncclFloat32`, ... of a collective only.
+    /// `ncclFloat32`, ...; for collectives only.
     pub datatype: Option<String>,
     /// `RING`, ...
     pub algorithm: Option<String>,
@@ -125,97 +132,112 @@ pub struct SeenOperation {
     pub protocol: Option<String>,
     /// The peer or the root.
     pub root: Option<i32>,
-    /// Its number among those of its communicator, function and, for sends and receives, peer.
+    /// Its sequence number on its communicator for its function and, for sends and receives, its
+    /// peer.
     pub number: Option<u64>,
     /// The id that it has in the traces of all ranks.
     pub id: Option<u64>,
 }
 
-/// What is demanded of a trace.
+/// What a trace must achieve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// Every kernel is there, and each of which NCCL tells an operation is matched.
+    /// Every kernel is there, and each one whose operations NCCL reports is matched.
     Whole,
     /// Every kernel is there, and none is matched wrongly.
     NeverWrong,
-    /// As [`Demand::Whole`] of the kernels whose records were not lost, by the recording's own account.
+    /// Like [`Demand::Whole`], for the kernels whose records were not lost according to the
+    /// recording.
     WholeButDropped,
-    /// As [`Demand::NeverWrong`] of the kernels whose records were not lost, by the recording's own account.
+    /// Like [`Demand::NeverWrong`], for the kernels whose records were not lost according to the
+    /// recording.
     NeverWrongButDropped,
-    /// Records name other launches than their own: whose match is wrong is said to be contradicted, and no other.
+    /// Records name other launches than their own. Exactly the wrong matches are reported as
+    /// contradicted.
     Contradicted,
     /// There are no kernels.
     Nothing,
 }
 
-/// How a trace, or several, stood the test: a figure for each column of the table, which is why they are more than twenty.
+/// How one or several traces compare with the truth. Each figure is a column of the table, which
+/// is why there are more than twenty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verdict {
-    /// Kernels that ran with operations of which NCCL tells a profiler.
+    /// Kernels that ran with operations that NCCL reports to profilers.
     pub kernels: u64,
-    /// Those matched rightly, by method.
+    /// Those matched correctly, by method.
     pub right: BTreeMap<String, u64>,
-    /// Those matched to what they did not carry, by method.
+    /// Those matched to operations they did not carry, by method.
     pub wrong: BTreeMap<String, u64>,
-    /// Those whose match the trace itself calls contradicted: it and their times are right all the same, or one of these is not.
+    /// Those whose match the trace itself calls contradicted: first those whose match and times
+    /// are right all the same, then those where one of these is wrong.
     pub contradicted: [u64; 2],
     /// Those matched to another run of the graph that they ran from.
     pub other_run: u64,
-    /// Those of the right ones that were matched to another run of their graph, by a time that is off by more than is stated.
+    /// Of the right ones, those matched to another run of their graph because of a time that is
+    /// off by more than stated.
     pub misled: u64,
-    /// Those of the right ones that carried operations of which NCCL tells nothing besides those that the trace names.
+    /// Of the right ones, those that also carried operations that NCCL does not report.
     pub part: u64,
-    /// Those of which the trace says that it does not know, by reason.
+    /// Those that the trace says it cannot match, by reason.
     pub unmatched: BTreeMap<String, u64>,
-    /// Kernels of operations of which NCCL tells nothing, matched rightly all the same, and not matched.
+    /// Kernels whose operations NCCL does not report: matched correctly all the same, and not
+    /// matched.
     pub untold: (u64, u64),
-    /// Kernels that ran and are not in the trace, the application's among them.
+    /// Kernels that ran and are not in the trace, including the application's.
     pub missing: u64,
     /// Kernels that are not in the trace because CUPTI was lent while they ran or were launched.
     pub lent: u64,
-    /// Those of the right ones of which the trace does not say which run of their graph they were.
+    /// Of the right ones, those for which the trace does not say which run of their graph they
+    /// were.
     pub open: u64,
-    /// Kernels in the trace that never ran, or ran once and are there twice.
+    /// Kernels in the trace that never ran, or that ran once and appear twice.
     pub invented: u64,
-    /// Records that CUPTI dropped, by the recording's own account.
+    /// Records that CUPTI dropped, as the recording reports it.
     pub dropped: u64,
-    /// Buffers of records that the recording had no room for, by its own account.
+    /// Buffers of records that the recording had no room for, as it reports.
     pub discarded: u64,
-    /// Kernels that the trace says had not ended when CUPTI was flushed by force, and so are not in it.
+    /// Kernels left out of the trace because, it says, they had not ended when CUPTI was flushed
+    /// by force.
     pub unfinished: u64,
     /// Records that the trace says cannot be true.
     pub refused: u64,
-    /// Ids that stand for different operations in the traces of two ranks. NCCL numbers operations when it hands them over, which
-    /// ranks may do in another order where graphs are replayed; so this is counted and no fault.
+    /// Ids that stand for different operations in the traces of two ranks. NCCL numbers operations
+    /// when it hands them over, and where graphs are replayed ranks may do that in different
+    /// orders. So this is counted but is no fault.
     pub torn: u64,
     /// What matching by stream and order alone would have reached.
     pub naive: Naive,
-    /// Arrows that lead to a kernel from another launch than its own, and kernels with a launch and no arrow.
+    /// Arrows that lead to a kernel from a launch that is not its own, and kernels with a launch
+    /// but no arrow.
     pub arrows: [u64; 2],
-    /// Kernels and channels whose times are off by more than their own error and what the recording says that CUPTI's times may be off.
+    /// Kernels and channels whose times are off by more than their stated error plus what the
+    /// recording says CUPTI's times may be off.
     pub unexplained: u64,
-    /// Remarks that CUPTI's times are off, and that a GPU's timer was set.
+    /// Notes that CUPTI's times are off, and that a GPU's timer was set.
     pub remarks: [u64; 2],
-    /// The clocks, by the times of kernels.
+    /// Errors of the clocks, by the times of kernels.
     pub clock: Clock,
-    /// Pieces of work of channels whose time on the GPU is told.
+    /// Pieces of channels' work for which the trace gives a time on the GPU.
     pub channels: u64,
-    /// Those of them that no kernel stamped.
+    /// Of those, the ones that no kernel stamped.
     pub unknown_channels: u64,
-    /// The GPUs' timers, by the times of channels.
+    /// Errors of the GPUs' timers, by the times of channels.
     pub timer: Clock,
-    /// The same by those alone that began a second or more after the first on their GPU, where the trace has kernels.
+    /// The same for only those that began a second or more after the first on their GPU, where the
+    /// trace has kernels.
     pub later: Clock,
     /// A sentence about each of the first faults.
     pub examples: Vec<String>,
 }
 
-/// The n-th kernel of NCCL's on a stream belongs to the n-th launch on that stream.
+/// A simple matcher to compare with: the n-th NCCL kernel on a stream belongs to the n-th launch
+/// on that stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Naive {
-    /// Kernels that this gets right.
+    /// Kernels that it matches correctly.
     pub right: u64,
-    /// Kernels that it takes for others.
+    /// Kernels that it matches wrongly.
     pub wrong: u64,
     /// Kernels for which it has no launch.
     pub unmatched: u64,
@@ -226,21 +248,21 @@ pub struct Naive {
 pub struct Clock {
     /// The largest error of a beginning or an end, in ns.
     pub worst: i64,
-    /// The largest error that the trace admitted, in ns.
+    /// The largest error that the trace stated, in ns.
     pub bound: i64,
-    /// Those whose true beginning or end was outside of what the trace admitted.
+    /// Those whose true beginning or end was outside the stated error.
     pub outside: u64,
-    /// Those of which the trace admitted a larger error than they are long: then it says nothing.
+    /// Those whose stated error exceeds their own length, so that it says nothing.
     pub wide: u64,
 }
 
-/// That for a run of a graph that times told.
+/// The trace's word for a run of a graph that was inferred from times.
 const INFERRED: &str = "inferred_graph_replay";
-/// What CUPTI's times are good to, and to spare, in ns.
+/// The accuracy of CUPTI's times, with some margin, in ns.
 const CUPTI_NS: i64 = 10_000;
 /// The trace's word for a match that NCCL's own times contradict.
 pub const CONTRADICTED: &str = "contradicted";
-/// How many faults are told one by one.
+/// How many faults are described one by one.
 const EXAMPLES: usize = 8;
 
 /// Judges the trace of one process.
@@ -288,7 +310,8 @@ pub fn judge(truth: &[Line], seen: &Seen) -> Verdict {
     verdict
 }
 
-/// Judges the traces of all processes of a job, and whether an operation has the same id in all of them.
+/// Judges the traces of all processes of a job, and whether an operation has the same id in all of
+/// them.
 ///
 /// # Panics
 ///
@@ -302,7 +325,7 @@ pub fn judge_job(processes: &[(Vec<Line>, Seen)]) -> Verdict {
         verdict.add(&judge(truth, seen));
         for operation in seen.kernels.iter().flat_map(SeenKernel::operations) {
             let Some((id, bytes)) = operation.id.zip(operation.bytes) else { continue };
-            // A send and its receive have one id.
+            // A send and its receive share an id.
             let function = if operation.function == "Recv" { "Send" } else { operation.function.as_str() };
             let known = *ids.entry(id).or_insert((function, bytes));
             if known != (function, bytes) {
@@ -325,7 +348,8 @@ impl SeenKernel {
 }
 
 impl Verdict {
-    /// Judges a kernel that the trace has. `order` says what speaks against its run of a graph, or its place among others.
+    /// Judges a kernel that is in the trace. `order` is what speaks against its run of a graph, or
+    /// its place among others.
     fn judge_kernel(
         &mut self,
         truth: &Truth<'_>,
@@ -355,7 +379,7 @@ impl Verdict {
             Claim::Operations { comm, run, count, shown, .. } => {
                 let order = order(seen, *run);
                 match truth.difference(kernel, *comm, *count, shown) {
-                    // It was told from times that are wrong, which is counted.
+                    // It was inferred from times that are wrong, which is counted.
                     None if method == INFERRED && off.iter().any(|off| off.abs() > seen.error) => {
                         self.misled += u64::from(order.is_some());
                         None
@@ -370,7 +394,7 @@ impl Verdict {
             }
         };
         if method == CONTRADICTED {
-            // What it states covers what may be wrong.
+            // The stated error covers what may be wrong.
             let is_wrong = fault.is_some() || off.iter().any(|off| off.abs() > CUPTI_NS);
             self.contradicted[usize::from(is_wrong)] += 1;
             self.example(|| format!("{} {:?} is {method}: off by {off:?} ns, {fault:?}", seen.symbol, seen.key));
@@ -391,7 +415,7 @@ impl Verdict {
         }
     }
 
-    /// Adds that of another process or job.
+    /// Adds the verdict on another process or job.
     pub fn add(&mut self, other: &Verdict) {
         let join = |to: &mut BTreeMap<String, u64>, from: &BTreeMap<String, u64>| {
             for (name, number) in from {
@@ -443,13 +467,13 @@ impl Verdict {
         self.wrong.values().sum()
     }
 
-    /// Kernels of which NCCL tells an operation and the trace does not know it.
+    /// Kernels whose operations NCCL reports but the trace does not know.
     #[must_use]
     pub fn all_unmatched(&self) -> u64 {
         self.unmatched.values().sum()
     }
 
-    /// What is not as demanded, a sentence each.
+    /// What falls short of the demand, a sentence each.
     #[must_use]
     pub fn faults(&self, demand: Demand) -> Vec<String> {
         let mut faults = Vec::new();
@@ -481,7 +505,7 @@ impl Verdict {
                 none(missing, &format!("missing in the trace, which tells of {} discarded buffers", self.discarded));
             }
             Demand::Whole | Demand::NeverWrong | Demand::Contradicted => none(missing, "missing in the trace"),
-            // How many records a discarded buffer had, nobody knows.
+            // Nobody knows how many records a discarded buffer had.
             Demand::WholeButDropped | Demand::NeverWrongButDropped if self.discarded > 0 => {}
             Demand::WholeButDropped | Demand::NeverWrongButDropped => {
                 none(missing.saturating_sub(self.dropped), "missing in the trace, and not counted as dropped");
@@ -496,10 +520,10 @@ impl Verdict {
         faults
     }
 
-    /// A kernel outside of graphs has an arrow from its own launch, and none from another.
+    /// A kernel outside of graphs has an arrow from its own launch, and none from any other.
     fn judge_arrows(&mut self, truth: &Truth<'_>, kernel: &Kernel, seen: &SeenKernel) {
         let called = truth.boot(kernel.called);
-        // The clock of records is good to this.
+        // The accuracy of the records' clock.
         const ERROR_NS: i64 = 1_000;
         let is_own = |[begin, end]: &&[i64; 2]| (begin - ERROR_NS..=end + ERROR_NS).contains(&called);
         let is_exact = matches!(&seen.claim, Claim::Operations { method, .. } if method == "exact_launch_bracket");
@@ -524,20 +548,20 @@ impl Verdict {
     }
 }
 
-/// One process's truth, with what is looked up in it.
+/// One process's truth, with indexes into it.
 struct Truth<'a> {
     process: &'a Process,
     timers: HashMap<u32, &'a DeviceTimer>,
     kernels: Vec<&'a Kernel>,
     by_key: HashMap<Key, &'a Kernel>,
-    /// The hash of each kernel's communicator and the line that tells of it. Addresses are used again, so they hold as far as
-    /// the file has been read, and some releases use hashes again.
+    /// The hash of each kernel's communicator and the line that gives it. Addresses are reused, so
+    /// an address is resolved by the lines before it, and some releases reuse hashes.
     comms: HashMap<Key, (u64, usize)>,
-    /// From when to when CUPTI was lent.
+    /// The spans in which CUPTI was lent.
     lent: Vec<[u64; 2]>,
 }
 
-/// What identifies a kernel of the truth.
+/// What identifies a kernel in the truth.
 #[must_use]
 pub fn key(kernel: &Kernel) -> Key {
     (kernel.correlation, kernel.graph.map_or(0, |place| place.node))
@@ -577,7 +601,7 @@ impl<'a> Truth<'a> {
         truth
     }
 
-    /// Whether CUPTI was lent at some time from a kernel's launch to its end.
+    /// Whether CUPTI was lent at any time between a kernel's launch and its end.
     fn is_lent(&self, kernel: &Kernel) -> bool {
         self.lent.iter().any(|[from, to]| kernel.called <= *to && kernel.end >= *from)
     }
@@ -588,19 +612,20 @@ impl<'a> Truth<'a> {
         at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
     }
 
-    /// Whether NCCL tells a profiler of any operation that a kernel carries.
+    /// Whether NCCL reports any operation of this kernel to profilers.
     fn is_told(&self, kernel: &Kernel) -> bool {
         !kernel.operations.is_empty() && !kernel.operations.iter().all(|operation| self.is_silent(operation))
     }
 
-    /// Whether NCCL tells a profiler nothing about an operation. Since 2.29 broadcasts go another way.
+    /// Whether NCCL does not report an operation to profilers. Since 2.29 broadcasts take another
+    /// path.
     fn is_silent(&self, operation: &Operation) -> bool {
         let another_way = self.process.nccl / 100 >= 229
             && self.process.environment.get("NCCL_ALLGATHERV_ENABLE").is_none_or(|value| value != "0");
         another_way && matches!(operation.function.as_str(), "Broadcast" | "AllGatherV")
     }
 
-    /// How many of a kernel's operations NCCL tells of, where these are some and not all.
+    /// How many of a kernel's operations NCCL reports, if only some.
     fn told_part(&self, kernel: &Kernel) -> Option<u64> {
         let told = kernel.operations.iter().filter(|operation| !self.is_silent(operation)).count();
         (told > 0 && told < kernel.operations.len()).then_some(told as u64)
@@ -630,17 +655,18 @@ impl<'a> Truth<'a> {
     }
 }
 
-/// A datatype without its sign: NCCL adds signed numbers as unsigned ones.
+/// A datatype without its sign: NCCL adds signed numbers as unsigned.
 fn width(datatype: &str) -> String {
     datatype.to_ascii_lowercase().replace("uint", "int")
 }
 
 impl SeenOperation {
-    /// Whether nothing that is known of this operation speaks against its being that one.
+    /// Whether everything known of this operation is consistent with its being that one.
     fn can_be(&self, carried: &Operation) -> bool {
         let agrees = |told: Option<u64>, was: u64| told.is_none_or(|told| told == was);
         let says = |told: &Option<String>, was: &str| told.as_deref().is_none_or(|told| told.eq_ignore_ascii_case(was));
-        // A call counts as its caller does, a hand-over as the kernel; only that tells of an algorithm.
+        // A call counts elements as its caller does, a hand-over as the kernel does.
+        // Only the latter names an algorithm.
         let is_handed_over = self.algorithm.is_some();
         let broadcast = |function: &str| matches!(function, "Broadcast" | "AllGatherV");
         let is_function =

@@ -1,11 +1,12 @@
-//! Which operation of several that agree in all else a kernel carried: by runs of graphs, by the order of launches, and by numbers.
+//! Which of several otherwise equal operations a kernel carried: by runs of graphs, by the order
+//! of launches, and by sequence numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Claim, Key, Naive, Seen, SeenKernel, SeenOperation, Truth, key};
 use crate::truth::Kernel;
 
-/// Which run of its captured launch each kernel of a graph was, from 1.
+/// Which run of its captured launch each kernel of a graph was, counted from 1.
 pub(super) fn runs(truth: &Truth<'_>) -> HashMap<Key, u64> {
     let mut kernels: Vec<_> = truth.kernels.iter().filter_map(|kernel| Some((kernel, kernel.graph?))).collect();
     kernels.sort_by_key(|(kernel, _)| kernel.start);
@@ -18,10 +19,12 @@ pub(super) fn runs(truth: &Truth<'_>) -> HashMap<Key, u64> {
     kernels.into_iter().map(run).collect()
 }
 
-/// Kernels whose operations belong to another launch than theirs: their numbers do not rise in the order of the launches.
+/// Kernels matched to operations of another launch: their sequence numbers do not rise in the
+/// order of the launches.
 pub(super) fn out_of_order(truth: &Truth<'_>, seen: &HashMap<Key, &SeenKernel>) -> HashMap<Key, String> {
-    /// A communicator, an operation without its number, and whether the launch was captured. Numbers are given at the hand-over,
-    /// which of different operations may come in another order than their launches, and so may that of replays.
+    /// A communicator, an operation without its number, and whether the launch was captured. NCCL
+    /// numbers operations when it hands them over, and may hand over different operations in
+    /// another order than it launches them. The same holds for replays.
     type Series = (usize, SeenOperation, bool);
     let mut series: BTreeMap<Series, Vec<(u64, Key, u64)>> = BTreeMap::new();
     for kernel in &truth.kernels {
@@ -55,8 +58,9 @@ pub(super) fn out_of_order(truth: &Truth<'_>, seen: &HashMap<Key, &SeenKernel>) 
     wrong
 }
 
-/// Kernels whose operations have other numbers than NCCL gave them: it counts those of a communicator and function from 0 on, and we do so
-/// with sends and receives of a peer and direction. To be told only where nothing else gives numbers: without graphs.
+/// Kernels whose operations have other sequence numbers than NCCL gave them. NCCL counts from 0
+/// for each communicator and function, and we do the same for sends and receives by peer and
+/// direction. This works only where nothing else gives numbers: without graphs.
 pub(super) fn numbers(truth: &Truth<'_>, seen: &Seen) -> HashMap<Key, String> {
     type Series<'a> = (usize, &'a str, i32);
     let by_key: HashMap<Key, &SeenKernel> = seen.kernels.iter().map(|kernel| (kernel.key, kernel)).collect();
@@ -91,9 +95,10 @@ pub(super) fn numbers(truth: &Truth<'_>, seen: &Seen) -> HashMap<Key, String> {
     wrong
 }
 
-/// Which members make up the longest series that rises, or, where `equal`, does not fall.
+/// Which members form the longest series that rises or, where `equal`, does not fall.
 pub(super) fn longest_rising(numbers: &[u64], equal: bool) -> Vec<bool> {
-    // The place of the smallest last member of a series of each length, and for each place the one before it.
+    // For each length, the place of the smallest last member of a series; and for each place the
+    // one before it.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::new();
     for (place, number) in numbers.iter().enumerate() {
@@ -112,8 +117,9 @@ pub(super) fn longest_rising(numbers: &[u64], equal: bool) -> Vec<bool> {
     chosen
 }
 
-/// What matching by stream and order alone reaches on the same kernels. A captured launch counts once, just before its graph's
-/// first run, on the stream that its kernels run on: that is the best it could hope for.
+/// How well matching by stream and order alone does on the same kernels. A captured launch counts
+/// once, just before its graph's first run, on the stream that its kernels run on: that is the
+/// best case for such a matcher.
 pub(super) fn naive(truth: &Truth<'_>, seen: &Seen) -> Naive {
     let launch = |kernel: &Kernel| match kernel.graph {
         None => (kernel.correlation, 0),

@@ -30,7 +30,7 @@ fn communicator() -> Line {
     })
 }
 
-/// An AllReduce from 1000 us times `number` on, 100 us long, as every one of its loop.
+/// An AllReduce of 100 us that starts at 1000 us times `number`, like every one of its loop.
 fn kernel(number: u32) -> Kernel {
     let start = u64::from(number) * 1_000_000;
     Kernel {
@@ -64,7 +64,7 @@ fn kernel(number: u32) -> Kernel {
     }
 }
 
-/// What a trace says of it that is right in everything.
+/// What an entirely correct trace says of it.
 fn seen(kernel: &Kernel) -> SeenKernel {
     let operation = SeenOperation {
         function: "AllReduce".into(),
@@ -109,7 +109,7 @@ fn operation(kernel: &mut SeenKernel) -> &mut SeenOperation {
 }
 
 #[test]
-fn what_is_right_is_right() {
+fn a_correct_trace_has_no_faults() {
     let (truth, seen) = job(&[kernel(1), kernel(2), kernel(3)]);
     let verdict = judge(&truth, &seen);
     assert_eq!((verdict.kernels, verdict.all_right()), (3, 3), "{verdict:?}");
@@ -118,7 +118,7 @@ fn what_is_right_is_right() {
 }
 
 #[test]
-fn kernels_that_differ_in_nothing_but_their_number_cannot_be_swapped() {
+fn kernels_that_differ_only_in_their_number_cannot_be_swapped() {
     let (truth, mut seen) = job(&[kernel(1), kernel(2), kernel(3)]);
     let [first, second, _] = &mut seen.kernels[..] else { panic!("three") };
     std::mem::swap(&mut first.claim, &mut second.claim);
@@ -177,18 +177,19 @@ fn an_arrow_leads_from_the_launch_of_its_kernel() {
 }
 
 #[test]
-fn what_times_are_off_must_be_explained() {
+fn times_that_are_off_must_be_explained() {
     let (truth, mut seen) = job(&[kernel(1), kernel(2), kernel(3)]);
     for (off, bounds, unexplained) in [
         (1_000, [Some(0), Some(0)], 0),
         (1_001, [Some(0), Some(0)], 1),
-        // Nobody knows.
+        // Unknown bounds.
         (1_001, [None, None], 0),
         (21_000, [Some(-3), Some(20_000)], 0),
         (21_001, [Some(-3), Some(20_000)], 1),
         (-21_000, [Some(-20_000), Some(3)], 0),
         (-21_000, [Some(-19_999), Some(3)], 1),
-        // A recording that is certain of an error must state it, and cannot explain with it what is not off.
+        // A recording that is certain of an error must state it, and cannot use it to explain
+        // times that are right.
         (30_000_000, [Some(29_000_000), Some(31_000_000)], 0),
         (0, [Some(29_000_000), Some(31_000_000)], 0),
     ] {
@@ -199,7 +200,7 @@ fn what_times_are_off_must_be_explained() {
 }
 
 #[test]
-fn sends_and_receives_are_known_by_peer_buffer_and_size() {
+fn sends_and_receives_are_identified_by_peer_buffer_and_size() {
     let mut send = kernel(1);
     send.operations[0] =
         Operation { function: "Recv".into(), send: 0, receive: 0xb, count: 16, root: 3, ..send.operations[0].clone() };
@@ -231,7 +232,7 @@ fn sends_and_receives_are_known_by_peer_buffer_and_size() {
 }
 
 #[test]
-fn a_clock_must_keep_its_word_and_the_word_must_mean_something() {
+fn errors_must_stay_within_bounds_and_bounds_must_be_useful() {
     let (truth, seen) = job(&[kernel(1), kernel(2), kernel(3)]);
     let mut late = seen.clone();
     late.kernels[1].begin += 1_001;
@@ -253,7 +254,7 @@ fn a_clock_must_keep_its_word_and_the_word_must_mean_something() {
 }
 
 #[test]
-fn what_is_missing_unmatched_or_made_up_is_found() {
+fn missing_unmatched_and_invented_kernels_are_found() {
     let (truth, seen) = job(&[kernel(1), kernel(2), kernel(3)]);
     let mut fewer = seen.clone();
     fewer.kernels.pop();
@@ -288,19 +289,19 @@ fn an_id_stands_for_one_operation_on_all_ranks() {
 }
 
 #[test]
-fn what_nccl_tells_in_part_is_counted() {
+fn partly_reported_kernels_are_counted() {
     let mut both = kernel(1);
     both.operations.push(Operation { function: "Broadcast".into(), send: 1, ..both.operations[0].clone() });
     let (truth, mut seen) = job(&[both, kernel(2)]);
     let verdict = judge(&truth, &seen);
     assert_eq!((verdict.all_right(), verdict.part), (2, 1), "{verdict:?}");
-    // The part that is told must be right.
+    // The reported part must be right.
     operation(&mut seen.kernels[0]).send = Some(9);
     assert_eq!(judge(&truth, &seen).all_wrong(), 1);
 }
 
 #[test]
-fn what_nccl_does_not_tell_is_not_demanded() {
+fn unreported_operations_are_not_demanded() {
     let mut broadcast = kernel(1);
     broadcast.operations[0].function = "Broadcast".into();
     let (truth, mut seen) = job(&[broadcast, kernel(2)]);
@@ -313,7 +314,7 @@ fn what_nccl_does_not_tell_is_not_demanded() {
 
 #[test]
 fn order_alone_goes_wrong_at_the_second_run_of_a_graph() {
-    // One node runs twice, and then something is launched as usual.
+    // One node runs twice, then a launch outside of graphs follows.
     let replay = |number: u32, replay: u64| Kernel {
         graph: Some(GraphPlace { exec: 1, node: 50, original_node: 5, replay }),
         ..kernel(number)
@@ -336,7 +337,7 @@ fn another_run_of_a_graph_is_another_operation() {
         *run = Some(says);
     }
     assert_eq!(judge(&truth, &seen).faults(Demand::Whole), [""; 0]);
-    // By the number of the run, and by the numbers of the operations.
+    // By the number of the run, and by the sequence numbers of the operations.
     let mut other = seen.clone();
     let Claim::Operations { run, .. } = &mut other.kernels[2].claim else { panic!("it is matched") };
     *run = Some(2);
@@ -348,7 +349,7 @@ fn another_run_of_a_graph_is_another_operation() {
 }
 
 #[test]
-fn channels_are_known_by_their_stamps() {
+fn channels_are_identified_by_their_stamps() {
     let mut stamping = kernel(1);
     let (start, end) = (stamping.start + 1_000, stamping.end - 1_000);
     stamping.channels.push(crate::truth::Channel {
@@ -384,7 +385,7 @@ fn channels_are_known_by_their_stamps() {
     ] {
         assert_eq!(judge_as(wrong.clone()).faults(Demand::NeverWrong).len(), 1, "{wrong:?}");
     }
-    // Where no kernel is shown, it may be as uncertain as it says, not more.
+    // Where no kernel is shown, it may be exactly as uncertain as it states.
     seen.kernels.clear();
     let mut judge_as = |channel: SeenChannel| {
         seen.channels = vec![channel];

@@ -1,4 +1,4 @@
-//! Whether times are as the trace says that they are.
+//! Whether times are within the errors that the trace states.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -6,14 +6,16 @@ use std::fmt;
 use super::{Claim, Clock, Key, Seen, SeenChannel, SeenKernel, Truth, Verdict, key};
 use crate::truth::Kernel;
 
-/// The length of the shortest kernel of NCCL's on a real GPU, in ns: from its beginning to the first stamp of a channel, and from
-/// the last one to its end, 3.1 to 3.7 us pass. Emulated ones may be shorter.
+/// The length of the shortest NCCL kernel on a real GPU, in ns: 3.1 to 3.7 us pass from its
+/// beginning to the first stamp of a channel, and from the last one to its end. Emulated ones may
+/// be shorter.
 const SHORTEST_NS: i64 = 3_100;
-/// The same of a channel, by the same kernels: what is asked of the timers' bound.
+/// The same for a channel, from the same kernels. The timers' bound is compared with it.
 const SHORTEST_CHANNEL_NS: i64 = 4_000;
 
 impl Clock {
-    /// Takes in one more thing of this length, so far off at its ends, of which so much was admitted.
+    /// Adds one more thing of length `long`, whose ends are off by `off` and whose stated error is
+    /// `error`.
     pub(super) fn add(&mut self, off: &[i64], error: i64, long: i64) {
         let worst = off.iter().map(|it| it.abs()).max().unwrap_or_default();
         self.worst = self.worst.max(worst);
@@ -30,7 +32,7 @@ impl Clock {
     }
 }
 
-/// How much later than they were a kernel's beginning and end are drawn, in ns.
+/// How much later a kernel's beginning and end are drawn than they were, in ns.
 pub(super) fn off(truth: &Truth<'_>, kernel: &Kernel, seen: &SeenKernel) -> [i64; 2] {
     [(seen.begin, kernel.start), (seen.end, kernel.end)].map(|(at, was)| at - truth.boot(was))
 }
@@ -58,9 +60,10 @@ impl Verdict {
         }
     }
 
-    /// Whether what times are off is in their own error and in what the recording says that CUPTI's may be off.
+    /// Whether the times are off by no more than their own error plus what the recording says
+    /// CUPTI's may be off.
     fn explain(&mut self, off: &[i64], error: i64, [least, most]: [Option<i64>; 2]) {
-        // Where it says nothing, it does not know.
+        // Where it gives no bound, it does not know one.
         let (least, most) = (least.unwrap_or(i64::MIN / 4).min(0), most.unwrap_or(i64::MAX / 4).max(0));
         let possible = |off: &i64| (least - error..=most + error).contains(off);
         self.unexplained += u64::from(!off.iter().all(possible));
@@ -70,10 +73,11 @@ impl Verdict {
         /// What a kernel stamped.
         struct Stamped {
             times: [i64; 2],
-            /// When the timer showed something else.
+            /// When the timer's next step came.
             until: [i64; 2],
-            /// How long the kernel is that it has to fit into. Where the trace has none, or does not know that it is its own, there is nothing to
-            /// be judged by its time, and it may be as uncertain as it says.
+            /// The length of the kernel that it must fit into. Where the trace has none, or does
+            /// not know that it is the right one, there is nothing to compare its time with, and
+            /// it may be as uncertain as it states.
             room: Option<i64>,
             /// A second or more after the first on this GPU.
             later: bool,
@@ -85,9 +89,9 @@ impl Verdict {
         for (kernel, channel) in
             truth.kernels.iter().flat_map(|kernel| kernel.channels.iter().map(move |channel| (kernel, channel)))
         {
-            // The stamps are those of a batch of works, each of which began later and ended earlier.
+            // The stamps belong to a batch of works, each of which began later and ended earlier.
             let stamps = [channel.timer_start, channel.timer_end];
-            // A timer shows a time until its next step.
+            // A timer shows the same time until its next step.
             let (times, until) = match truth.timers.get(&kernel.device) {
                 Some(timer) => {
                     (stamps.map(|at| timer.when(at)), stamps.map(|at| timer.when(at + timer.granularity_ns)))
@@ -107,8 +111,8 @@ impl Verdict {
         let cupti_off = seen.cupti_off;
         for channel in &seen.channels {
             self.channels += 1;
-            // Timers of two GPUs may show the same, and two works of a batch may begin within one step of theirs; then it is the one that fits
-            // better.
+            // Timers of two GPUs may show the same time, and two works of a batch may begin within
+            // one step of the timer. Then the better fit is the right one.
             let off = |stamped: &Stamped| {
                 let away = |at: i64, of: usize| at - at.clamp(stamped.times[of], stamped.until[of]);
                 [away(channel.begin, 0), channel.end.map_or(0, |at| away(at, 1))]

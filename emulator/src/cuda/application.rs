@@ -1,8 +1,8 @@
-//! The CUDA driver as a program calls it, through the emulated `libcuda.so.1`: memory, streams, events, graphs, and kernels of its
-//! own.
+//! The CUDA driver as a program calls it, through the emulated `libcuda.so.1`: memory, streams,
+//! events, graphs, and kernels of its own.
 //!
-//! A kernel of a program is one of those that are known here by name, which stand for what the program's code would do. What
-//! [`super::runtime`] says of its callers goes for these too.
+//! A program's kernel is one of the kernels known here by name, which stand in for the program's
+//! code. The same promises are asked of callers as in [`super::runtime`].
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -53,12 +53,12 @@ pub(super) extern "C" fn function(name: *const c_char) -> *const c_void {
     found.unwrap_or(std::ptr::null())
 }
 
-/// Lasts so many nanoseconds.
+/// Runs for a given number of nanoseconds.
 const SPIN: &str = "ncclscope_spin";
-/// Writes so many readings of the GPU's timer to an address.
+/// Writes a given number of readings of the GPU's timer to an address.
 const READINGS: &str = "ncclscope_globaltimer";
 
-/// What a program's kernel of this name does; `None` where it is none that is known.
+/// What a program's kernel of this name does; `None` for an unknown name.
 ///
 /// # Safety
 ///
@@ -79,7 +79,8 @@ pub(super) unsafe fn kernel(name: &str, arguments: *const *const u8) -> Option<B
             let work = move || {
                 for place in 0..count as usize {
                     let reading = machine().kernels.timer(device);
-                    // SAFETY: the kernel was launched with an address that it may write so many readings to.
+                    // SAFETY: the kernel was launched with an address that has room for this many
+                    // readings.
                     unsafe { (at as *mut u64).add(place).write_volatile(reading) };
                 }
             };
@@ -92,17 +93,17 @@ pub(super) unsafe fn kernel(name: &str, arguments: *const *const u8) -> Option<B
 unsafe extern "C" fn copy_to_host(to: Handle, from: *const c_void, bytes: usize) -> c_int {
     /// `cudaMemcpyDeviceToHost`.
     const TO_HOST: c_int = 2;
-    // SAFETY: the same promises.
+    // SAFETY: the caller makes the same promises.
     unsafe { runtime::memcpy(to, from, bytes, TO_HOST) }
 }
 
 unsafe extern "C" fn set_bytes(at: Handle, byte: u8, bytes: usize, stream: Handle) -> c_int {
-    // SAFETY: the same promises.
+    // SAFETY: the caller makes the same promises.
     unsafe { runtime::memset_async(at, byte.into(), bytes, stream) }
 }
 
 unsafe extern "C" fn module_load(out: *mut Handle, image: *const c_void) -> c_int {
-    // One module is as good as another: kernels are known by their names.
+    // The module does not matter: kernels are known by their names.
     // SAFETY: CUDA's caller promises a place for the result.
     call(c"cuModuleLoadData", |_| unsafe { put(out, image.cast_mut()) })
 }

@@ -1,7 +1,7 @@
-//! Captures: what streams are told while they capture becomes a graph.
+//! Captures: calls on capturing streams become a graph.
 //!
-//! A capture begins in one stream. Another joins by waiting for an event that was recorded in the capture. Each has a
-//! frontier, the nodes after which its next one comes.
+//! A capture begins in one stream. Another stream joins by waiting for an event that was recorded
+//! in the capture. Each stream has a frontier: the nodes that its next node depends on.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -18,7 +18,7 @@ const RELAXED: i32 = 2;
 
 /// One capture, from its beginning to its end.
 pub(super) struct Capture {
-    /// As `cudaStreamGetCaptureInfo` gives it; no other capture of the process has it.
+    /// As `cudaStreamGetCaptureInfo` returns it; unique in the process.
     pub(super) id: u64,
     pub(super) graph: Arc<Graph>,
     /// The number of the stream in which it began.
@@ -39,7 +39,7 @@ mod state {
 pub(super) struct Membership {
     pub(super) capture: Arc<Capture>,
     pub(super) frontier: Vec<Dependency>,
-    /// What the last question for the frontier was answered with; the answer is a pointer to it.
+    /// The last answer to a query for the frontier; the caller holds pointers into it.
     pub(super) answer: Answer,
 }
 
@@ -50,7 +50,8 @@ pub(super) struct Answer {
     pub(super) edges: Vec<[u8; 8]>,
 }
 
-/// A point of a capture, as an event holds it. It does not keep the capture alive: its graph may hold the event.
+/// A point of a capture, as an event holds it. It does not keep the capture alive, because the
+/// capture's graph may hold the event.
 #[derive(Clone)]
 pub(super) struct Captured {
     capture: Weak<Capture>,
@@ -62,13 +63,13 @@ impl Captured {
         Captured { capture: Arc::downgrade(capture), frontier }
     }
 
-    /// The capture, as long as it lasts.
+    /// The capture, while it lasts.
     fn active(&self) -> Option<Arc<Capture>> {
         self.capture.upgrade().filter(|capture| capture.status() == Status::Active)
     }
 }
 
-/// Whether a stream is capturing, as `cudaStreamCaptureStatus`.
+/// Whether a stream is capturing, as in `cudaStreamCaptureStatus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     None = 0,
@@ -77,7 +78,7 @@ pub(super) enum Status {
 }
 
 impl Capture {
-    /// Begins one in a stream.
+    /// Begins a capture in a stream.
     pub(super) fn begin(stream: &Arc<Stream>, mode: i32) -> Result<(), Error> {
         if stream.is_default() {
             return Err(Error::StreamCaptureUnsupported);
@@ -106,7 +107,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Ends the one that began in this stream.
+    /// Ends the capture that began in this stream.
     pub(super) fn end(stream: &Arc<Stream>) -> Result<Arc<Graph>, Error> {
         let mut membership = stream.membership();
         let Some(Membership { capture, frontier, .. }) = &*membership else { return Err(Error::IllegalState) };
@@ -118,7 +119,7 @@ impl Capture {
         }
         let (capture, frontier) = (capture.clone(), frontier.clone());
         *membership = None;
-        // The other members are asked below, and each has a lock like this one.
+        // The other members are checked below, and each has a lock like this one.
         drop(membership);
         let valid = capture.state.swap(state::ENDED, Ordering::AcqRel) == state::ACTIVE;
         let joined = capture.graph.with_all_before(&frontier);
@@ -128,8 +129,8 @@ impl Capture {
             let Some(other) = membership.as_ref().filter(|other| Arc::ptr_eq(&other.capture, &capture)) else {
                 continue;
             };
-            // Nodes that were added by hand count as joined: NCCL ends its own streams with a record of an event that
-            // nothing in the graph waits for.
+            // Nodes that were added by hand count as joined: NCCL ends its own streams by
+            // recording an event that nothing in the graph waits for.
             let left =
                 |dependency: &Dependency| !joined[dependency.node as usize] && capture.graph.captured(dependency.node);
             unjoined |= other.frontier.iter().any(left);
@@ -142,7 +143,8 @@ impl Capture {
         Err(if valid { Error::StreamCaptureUnjoined } else { Error::StreamCaptureInvalidated })
     }
 
-    /// Something was done that a capture cannot hold; what follows in it is refused.
+    /// Marks the capture invalid after something that a capture cannot hold; further calls in it
+    /// are refused.
     fn invalidate(&self) {
         let _ = self.state.compare_exchange(state::ACTIVE, state::INVALID, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -166,14 +168,15 @@ impl Stream {
         membership
     }
 
-    /// Whether it is capturing, and what `look` makes of that.
+    /// Whether the stream is capturing, and what `look` returns for that.
     pub(super) fn capture_info<R>(&self, look: impl FnOnce(Option<&mut Membership>) -> R) -> (Status, R) {
         let mut membership = self.membership();
         let status = membership.as_ref().map_or(Status::None, |member| member.capture.status());
         (status, look(membership.as_mut()))
     }
 
-    /// Fails when the stream is capturing, and makes the capture invalid: for what a capture cannot hold.
+    /// Fails when the stream is capturing, and makes the capture invalid: for calls that a capture
+    /// cannot hold.
     pub(super) fn not_capturing(&self) -> Result<(), Error> {
         match &*self.membership() {
             None => Ok(()),
@@ -184,7 +187,7 @@ impl Stream {
         }
     }
 
-    /// Makes a node of an action if the stream is capturing; gives the action back if it is not.
+    /// Turns an action into a node if the stream is capturing; returns the action if it is not.
     pub(super) fn capture_action(&self, action: Action) -> Result<Result<Point, Action>, Error> {
         let mut membership = self.membership();
         let Some(member) = &mut *membership else { return Ok(Err(action)) };
@@ -212,14 +215,14 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Makes an event stand for the node's beginning.
+    /// Makes an event stand for the beginning of the node.
     pub(super) fn record_start(self, event: &Event) {
         let frontier = vec![Dependency { node: self.node, at_start: true }];
         event.record_captured(Captured::new(&self.capture, frontier));
     }
 }
 
-/// What a wait or a record that names `external` does in a capture: it becomes a node instead of an edge.
+/// The flag that makes a wait or a record in a capture a node instead of an edge.
 pub(super) const EXTERNAL: u32 = 1;
 
 /// Records an event in a stream, capturing or not.

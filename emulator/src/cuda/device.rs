@@ -12,7 +12,8 @@ use super::threads::lock;
 use super::{Config, Error, Machine, machine, observe};
 use ::observe::ResourceKind;
 
-/// Most devices of a machine: what the bus ids have room for, and what the emulated NVML numbers.
+/// The most devices of a machine. The bus ids have room for no more, and the emulated NVML numbers
+/// no more.
 pub(super) const MAX_DEVICES: u32 = 16;
 
 /// The PCI bus of the first device; the others follow. The emulated NVML says the same.
@@ -24,7 +25,7 @@ pub(super) const NAME: &std::ffi::CStr = c"Emulated GPU";
 /// Memory that each device claims to have.
 pub(super) const MEMORY_BYTES: usize = 80 << 30;
 
-/// The id of a context's first created stream, as CUPTI shows it on hardware.
+/// The id of the first stream created in a context, as CUPTI reports it on hardware.
 const FIRST_STREAM_ID: u32 = 13;
 
 thread_local! {
@@ -38,13 +39,13 @@ pub(super) struct Device {
     default_stream: OnceLock<Arc<Stream>>,
     /// The streams that may still have work, destroyed ones included.
     streams: Mutex<Vec<Weak<Stream>>>,
-    /// The devices whose memory it was allowed to reach.
+    /// The devices whose memory it may access.
     peers: Mutex<HashSet<u32>>,
 }
 
 /// A device's primary context.
 pub(super) struct Context {
-    /// From 1; 0 before the context is made.
+    /// From 1; 0 before the context exists.
     id: AtomicU32,
     making: Mutex<()>,
     next_stream: AtomicU32,
@@ -65,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Its context, made now if nothing has needed it before.
+    /// Its context, created now if nothing has needed it before.
     pub(super) fn context(&self) -> &Context {
         if self.context.id() == 0 {
             let making = lock(&self.context.making);
@@ -82,13 +83,14 @@ impl Device {
         &self.context
     }
 
-    /// Its context, if there is one yet.
+    /// Its context, if it exists yet.
     pub(super) fn existing_context(&self) -> Option<&Context> {
         (self.context.id() != 0).then_some(&self.context)
     }
 
-    /// The default stream. It orders its own work only: other streams neither wait for it nor it for them, because
-    /// everything here uses streams that in CUDA do not either (`cudaStreamNonBlocking`).
+    /// The default stream. It orders its own work only and does not synchronise with other
+    /// streams, because everything here uses streams that do not in CUDA either
+    /// (`cudaStreamNonBlocking`).
     pub(super) fn default_stream(&self) -> &Arc<Stream> {
         self.default_stream.get_or_init(|| {
             let stream = Arc::new(Stream::new(self.ordinal, ::observe::DEFAULT_STREAM_ID, true));
@@ -106,12 +108,12 @@ impl Device {
         stream
     }
 
-    /// The streams that may have work.
+    /// The streams that may still have work.
     pub(super) fn streams(&self) -> Vec<Arc<Stream>> {
         lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Waits until all its streams have done what was queued so far.
+    /// Waits until all its streams have done what is queued so far.
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         let streams = self.streams();
         for stream in &streams {
@@ -121,7 +123,7 @@ impl Device {
         Ok(())
     }
 
-    /// Lets it reach another device's memory.
+    /// Allows access to another device's memory.
     pub(super) fn enable_peer(&self, peer: u32) -> Result<(), Error> {
         if !can_access(self.ordinal, peer)? {
             return Err(Error::PeerAccessUnsupported);
@@ -129,7 +131,7 @@ impl Device {
         if lock(&self.peers).insert(peer) { Ok(()) } else { Err(Error::PeerAccessAlreadyEnabled) }
     }
 
-    /// Takes that back.
+    /// Takes that permission back.
     pub(super) fn disable_peer(&self, peer: u32) -> Result<(), Error> {
         if lock(&self.peers).remove(&peer) { Ok(()) } else { Err(Error::PeerAccessNotEnabled) }
     }
@@ -144,7 +146,7 @@ impl Device {
         FIRST_BUS + self.ordinal
     }
 
-    /// Sixteen bytes that no other device of the machine has.
+    /// Sixteen bytes that are unique on the machine.
     pub(super) fn uuid(&self) -> [u8; 16] {
         identity(self.ordinal).1
     }
@@ -203,14 +205,15 @@ pub(super) fn by_bus_id(text: &str) -> Result<&'static Device, Error> {
     get(ordinal as i32).map_err(|_| Error::InvalidValue)
 }
 
-/// Whether one device may reach another's memory.
+/// Whether one device may access another's memory.
 pub(super) fn can_access(device: u32, peer: u32) -> Result<bool, Error> {
     get(device as i32)?;
     get(peer as i32)?;
     Ok(device != peer && machine().config.peer_access)
 }
 
-/// The stream of a handle. 0, 1 and 2 are the current device's default stream: there is no other one for each thread.
+/// The stream of a handle. 0, 1 and 2 all mean the current device's default stream: there are no
+/// per-thread default streams.
 pub(super) fn stream(stream: *mut c_void) -> Result<Arc<Stream>, Error> {
     if stream as usize <= 2 {
         current().context();
@@ -224,8 +227,8 @@ pub(super) fn stream_handle(stream: &Arc<Stream>) -> *mut c_void {
     if stream.is_default() { std::ptr::null_mut() } else { handle(stream) }
 }
 
-/// An attribute by its number, which the runtime and the driver API share. What is not listed, the device does not
-/// have.
+/// An attribute by its number, which is the same in the runtime and the driver API. The device
+/// lacks whatever is not listed.
 pub(super) fn attribute(machine: &Machine, number: i32, device: &Device) -> i32 {
     let Config { compute_capability, virtual_memory, .. } = machine.config;
     match number {
@@ -246,14 +249,16 @@ pub(super) fn attribute(machine: &Machine, number: i32, device: &Device) -> i32 
         37 => 5120,
         16 => 108,
         39 => 2048,
-        // Host memory can be mapped, kernels can overlap each other and copies, addresses are unified.
+        // Host memory can be mapped, kernels can overlap each other and copies, addresses are
+        // unified.
         19 | 31 | 41 => 1,
         40 => 3,
         33 => device.bus() as i32,
         38 => 40 << 20,
         75 => (compute_capability / 10) as i32,
         76 => (compute_capability % 10) as i32,
-        // Stream priorities, pageable memory is not reached, cooperative launch, memory operations of streams.
+        // Stream priorities and memory operations of streams; cooperative launch; no access to
+        // pageable memory.
         78 | 95 => 1,
         122 | 123 => 1,
         // cuMem*, with file descriptors as the handles to share; memory pools.

@@ -1,6 +1,7 @@
-//! The CUDA driver as libnccl calls it: functions that it asks the runtime for by name.
+//! The CUDA driver as libnccl calls it: functions that it looks up by name through the runtime.
 //!
-//! What [`super::runtime`] says of its callers goes for these too. Their errors have the same numbers.
+//! The same promises are asked of callers as in [`super::runtime`]. Error numbers are the same
+//! too.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use super::{Arguments, Error, machine};
 
 type Handle = *mut c_void;
 
-/// The function of a name. What is not here, libnccl takes for missing in an old driver.
+/// The function of a name. If it is not here, libnccl takes the driver for an old one that lacks
+/// it.
 pub(super) fn function(name: &str) -> Option<*const c_void> {
     macro_rules! functions {
         ($($name:literal: $function:expr,)*) => {
@@ -124,7 +126,7 @@ unsafe extern "C" fn context_get_device(out: *mut c_int) -> c_int {
 }
 
 unsafe extern "C" fn context_create(_out: *mut Handle, _flags: u32, _device: c_int) -> c_int {
-    // libnccl does so on request only (NCCL_CREATE_THREAD_CONTEXT), and works without.
+    // libnccl does this on request only (NCCL_CREATE_THREAD_CONTEXT), and works without.
     call(c"cuCtxCreate", |_| Err(Error::NotSupported))
 }
 
@@ -151,7 +153,7 @@ unsafe extern "C" fn get_error_name(number: c_int, out: *mut *const c_char) -> c
 pub(super) struct LaunchAttribute {
     id: u32,
     padding: u32,
-    /// Of the attribute that matters here: the event.
+    /// For the one attribute that matters here: the event.
     value: [Handle; 8],
 }
 
@@ -216,7 +218,7 @@ pub(super) fn launch_event(attributes: &[LaunchAttribute]) -> Result<Option<Arc<
 ///
 /// # Safety
 ///
-/// It does describe one.
+/// `extra` does describe one.
 pub(super) unsafe fn read_extra(extra: *const *const c_void) -> Result<Arguments, Error> {
     /// `CU_LAUNCH_PARAM_END`, `_BUFFER_POINTER`, `_BUFFER_SIZE`.
     const END: usize = 0;
@@ -278,7 +280,7 @@ unsafe extern "C" fn launch_kernel_ex(
         let config = unsafe { config.as_ref() }.ok_or(Error::InvalidValue)?;
         let attributes = match config.attributes {
             none if none.is_null() => &[],
-            // SAFETY: CUDA's caller promises so many attributes.
+            // SAFETY: CUDA's caller promises this many attributes.
             some => unsafe { std::slice::from_raw_parts(some, config.attribute_count as usize) },
         };
         let event = launch_event(attributes)?;
@@ -392,7 +394,7 @@ unsafe extern "C" fn memory_get_allocation_granularity(
     _properties: *const Properties,
     _option: c_int,
 ) -> c_int {
-    // libnccl asks for it also when it does not use such memory.
+    // libnccl asks for it even when it does not use such memory.
     // SAFETY: CUDA's caller promises a place for the result.
     call(c"cuMemGetAllocationGranularity", |_| unsafe { put(out, GRANULARITY) })
 }
@@ -464,7 +466,8 @@ unsafe extern "C" fn memory_export(out: *mut c_void, handle: u64, kind: u32, _fl
 
 unsafe extern "C" fn memory_import(out: *mut u64, descriptor: *mut c_void, kind: u32) -> c_int {
     call(c"cuMemImportFromShareableHandle", |_| {
-        // SAFETY: the descriptor is passed as a pointer, and CUDA's caller promises that it is open.
+        // SAFETY: the descriptor is passed as a pointer, and CUDA's caller promises that it is
+        // open.
         let handle = unsafe { machine().virtual_memory.import(descriptor as usize as c_int, kind)? };
         // SAFETY: CUDA's caller promises a place for the result.
         unsafe { put(out, handle) }
@@ -491,7 +494,7 @@ unsafe extern "C" fn stream_batch_memory_operation(
         if operations.is_null() {
             return Err(Error::InvalidValue);
         }
-        // SAFETY: CUDA's caller promises so many operations.
+        // SAFETY: CUDA's caller promises this many operations.
         let operations = unsafe { std::slice::from_raw_parts(operations, count as usize) };
         submit_operations(stream, operations.to_vec(), origin)
     })

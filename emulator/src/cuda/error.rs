@@ -1,4 +1,4 @@
-//! What goes wrong, as CUDA numbers it. The runtime and the driver API share the numbers used here.
+//! Errors, as CUDA numbers them. The runtime and the driver API share the numbers used here.
 
 use std::fmt;
 
@@ -10,17 +10,18 @@ macro_rules! errors {
         pub enum Error { $($(#[$doc])* $name = $number,)* }
 
         impl Error {
-            /// The error of a number; `None` for 0 and for numbers that the emulator never returns.
+            /// The error with a number; `None` for 0 and for numbers that the emulator never
+            /// returns.
             pub fn from_number(number: i32) -> Option<Error> {
                 match number { $($number => Some(Error::$name),)* _ => None }
             }
 
-            /// Its name in CUDA's headers, ended by a zero.
+            /// Its name in CUDA's headers, as a C string.
             pub fn c_name(self) -> &'static std::ffi::CStr {
                 match self { $(Error::$name => $c_name,)* }
             }
 
-            /// What it means, ended by a zero.
+            /// What it means, as a C string.
             pub fn c_text(self) -> &'static std::ffi::CStr {
                 match self { $(Error::$name => $text,)* }
             }
@@ -44,7 +45,7 @@ errors! {
     /// The peer cannot be reached.
     PeerAccessUnsupported = 217, c"cudaErrorPeerAccessUnsupported",
         c"peer access is not supported between these two devices";
-    /// A handle that is none, or no longer.
+    /// A handle that is not valid, or not any more.
     InvalidResourceHandle = 400, c"cudaErrorInvalidResourceHandle", c"invalid resource handle";
     /// An object is not in the state that the call needs.
     IllegalState = 401, c"cudaErrorIllegalState", c"the operation cannot be performed in the present state";
@@ -64,7 +65,7 @@ errors! {
         c"pointer does not correspond to a registered memory region";
     /// The emulator, or the GPU it emulates, does not do that.
     NotSupported = 801, c"cudaErrorNotSupported", c"operation not supported by the emulated GPU";
-    /// Not while the stream is capturing.
+    /// Not allowed while the stream is capturing.
     StreamCaptureUnsupported = 900, c"cudaErrorStreamCaptureUnsupported",
         c"operation not permitted when stream is capturing";
     /// An earlier error has made the capture invalid.
@@ -76,7 +77,7 @@ errors! {
     /// The capture did not begin in this stream.
     StreamCaptureUnmatched = 903, c"cudaErrorStreamCaptureUnmatched",
         c"capture was not ended in the same stream as it began";
-    /// A stream that was drawn into the capture has work that the first stream does not wait for.
+    /// A stream that joined the capture has work that the first stream does not wait for.
     StreamCaptureUnjoined = 904, c"cudaErrorStreamCaptureUnjoined", c"capturing stream has unjoined work";
     /// A captured operation would depend on one outside of the capture.
     StreamCaptureIsolation = 905, c"cudaErrorStreamCaptureIsolation",
@@ -84,13 +85,13 @@ errors! {
     /// The legacy default stream cannot be captured.
     StreamCaptureImplicit = 906, c"cudaErrorStreamCaptureImplicit",
         c"operation would make the legacy stream depend on a capturing blocking stream";
-    /// The event was recorded in a capture, so it cannot be asked or waited for outside of it.
+    /// The event was recorded in a capture, so it cannot be queried or waited for outside of it.
     CapturedEvent = 907, c"cudaErrorCapturedEvent",
         c"operation not permitted on an event last recorded in a capturing stream";
     /// The capture must be ended by the thread that began it.
     StreamCaptureWrongThread = 908, c"cudaErrorStreamCaptureWrongThread",
         c"attempt to terminate a thread-local capture sequence from another thread";
-    /// The answer would leave out what the edges of the graph say.
+    /// The answer would leave out data on the graph's edges.
     LossyQuery = 911, c"cudaErrorLossyQuery", c"query would drop edge annotations of the captured graph";
     /// Something else.
     Unknown = 999, c"cudaErrorUnknown", c"unknown error";
@@ -112,7 +113,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a function of the C interface has answered.
+/// The result of a call of the C interface.
 pub(super) fn check(number: i32) -> Result<(), Error> {
     match number {
         0 => Ok(()),

@@ -9,7 +9,8 @@ use super::{Error, time};
 /// `cudaEventDisableTiming`.
 pub(super) const DISABLE_TIMING: u32 = 2;
 
-/// An event. Each time it is recorded it stands for another [`Record`]; a wait is for the one of its own time.
+/// An event. Each recording makes it stand for a new [`Record`]; a wait refers to the one at the
+/// time of the call.
 pub(super) struct Event {
     state: Mutex<State>,
     timing: bool,
@@ -17,13 +18,13 @@ pub(super) struct Event {
 
 #[derive(Default)]
 struct State {
-    /// The latest one outside of a capture, graphs that were launched included.
+    /// The latest record outside of a capture, including those by launched graphs.
     latest: Option<Arc<Record>>,
     /// Set when the event was last recorded in a capture.
     captured: Option<Captured>,
 }
 
-/// What an event says when it is asked or waited for.
+/// What an event stands for when it is queried or waited for.
 pub(super) enum Meaning {
     /// It was never recorded: nothing to wait for.
     Nothing,
@@ -38,21 +39,21 @@ impl Event {
         Event { state: Mutex::default(), timing: flags & DISABLE_TIMING == 0 }
     }
 
-    /// Begins a record, which whoever executes it completes.
+    /// Begins a record, which the code that executes it completes.
     pub(super) fn record(&self) -> Arc<Record> {
         let record = Arc::new(Record::default());
         *lock(&self.state) = State { latest: Some(record.clone()), captured: None };
         record
     }
 
-    /// Begins a record that a node of a graph completes: it leaves alone what a capture says.
+    /// Begins a record that a node of a graph completes; leaves the captured point alone.
     pub(super) fn record_by_node(&self) -> Arc<Record> {
         let record = Arc::new(Record::default());
         lock(&self.state).latest = Some(record.clone());
         record
     }
 
-    /// Records a point of a capture.
+    /// Records a point in a capture.
     pub(super) fn record_captured(&self, captured: Captured) {
         lock(&self.state).captured = Some(captured);
     }

@@ -1,8 +1,8 @@
 //! Graphs: nodes and what they wait for, and the executable graphs made of them.
 //!
-//! A launch of an executable graph is one entry in a stream's queue. Its nodes run as soon as what they wait for is
-//! done: the stream's thread takes one branch, further ones run aside, so that kernels which wait for each other never
-//! wait for a thread.
+//! A launch of an executable graph is one entry in a stream's queue. A node runs as soon as its
+//! dependencies are done. The stream's thread takes one branch, and other threads run the others,
+//! so that kernels which wait for each other never wait for a thread.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,20 +20,20 @@ use crate::truth::GraphPlace;
 
 /// A graph.
 pub(super) struct Graph {
-    /// From 1; executable graphs are counted with them.
+    /// From 1, in one sequence with executable graphs.
     pub(super) id: u32,
     pub(super) device: u32,
     state: Mutex<State>,
-    /// The graph of its only node, a child graph. It has no others then.
+    /// A child graph, if this graph consists of one child graph node.
     child: Option<Arc<Graph>>,
-    /// Kept alive by the graph and by what is made of it.
+    /// Objects kept alive by the graph and by what is made of it.
     objects: Mutex<Vec<Arc<UserObject>>>,
 }
 
 #[derive(Default)]
 struct State {
     nodes: Vec<Entry>,
-    /// By handle.
+    /// Indices by handle.
     indices: HashMap<usize, u32>,
 }
 
@@ -44,9 +44,10 @@ struct Entry {
 
 /// A node.
 pub(super) struct Node {
-    /// As `cuptiGetGraphNodeId` gives it: the graph's id in the upper half, the node's number, from 1, in the lower.
+    /// As `cuptiGetGraphNodeId` returns it: the graph's id in the upper half, the node's number,
+    /// from 1, in the lower.
     pub(super) id: u64,
-    /// That of the node which was captured or added by hand: its own, unless it was cloned.
+    /// The id of the node that was captured or added by hand: its own, unless it was cloned.
     pub(super) root: u64,
     pub(super) action: Arc<Action>,
     pub(super) origin: NodeOrigin,
@@ -57,7 +58,8 @@ pub(super) struct Node {
 pub(super) struct NodeOrigin {
     /// The device it runs on.
     pub(super) device: u32,
-    /// The number of the stream that it was captured in, if that is not the one in which the capture began.
+    /// The number of the stream that it was captured in, if that is not the capture's first
+    /// stream.
     pub(super) branch: Option<u64>,
     /// Whether it was captured, not added by hand.
     pub(super) captured: bool,
@@ -67,11 +69,11 @@ pub(super) struct NodeOrigin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dependency {
     pub(super) node: u32,
-    /// Whether its beginning is enough (a programmatic dependency on a launch completion event).
+    /// Whether its beginning suffices (a programmatic dependency on a launch completion event).
     pub(super) at_start: bool,
 }
 
-/// Something of the user's that a graph keeps alive.
+/// An object of the user that a graph keeps alive.
 pub(super) struct UserObject {
     destroy: unsafe extern "C" fn(*mut c_void),
     object: usize,
@@ -124,7 +126,7 @@ impl Graph {
         clone
     }
 
-    /// A graph with a clone of this one as the graph of its only node.
+    /// A graph whose only node is a child graph, cloned from this one.
     pub(super) fn nest(self: &Arc<Graph>) -> Arc<Graph> {
         let (id, child) = (next_id(), Some(self.duplicate()));
         let objects = Mutex::new(lock(&self.objects).clone());
@@ -133,7 +135,7 @@ impl Graph {
         outer
     }
 
-    /// Adds a node; the answer is its index.
+    /// Adds a node; returns its index.
     pub(super) fn add(&self, action: Action, dependencies: &[Dependency], origin: NodeOrigin) -> Result<u32, Error> {
         let mut state = lock(&self.state);
         let index = state.nodes.len() as u32;
@@ -180,7 +182,7 @@ impl Graph {
         lock(&self.state).nodes[index as usize].node.origin.captured
     }
 
-    /// For each node, whether it is one of `last` or comes before one of them.
+    /// For each node, whether it is one of `last` or precedes one of them.
     pub(super) fn with_all_before(&self, last: &[Dependency]) -> Vec<bool> {
         let state = lock(&self.state);
         let mut reached = vec![false; state.nodes.len()];
@@ -193,7 +195,7 @@ impl Graph {
         reached
     }
 
-    /// Keeps something alive.
+    /// Keeps an object alive.
     pub(super) fn retain(&self, object: &Arc<UserObject>, times: usize) {
         lock(&self.objects).extend(std::iter::repeat_n(object.clone(), times));
     }
@@ -202,7 +204,8 @@ impl Graph {
     pub(super) fn destroy(graph: *mut c_void) -> Result<(), Error> {
         let graph = machine().graphs.remove(graph)?;
         observe::graph_destroyed(&graph);
-        // An event that was recorded in the capture may keep the graph a while longer, but not what the user lent it.
+        // An event that was recorded in the capture may keep the graph for longer, but not the
+        // user's objects.
         let objects = std::mem::take(&mut *lock(&graph.objects));
         drop(objects);
         Ok(())
@@ -211,7 +214,8 @@ impl Graph {
     /// Makes an executable graph.
     pub(super) fn instantiate(self: &Arc<Graph>) -> Result<Arc<Exec>, Error> {
         let id = next_id();
-        // The clone that it executes has a clone of the child graph, whose nodes have ids of that.
+        // The clone that it executes contains a clone of the child graph, and the nodes' ids come
+        // from that.
         let (of, nodes_of) = match &self.child {
             Some(child) => (child, next_id()),
             None => (self, id),
@@ -222,7 +226,8 @@ impl Graph {
         for (index, entry) in state.nodes.iter().enumerate() {
             let node = &entry.node;
             let context = device::get(node.origin.device as i32)?.context();
-            // A branch was captured in a stream of its own, so what it runs is in an order of its own.
+            // A branch was captured in its own stream, so its activities run in an order of their
+            // own.
             let stream = node.origin.branch.filter(|_| node.action.is_activity()).map(|number| {
                 let next = || context.next_stream_id();
                 *streams.entry(number).or_insert_with(next)
@@ -267,7 +272,8 @@ impl Graph {
     }
 }
 
-/// The nodes in an order in which each comes after those it waits for, otherwise in the order of their capture.
+/// The nodes in an order in which each follows its dependencies, otherwise in the order of their
+/// capture.
 fn in_order(nodes: &[ExecNode]) -> Result<Vec<u32>, Error> {
     let mut waits_for: Vec<u32> = nodes.iter().map(|node| node.waits_for).collect();
     let ready = (0..nodes.len() as u32).filter(|&index| waits_for[index as usize] == 0);
@@ -283,7 +289,7 @@ fn in_order(nodes: &[ExecNode]) -> Result<Vec<u32>, Error> {
             }
         }
     }
-    // What is left waits for itself.
+    // The remaining nodes form a cycle.
     if order.len() == nodes.len() { Ok(order) } else { Err(Error::InvalidValue) }
 }
 
@@ -291,16 +297,17 @@ fn in_order(nodes: &[ExecNode]) -> Result<Vec<u32>, Error> {
 pub(super) struct Exec {
     /// The id of the clone that it executes.
     pub(super) id: u32,
-    /// The id of the graph that its nodes are in: that clone's, or that of a clone of its child graph.
+    /// The id of the graph that its nodes are in: that clone's, or that of a clone of its child
+    /// graph.
     pub(super) nodes_of: u32,
     pub(super) device: u32,
     pub(super) original_handle: usize,
     nodes: Mutex<Arc<Vec<ExecNode>>>,
     order: Vec<u32>,
     launches: AtomicU64,
-    /// The end of its latest launch: it never runs beside itself.
+    /// The end of its latest launch: two launches never overlap.
     last: Mutex<Option<Arc<Record>>>,
-    /// Those of what it was made of, and of what it was updated by.
+    /// The objects of the graph it was made of, and of those it was updated by.
     objects: Mutex<Vec<Arc<UserObject>>>,
 }
 
@@ -318,7 +325,8 @@ pub(super) struct ExecNode {
 }
 
 impl Exec {
-    /// The handle of the clone that it executes, for observers: an address within, so that nothing else has it.
+    /// The handle of the clone that it executes, for observers: an inner address, so that no other
+    /// object has it.
     pub(super) fn clone_handle(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_byte_add(8)
     }
@@ -328,7 +336,7 @@ impl Exec {
         Arc::clone(&lock(&self.nodes))
     }
 
-    /// Makes it do from now on what a graph of the same shape does. Its nodes keep their ids.
+    /// Makes it do what another graph of the same shape does. Its nodes keep their ids.
     pub(super) fn update(&self, graph: &Graph) -> Result<(), Error> {
         let state = lock(&graph.child.as_deref().unwrap_or(graph).state);
         let mut nodes = lock(&self.nodes);
@@ -353,7 +361,7 @@ impl Exec {
 
     /// Launches it in a stream.
     pub(super) fn launch(self: &Arc<Exec>, stream: &Arc<Stream>, origin: &Origin) -> Result<(), Error> {
-        // A graph in a graph is not emulated.
+        // Launching a graph inside a capture is not emulated.
         stream.not_capturing()?;
         let nodes = self.nodes();
         let mut records: Vec<Option<Arc<Record>>> = vec![None; nodes.len()];
@@ -370,7 +378,8 @@ impl Exec {
             observe::queued(|| node.node.action.describe(&self.place_of(node, &place, 0)));
         }
         let done = Arc::new(Record::default());
-        // The lock is held until the launch is queued, so that launches come in the order of their numbers.
+        // The lock is held until the launch is queued, so that launches come in the order of their
+        // numbers.
         let mut last = lock(&self.last);
         let replay = Replay {
             exec: self.clone(),
@@ -383,7 +392,7 @@ impl Exec {
         stream.queue_replay(replay, place)
     }
 
-    /// Where a node runs in a launch, which is the `replay`-th.
+    /// Where a node runs in the `replay`-th launch.
     fn place_of(&self, node: &ExecNode, launch: &Place, replay: u64) -> Place {
         let mut place = launch.clone();
         if node.node.origin.device != place.device {
@@ -398,7 +407,7 @@ impl Exec {
         place
     }
 
-    /// Destroys the executable graph of a handle; launches of it are carried out.
+    /// Destroys the executable graph of a handle; queued launches of it still run.
     pub(super) fn destroy(exec: *mut c_void) -> Result<(), Error> {
         let exec = machine().execs.remove(exec)?;
         observe::exec_destroyed(&exec);
@@ -409,12 +418,12 @@ impl Exec {
 /// One launch of an executable graph.
 pub(super) struct Replay {
     exec: Arc<Exec>,
-    /// As they were when it was launched.
+    /// The nodes as they were at the launch.
     nodes: Arc<Vec<ExecNode>>,
     number: u64,
-    /// What the nodes that record an event complete, and those that wait for one wait for.
+    /// The records that nodes complete or wait for.
     records: Vec<Option<Arc<Record>>>,
-    /// The end of the launch before.
+    /// The end of the previous launch.
     after: Option<Arc<Record>>,
     done: Arc<Record>,
 }
@@ -433,7 +442,7 @@ struct Progress {
 }
 
 impl Replay {
-    /// Runs all nodes, on the stream's thread and beside it.
+    /// Runs all nodes, on the stream's thread and on others.
     pub(super) fn run(self, place: Place) {
         if let Some(after) = &self.after {
             after.wait();
@@ -476,7 +485,7 @@ impl Running {
         threads::run_aside(job).expect("the system has a thread for each branch of a graph");
     }
 
-    /// Runs a node and, one after the other, nodes that become ready by it.
+    /// Runs a node and then, one by one, nodes that become ready.
     fn run_branch(self: &Arc<Running>, first: u32) {
         let mut next = Some(first);
         while let Some(index) = next {
@@ -505,8 +514,8 @@ impl Running {
         });
     }
 
-    /// Tells nodes that something they wait for has happened. The answer is which of them are ready, and whether the
-    /// node that `ends` was the last one.
+    /// Tells nodes that one of their dependencies is met. Returns which of them are ready, and
+    /// whether the node that `ends` was the last one.
     fn advance(&self, nodes: &[u32], ends: bool) -> (Vec<u32>, bool) {
         if nodes.is_empty() && !ends {
             return (Vec::new(), false);

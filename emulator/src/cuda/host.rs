@@ -1,6 +1,7 @@
-//! What the job calls: the same machine as libnccl's, behind a safe interface.
+//! The functions that the job calls: the same machine that libnccl uses, behind a safe interface.
 //!
-//! The functions mean what CUDA's of the same name mean. The current device belongs to the thread, as there.
+//! Each function means what CUDA's function of the same name means. As in CUDA, each thread has
+//! its own current device.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -26,25 +27,26 @@ pub fn device() -> u32 {
     device::current().ordinal
 }
 
-/// Waits until the current device has done all that was given to it.
+/// Waits until the current device has done all its work.
 ///
 /// # Errors
 ///
-/// When a stream of it is capturing.
+/// When one of its streams is capturing.
 pub fn synchronize_device() -> Result<(), Error> {
     // SAFETY: it takes nothing.
     check(unsafe { runtime::device_synchronize() })
 }
 
-/// Memory of a device, freed on drop. Work already queued may go on using it; the memory goes when that work is done.
+/// Memory of a device, freed on drop. Work already queued may go on using it; the memory is
+/// released when that work is done.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     address: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: an address of memory of the process, which any thread may pass on; reading and writing it is up to whoever
-// orders the work.
+// SAFETY: an address of the process's memory, which any thread may pass on. Reads and writes are
+// up to whoever orders the work.
 unsafe impl Send for DeviceBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceBuffer {}
@@ -96,13 +98,14 @@ pub struct Stream {
     handle: *mut c_void,
 }
 
-// SAFETY: the handle is a name under which the machine finds the stream; all it does there is synchronised.
+// SAFETY: the machine looks the stream up by its handle, and synchronises every access.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Creates one on the current device. Like NCCL's own streams it does not synchronise with the default stream.
+    /// Creates a stream on the current device. Like NCCL's own streams it does not synchronise
+    /// with the default stream.
     ///
     /// # Errors
     ///
@@ -142,7 +145,7 @@ impl Stream {
         check(unsafe { runtime::stream_synchronize(self.handle) })
     }
 
-    /// Whether everything queued is done.
+    /// Whether all queued work is done.
     ///
     /// # Errors
     ///
@@ -152,7 +155,7 @@ impl Stream {
         done(unsafe { runtime::stream_query(self.handle) })
     }
 
-    /// Records an event: it happens when what is queued before it is done.
+    /// Records an event, which happens when the work queued before it is done.
     ///
     /// # Errors
     ///
@@ -162,18 +165,20 @@ impl Stream {
         check(unsafe { runtime::event_record(event.handle, self.handle) })
     }
 
-    /// What is queued from now on waits for the event. If the event was recorded in a capture, the stream joins that
-    /// capture.
+    /// Makes later work in the stream wait for the event. If the event was recorded in a capture,
+    /// the stream joins that capture.
     ///
     /// # Errors
     ///
-    /// When exactly one of stream and event belongs to a capture and it is the stream, or each to another one.
+    /// When the stream is capturing and the event is not in a capture, or when both are in
+    /// different captures.
     pub fn wait_event(&self, event: &Event) -> Result<(), Error> {
         // SAFETY: it takes handles.
         check(unsafe { runtime::stream_wait_event(self.handle, event.handle, 0) })
     }
 
-    /// From now on calls are captured in a graph instead of executed (`cudaStreamCaptureModeThreadLocal`).
+    /// From now on calls are captured in a graph and not executed
+    /// (`cudaStreamCaptureModeThreadLocal`).
     ///
     /// # Errors
     ///
@@ -189,7 +194,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// When it began none, when the capture has become invalid, or when a stream that joined was not joined back.
+    /// When it began none, when the capture has become invalid, or when a stream that joined is
+    /// not joined back.
     pub fn end_capture(&self) -> Result<Graph, Error> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the place for the result is writable.
@@ -213,9 +219,10 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// Both ranges must exist until the copy has been made; nobody else may write to either meanwhile.
+    /// Both ranges must exist until the copy has been made; nobody else may write to either
+    /// meanwhile.
     pub unsafe fn copy(&self, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<(), Error> {
-        /// `cudaMemcpyDefault`: the addresses say which way.
+        /// `cudaMemcpyDefault`: the addresses give the direction.
         const DEFAULT: c_int = 4;
         // SAFETY: the caller promises the ranges.
         check(unsafe { runtime::memcpy_async(to, from, bytes, DEFAULT, self.handle) })
@@ -229,15 +236,15 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The range must exist until that has been done; nobody else may use it meanwhile.
+    /// The range must exist until this is done; nobody else may use it meanwhile.
     pub unsafe fn set(&self, at: *mut c_void, byte: u8, bytes: usize) -> Result<(), Error> {
         // SAFETY: the caller promises the range.
         check(unsafe { runtime::memset_async(at, byte.into(), bytes, self.handle) })
     }
 
-    /// Runs a kernel of the application: observed, and in the truth, like any other kernel. It does `work` and lasts at
-    /// least `duration_ns`, which the caller has scaled by the pace of the GPU. In a captured graph it does `work` at
-    /// every replay.
+    /// Runs a kernel of the application. It is observed and in the truth, like any other kernel.
+    /// It does `work` and lasts at least `duration_ns`, which the caller has scaled by the pace of
+    /// the GPU. In a captured graph it does `work` at every replay.
     ///
     /// # Errors
     ///
@@ -256,8 +263,9 @@ impl Stream {
         }))
     }
 
-    /// Does something in the order of the stream that no observer sees and the truth does not mention: the job fills
-    /// and checks its buffers so. In a captured graph it happens at every replay.
+    /// Queues work in the stream that no observer sees and the truth does not mention. The job
+    /// fills and checks its buffers this way. In a captured graph the work happens at every
+    /// replay.
     ///
     /// # Errors
     ///
@@ -288,7 +296,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Creates one.
+    /// Creates an event.
     ///
     /// # Errors
     ///
@@ -345,7 +353,7 @@ impl Drop for Event {
     }
 }
 
-/// A graph; destroyed on drop.
+/// A graph, destroyed on drop.
 #[derive(Debug)]
 pub struct Graph {
     handle: *mut c_void,
@@ -369,7 +377,7 @@ impl Graph {
         Ok(Exec { handle })
     }
 
-    /// A graph with this one as a child graph, its only node.
+    /// A graph whose only node is this graph as a child graph.
     ///
     /// # Errors
     ///
@@ -385,7 +393,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// As [`Graph::nest`].
+    /// Like [`Graph::nest`].
     pub fn duplicate(&self) -> Result<Graph, Error> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the place for the result is writable.
@@ -427,19 +435,19 @@ impl Exec {
     ///
     /// # Errors
     ///
-    /// When the stream is capturing: a graph in a graph is not emulated.
+    /// When the stream is capturing: launching a graph inside a capture is not emulated.
     pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
         // SAFETY: it takes handles.
         check(unsafe { runtime::graph_launch(self.handle, stream.handle) })
     }
 
-    /// Makes it do from now on what a graph of the same shape does.
+    /// Makes it do what another graph of the same shape does.
     ///
     /// # Errors
     ///
     /// When the graph has another shape.
     pub fn update(&self, graph: &Graph) -> Result<(), Error> {
-        // SAFETY: it takes handles, and nobody asks for the details.
+        // SAFETY: it takes handles, and no details are asked for.
         check(unsafe { runtime::graph_exec_update(self.handle, graph.handle, std::ptr::null_mut()) })
     }
 

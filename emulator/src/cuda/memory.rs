@@ -1,7 +1,7 @@
-//! Memory: which addresses are whose.
+//! Memory: what each range of addresses is.
 //!
-//! Memory of a device is memory of the process, so a kernel reads and writes it directly, and so does whoever looks at
-//! it.
+//! Memory of a device is memory of the process, so kernels and everyone else read and write it
+//! directly.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -18,9 +18,9 @@ use super::{Error, machine};
 pub(super) enum Kind {
     /// Memory of a device.
     Device,
-    /// Memory of the host that CUDA allocated, so that devices reach it.
+    /// Memory of the host that CUDA allocated, so that devices can access it.
     Host,
-    /// Memory of the host that somebody registered.
+    /// Memory of the host that was registered.
     Registered,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Range {
     pub(super) bytes: usize,
     pub(super) device: u32,
     pub(super) kind: Kind,
-    /// Whether other processes can be given it by `cudaIpcGetMemHandle`.
+    /// Whether it can be shared with other processes by `cudaIpcGetMemHandle`.
     pub(super) sharable: bool,
 }
 
@@ -41,24 +41,24 @@ pub(super) struct Memory {
     ranges: RwLock<BTreeMap<usize, (Range, Backing)>>,
 }
 
-/// What keeps the pages of a range.
+/// What holds the pages of a range.
 pub(super) enum Backing {
-    /// Nothing of ours: registered memory.
+    /// Nothing here: registered memory.
     Others,
-    /// Pages of our own, with the file behind them where other processes can map it.
+    /// Pages of ours, with the file behind them where other processes can map it.
     Pages { pages: Arc<Pages>, file: Option<File> },
     /// Pages of a reservation, mapped to an allocation of `cuMemCreate`.
     Mapped(Arc<Physical>),
 }
 
-/// Pages mapped into the process, until the last one who needs them is gone.
+/// Pages mapped into the process until the last reference to them is dropped.
 #[derive(Debug)]
 pub(super) struct Pages {
     address: NonNull<c_void>,
     bytes: usize,
 }
 
-// SAFETY: an address and a size; what lies there belongs to whoever was given it.
+// SAFETY: an address and a size; the content belongs to whoever allocated it.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
@@ -71,7 +71,7 @@ impl Drop for Pages {
 }
 
 impl Pages {
-    /// Zeroed pages of the process alone.
+    /// Zeroed pages that only this process sees.
     pub(super) fn private(bytes: usize, protection: c_int) -> Result<Pages, Error> {
         Pages::map(bytes, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
@@ -83,7 +83,7 @@ impl Pages {
 
     fn map(bytes: usize, protection: c_int, flags: c_int, file: c_int) -> Result<Pages, Error> {
         let bytes = bytes.next_multiple_of(4096);
-        // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody has.
+        // SAFETY: without MAP_FIXED the kernel chooses addresses that are not in use.
         let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) };
         if address == libc::MAP_FAILED {
             return Err(Error::MemoryAllocation);
@@ -96,21 +96,21 @@ impl Pages {
     }
 }
 
-/// A file without a name, of zeros.
+/// A nameless file of zeros.
 pub(super) fn anonymous_file(bytes: usize) -> Result<File, Error> {
     // SAFETY: the name is a C string.
     let file = unsafe { libc::memfd_create(c"emulated gpu".as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
         return Err(Error::MemoryAllocation);
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let file = unsafe { File::from_raw_fd(file) };
     file.set_len(bytes as u64).map_err(|_| Error::MemoryAllocation)?;
     Ok(file)
 }
 
 impl Memory {
-    /// Allocates zeroed memory; no bytes are at no address.
+    /// Allocates zeroed memory; for 0 bytes the address is null.
     pub(super) fn allocate(&self, bytes: usize, device: u32, kind: Kind) -> Result<*mut c_void, Error> {
         if bytes == 0 {
             return Ok(std::ptr::null_mut());
@@ -118,7 +118,7 @@ impl Memory {
         if bytes > super::device::MEMORY_BYTES {
             return Err(Error::MemoryAllocation);
         }
-        // A peer process can map a file of ours, but not pages without one.
+        // A peer process can map our files, but not pages without a file.
         let sharable = kind == Kind::Device && machine().config.peer_access;
         let (pages, file) = if sharable {
             let file = anonymous_file(bytes)?;
@@ -132,8 +132,8 @@ impl Memory {
         Ok(start as *mut c_void)
     }
 
-    /// Frees what begins at `address`. Work that is queued already may still use it, also work of a peer, so the
-    /// pages go when all streams have come past this point.
+    /// Frees the memory that begins at `address`. Work that is already queued may still use it, on
+    /// peers too, so the pages are kept until all streams have finished that work.
     pub(super) fn free(&self, address: *mut c_void, allowed: impl Fn(Kind) -> bool) -> Result<(), Error> {
         if address.is_null() {
             return Ok(());
@@ -151,7 +151,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes memory of the host known.
+    /// Registers memory of the host.
     pub(super) fn register(&self, address: *mut c_void, bytes: usize, device: u32) -> Result<(), Error> {
         if address.is_null() || bytes == 0 {
             return Err(Error::InvalidValue);
@@ -180,7 +180,7 @@ impl Memory {
         self.ranges.write().unwrap_or_else(PoisonError::into_inner).insert(range.start, (range, backing));
     }
 
-    /// Takes out all ranges that lie in `bytes` from `start`.
+    /// Removes all ranges that lie in `bytes` from `start`.
     pub(super) fn take_within(&self, start: usize, bytes: usize) -> Vec<(Range, Backing)> {
         let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         let keys: Vec<usize> = ranges.range(start..start + bytes).map(|(key, _)| *key).collect();
@@ -243,7 +243,7 @@ impl Memory {
     }
 }
 
-/// `cudaIpcMemHandle_t`, whose 64 bytes are ours to fill.
+/// `cudaIpcMemHandle_t`, with 64 bytes of our own choice.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IpcHandle {

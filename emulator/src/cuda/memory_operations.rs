@@ -21,7 +21,7 @@ const _: () = assert!(size_of::<MemoryOperation>() == 48);
 impl MemoryOperation {
     pub(super) const WAIT_32: u32 = 1;
     pub(super) const WRITE_32: u32 = 2;
-    /// Nothing to do here: writes are seen at once.
+    /// Nothing to do here: writes are visible at once.
     const FLUSH_REMOTE_WRITES: u32 = 3;
     pub(super) const WAIT_64: u32 = 4;
     pub(super) const WRITE_64: u32 = 5;
@@ -31,7 +31,7 @@ impl MemoryOperation {
         MemoryOperation { operation, address, value, flags, rest: [0; 2] }
     }
 
-    /// Whether it is one that the emulator knows, at an address it can work on.
+    /// Whether the emulator knows this operation and can do it at this address.
     pub(super) fn check(&self) -> Result<(), Error> {
         let aligned = |to: usize| self.address != 0 && self.address.is_multiple_of(to);
         let right = match self.operation {
@@ -43,11 +43,11 @@ impl MemoryOperation {
         if right { Ok(()) } else { Err(Error::InvalidValue) }
     }
 
-    /// Whether the value in memory is the one to wait for.
+    /// Whether the value in memory meets the condition.
     fn met(&self, value: u64) -> bool {
         let wanted = self.value;
         let wide = self.operation == Self::WAIT_64;
-        // The lower bits say how to compare; a flush may be asked for in a higher one.
+        // The lower bits give the comparison; a higher one may ask for a flush.
         match (self.flags & 3, wide) {
             (0, true) => value.wrapping_sub(wanted) as i64 >= 0,
             (0, false) => (value as u32).wrapping_sub(wanted as u32) as i32 >= 0,
@@ -61,7 +61,7 @@ impl MemoryOperation {
     }
 }
 
-/// Does them one after the other.
+/// Runs them one after the other.
 pub(super) fn run(operations: &[MemoryOperation]) {
     for operation in operations {
         // SAFETY: whoever queued it promised the address, and it was checked to be aligned.

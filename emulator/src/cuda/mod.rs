@@ -1,22 +1,22 @@
 //! The CUDA that libnccl and the job run on: memory, streams, events, graphs, devices, launches.
 //!
-//! One process has one machine, made by [`install`]. libnccl reaches it through the functions of [`runtime_table`],
-//! which are written over its own; the job uses [`host`], which is the same behind a safe interface. Memory of a device
-//! is memory of the process, a stream is a thread with a queue, and a kernel of NCCL's is whatever [`Kernels`] makes of
-//! it.
+//! One process has one machine, made by [`install`]. libnccl reaches it through the functions of
+//! [`runtime_table`], which overwrite its own. The job uses [`host`], a safe interface to the same
+//! machine. Memory of a device is memory of the process, a stream is a thread with a queue, and
+//! [`Kernels`] decides what an NCCL kernel does.
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`host`] | what the job calls |
 //! | `runtime`, `driver` | what libnccl calls, as C functions |
-//! | `application` | what a program calls that brings its own CUDA: the driver, and kernels known by name |
-//! | `observe` | who is told of it: an emulated CUPTI |
+//! | `application` | the driver as other CUDA programs call it, and their kernels |
+//! | `observe` | the observer: an emulated CUPTI |
 //! | `device` | devices, contexts, which one is current |
 //! | `stream`, `event` | queues of work, and points in them |
-//! | `capture`, `graph` | streams that record instead of doing, and what they recorded |
+//! | `capture`, `graph` | capturing streams, and the graphs made of captures |
 //! | `work`, `one_rank`, `memory_operations` | what is queued: kernels, copies, functions, waits |
-//! | `memory`, `virtual_memory` | addresses and whose they are |
-//! | `registry`, `names`, `threads`, [`error`] | handles, kernels' names, the emulator's threads, errors |
+//! | `memory`, `virtual_memory` | ranges of addresses and what they are |
+//! | `registry`, `names`, `threads`, [`error`] | handles, kernels' names, threads, errors |
 
 mod application;
 mod capture;
@@ -57,15 +57,15 @@ use crate::truth::{self, Truth};
 pub struct Config {
     /// How many GPUs this process sees; at most 16.
     pub devices: u32,
-    /// CUDA's version as `cuDriverGetVersion` gives it: 13000 is 13.0.
+    /// CUDA's version as `cuDriverGetVersion` returns it: 13000 is 13.0.
     pub driver_version: i32,
     /// The compute capability of every GPU, in tenths: 80 is 8.0.
     pub compute_capability: u32,
     /// Whether `cuMem*` works, and with it NCCL's `NCCL_CUMEM_ENABLE=1`.
     pub virtual_memory: bool,
-    /// Whether GPUs reach each other's memory.
+    /// Whether GPUs can access each other's memory.
     pub peer_access: bool,
-    /// Whether calls are told on stderr.
+    /// Whether calls are logged on stderr.
     pub trace: bool,
     /// The least time between the call that launches a kernel and the kernel's start, in ns.
     pub launch_latency_ns: u64,
@@ -87,10 +87,12 @@ impl Default for Config {
 
 /// What NCCL's kernels do.
 pub trait Kernels: Send + Sync {
-    /// Runs a kernel to its end on the calling thread, which is the stream's, and returns the truth about it.
+    /// Runs a kernel to its end on the calling thread, which is the stream's, and returns the
+    /// truth about it.
     fn run(&self, launch: &Launch) -> Ran;
 
-    /// What a device's timer (`%globaltimer`) shows now. NCCL reads it with a kernel of its own since 2.32.
+    /// The time that a device's timer (`%globaltimer`) shows now. NCCL reads it with a kernel of
+    /// its own since 2.32.
     fn timer(&self, device: u32) -> u64 {
         let _ = device;
         time::now()
@@ -126,7 +128,7 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Shared memory asked for, in bytes.
     pub shared_memory: u32,
-    /// What it was passed.
+    /// The arguments that it was passed.
     pub arguments: Arguments,
     /// The node it runs from, if it runs from a graph.
     pub graph: Option<truth::GraphPlace>,
@@ -157,7 +159,8 @@ impl Arguments {
 
     /// The buffer.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the words are initialised memory of at least so many bytes, and a byte has no alignment.
+        // SAFETY: the words are initialised memory of at least this many bytes, and a byte has no
+        // alignment.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.bytes) }
     }
 
@@ -182,7 +185,7 @@ pub struct Ran {
     pub end: u64,
     /// What it carried.
     pub operations: Vec<truth::Operation>,
-    /// When each channel worked on what.
+    /// What each channel worked on, and when.
     pub channels: Vec<truth::Channel>,
     /// The device communicator.
     pub device_comm: Option<u64>,
@@ -190,7 +193,8 @@ pub struct Ran {
     pub aborted: bool,
 }
 
-/// Makes the machine of this process. `symbols` names what lies at an address of libnccl.
+/// Makes the machine of this process. `symbols` gives the name of the symbol at an address of
+/// libnccl.
 ///
 /// # Panics
 ///
@@ -223,15 +227,16 @@ pub fn install(
     assert!(MACHINE.set(machine).is_ok(), "a process has one machine");
 }
 
-/// The functions to be written over libnccl's own, by name. `exists` says whether the library has a function of that
-/// name: by that the table tells CUDA 12 from 13, in which some functions of the same name take other arguments.
+/// The functions that overwrite libnccl's own, by name. `exists` says whether the library has a
+/// function of that name. From that the table tells CUDA 12 from 13, where some functions of the
+/// same name take other arguments.
 pub fn runtime_table(exists: impl Fn(&str) -> bool) -> Vec<(&'static str, *const c_void)> {
     runtime::table(exists)
 }
 
 static MACHINE: OnceLock<Machine> = OnceLock::new();
 
-/// All that the process has of CUDA.
+/// All CUDA state of the process.
 struct Machine {
     config: Config,
     symbols: Box<dyn Fn(*const c_void) -> Option<String> + Send + Sync>,

@@ -15,7 +15,7 @@ pub(super) struct Name {
 
 impl Name {
     fn new(text: &str) -> Name {
-        // A name with a zero in it ends there.
+        // A name that contains a zero ends there.
         let c_str = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
         Name { text: text.into(), c_str: c_str.into() }
     }
@@ -37,7 +37,7 @@ impl std::ops::Deref for Name {
     }
 }
 
-/// The names met so far.
+/// The names seen so far.
 #[derive(Default)]
 pub(super) struct Names {
     /// By the address of the function.
@@ -47,7 +47,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The name of the function at an address, which `look` finds the first time.
+    /// The name of the function at an address. `look` finds it the first time.
     pub(super) fn of_function(&self, address: usize, look: impl FnOnce() -> Option<String>) -> Name {
         if let Some(name) = lock(&self.functions).get(&address) {
             return name.clone();

@@ -1,7 +1,8 @@
 //! The observer of the machine: an emulated CUPTI, if there is one.
 //!
-//! It is told of calls, of what comes to be and goes, and of what the GPUs have done. None of the machine's locks is
-//! held meanwhile, and as long as there is no observer, each occasion costs one load.
+//! It is told of calls, of objects that are created and destroyed, and of what the GPUs have done.
+//! None of the machine's locks is held while it is told. Without an observer, each such event
+//! costs one load.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -21,12 +22,14 @@ use crate::time::HostClocks;
 
 static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Takes an observer, tells it what exists already, and gives it what it may ask for. A null one only asks; the last
-/// other one to come is the one that is told. The answer is null when there is no machine.
+/// Attaches an observer, tells it what exists already, and returns the functions it may call. A
+/// null observer only gets those functions. Of several others, only the last one is told. Returns
+/// null when there is no machine.
 ///
 /// # Safety
 ///
-/// The observer is null or lives as long as the process, and its functions can be called from any thread.
+/// The observer is null or lives as long as the process, and its functions can be called from any
+/// thread.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn ncclscope_emulator_attach(observer: *const Observer) -> *const ::observe::Machine {
     static TABLE: ::observe::Machine = ::observe::Machine {
@@ -51,7 +54,7 @@ pub(super) unsafe extern "C" fn ncclscope_emulator_attach(observer: *const Obser
 }
 
 fn observer() -> Option<&'static Observer> {
-    // SAFETY: null, or what attach was given, which lives as long as the process.
+    // SAFETY: null, or the observer given to attach, which lives as long as the process.
     unsafe { OBSERVER.load(Ordering::Acquire).as_ref() }
 }
 
@@ -104,7 +107,8 @@ extern "C" fn describe(ordinal: u32, out: *mut Gpu) -> bool {
     true
 }
 
-/// Tells what there is, as if it came to be now. What other threads make meanwhile may be told twice.
+/// Tells what exists, as if it were created now. Objects that other threads create meanwhile may
+/// be told twice.
 fn replay() {
     let machine = machine();
     let mut contexts: Vec<_> = machine.devices.iter().filter(|device| device.existing_context().is_some()).collect();
@@ -133,12 +137,12 @@ pub(super) fn last_error() -> i32 {
     LAST_ERROR.get()
 }
 
-/// The last error of the thread's calls, or 0; forgotten with that.
+/// The last error of the thread's calls, or 0; resets it.
 pub(super) fn take_last_error() -> i32 {
     LAST_ERROR.replace(0)
 }
 
-/// A call into the API. The answer is the number that the C function returns.
+/// A call into the API. Returns the number that the C function returns.
 pub(super) fn call(function: &'static CStr, work: impl FnOnce(&Origin) -> Result<(), Error>) -> i32 {
     call_of(function, None, std::ptr::null(), work)
 }
@@ -207,7 +211,8 @@ fn tell_call(
         result: result.unwrap_or(0),
         at,
     };
-    // SAFETY: the observer promised to be callable from any thread; everything in the call lives until it returns.
+    // SAFETY: the observer promised to be callable from any thread; everything in the call lives
+    // until it returns.
     unsafe { (observer.call)(&raw const call) };
 }
 
@@ -220,12 +225,13 @@ fn trace(function: &CStr, kernel: Option<&Name>, origin: &Origin, result: Result
     }
 }
 
-/// Tells what a GPU is about to be given; nothing, if observers are not told of such work.
+/// Tells what is about to be given to a GPU, if observers are told of such work.
 pub(super) fn queued(activity: impl FnOnce() -> Option<Activity>) {
     if let Some(observer) = observer()
         && let Some(activity) = activity()
     {
-        // SAFETY: the observer promised to be callable from any thread; the name lives until the call returns.
+        // SAFETY: the observer promised to be callable from any thread; the name lives until the
+        // call returns.
         unsafe { (observer.queued)(&raw const activity) };
     }
 }
@@ -234,12 +240,13 @@ pub(super) fn queued(activity: impl FnOnce() -> Option<Activity>) {
 pub(super) fn activity(activity: impl FnOnce() -> Activity) {
     if let Some(observer) = observer() {
         let activity = activity();
-        // SAFETY: the observer promised to be callable from any thread; the name lives until the call returns.
+        // SAFETY: the observer promised to be callable from any thread; the name lives until the
+        // call returns.
         unsafe { (observer.activity)(&raw const activity) };
     }
 }
 
-/// Tells that something on a device came to be or went.
+/// Tells that an object on a device was created or destroyed.
 pub(super) fn resource(kind: ResourceKind, device: &Device, fill: impl FnOnce(&mut Resource)) {
     let Some(observer) = observer() else { return };
     let context = device.context();

@@ -1,4 +1,4 @@
-//! NCCL's kernel for a communicator of one rank: it scales what it copies, when the reduction scales.
+//! NCCL's kernel for a communicator of one rank: it copies, and scales when the reduction scales.
 
 use super::Error;
 use super::names::Name;
@@ -31,7 +31,7 @@ enum Element {
 }
 
 impl OneRank {
-    /// Reads the arguments of a launch; `None` when it is of another kernel.
+    /// Reads the arguments of a launch; `None` for any other kernel.
     ///
     /// # Safety
     ///
@@ -42,7 +42,8 @@ impl OneRank {
             eprintln!("emulator: {}: one-rank reductions of this type are not emulated", &**name);
             return Some(Err(Error::NotSupported));
         };
-        // SAFETY: the kernel's parameters are (void*, void*, size_t, uint64_t, bool), and each pointer points to one.
+        // SAFETY: the kernel's parameters are (void*, void*, size_t, uint64_t, bool), and each
+        // pointer points to one.
         let (to, from, elements, scalar, at_address) = unsafe {
             (
                 (*arguments).cast::<usize>().read(),
@@ -81,10 +82,12 @@ impl OneRank {
         }
     }
 
-    /// The scalar in memory, as many bytes as its address is aligned to, as NCCL's kernel reads it.
+    /// The scalar in memory, with as many bytes as its address is aligned to, as NCCL's kernel
+    /// reads it.
     fn load_scalar(&self) -> u64 {
         let address = self.scalar as usize;
-        // SAFETY: the caller of ncclRedOpCreatePreMulSum promised a scalar there until the kernel has run.
+        // SAFETY: the caller of ncclRedOpCreatePreMulSum promised a scalar there until the kernel
+        // has run.
         unsafe {
             match address {
                 address if !address.is_multiple_of(2) => u64::from(*(address as *const u8)),
@@ -105,7 +108,8 @@ impl OneRank {
 }
 
 impl Element {
-    /// The type that a mangled name begins with. The kernels for 8-bit floats need a newer GPU than the emulated one.
+    /// The type that a mangled name begins with. The kernels for 8-bit floats need a newer GPU
+    /// than the emulated one.
     fn of_mangled(text: &str) -> Option<Element> {
         let known = [
             ("6__half", Element::F16),

@@ -1,4 +1,4 @@
-//! Handles: the names under which libnccl and the job know an object.
+//! Handles: the values by which libnccl and the job name an object.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Error;
 
-/// The living objects of one kind, by handle. A handle is the object's address, as CUDA's is, but nobody reads through
-/// it: one that is stale or never was gives an error.
+/// The living objects of one kind, by handle. A handle is the object's address, as CUDA's is, but
+/// nobody reads through it: a stale or made-up handle gives an error.
 pub(super) struct Registry<T> {
     objects: RwLock<HashMap<usize, Arc<T>>>,
 }
@@ -24,7 +24,7 @@ pub(super) fn handle<T>(object: &Arc<T>) -> *mut c_void {
 }
 
 impl<T> Registry<T> {
-    /// Makes the object known.
+    /// Registers the object.
     pub(super) fn insert(&self, object: Arc<T>) -> *mut c_void {
         let handle = handle(&object);
         self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, object);
@@ -37,7 +37,7 @@ impl<T> Registry<T> {
         objects.get(&(handle as usize)).cloned().ok_or(Error::InvalidResourceHandle)
     }
 
-    /// Forgets a handle; the object lives as long as something queued needs it.
+    /// Forgets a handle; the object lives as long as queued work needs it.
     pub(super) fn remove(&self, handle: *mut c_void) -> Result<Arc<T>, Error> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         objects.remove(&(handle as usize)).ok_or(Error::InvalidResourceHandle)

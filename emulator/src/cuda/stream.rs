@@ -1,4 +1,4 @@
-//! Streams: queues of work, each with a thread that does it.
+//! Streams: queues of work, each with a thread that runs it.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,16 +15,16 @@ use super::{Error, device, observe, time};
 
 /// A stream.
 pub(super) struct Stream {
-    /// No other stream of the process has it.
+    /// Unique in the process.
     pub(super) number: u64,
-    /// As CUPTI gives it; another context's may have it too.
+    /// As CUPTI reports it; a stream of another context may have the same.
     pub(super) id: u32,
     pub(super) device: u32,
     default: bool,
     queue: Mutex<Queue>,
-    /// There is work, or there will be no more.
+    /// Signals that there is work, or that there will be no more.
     filled: Condvar,
-    /// Work was done.
+    /// Signals that work was done.
     drained: Condvar,
     /// Its part in a capture; see [`super::capture`].
     pub(super) capture: Mutex<Option<Membership>>,
@@ -35,7 +35,7 @@ struct Queue {
     tasks: VecDeque<Task>,
     queued: u64,
     done: u64,
-    /// Whether there is a thread: the first task starts it, since many streams never do anything.
+    /// Whether there is a thread. The first task starts it, since many streams never do anything.
     running: bool,
     destroyed: bool,
 }
@@ -49,7 +49,7 @@ enum Task {
     Record(Arc<Record>),
     Wait(Arc<Record>),
     Replay(Box<Replay>, Place),
-    /// Something to be kept until here; it is only dropped.
+    /// Keeps an object until this point of the queue, where it is dropped.
     Keep {
         _kept: Arc<dyn Any + Send + Sync>,
     },
@@ -121,7 +121,7 @@ impl Stream {
         self.push(Task::Replay(Box::new(replay), place)).map(|_| ())
     }
 
-    /// Keeps something until all that is queued now is done.
+    /// Keeps an object until all work queued now is done.
     pub(super) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
         let mut queue = lock(&self.queue);
         if queue.queued != queue.done {
@@ -130,7 +130,7 @@ impl Stream {
         }
     }
 
-    /// Waits until all that is queued now is done.
+    /// Waits until all work queued now is done.
     pub(super) fn drain(&self) {
         let ticket = lock(&self.queue).queued;
         self.wait_for(ticket);
@@ -144,21 +144,21 @@ impl Stream {
         }
     }
 
-    /// Waits until all that is queued now is done; a capturing stream cannot.
+    /// Waits until all work queued now is done; fails if the stream is capturing.
     pub(super) fn synchronize(&self) -> Result<(), Error> {
         self.not_capturing()?;
         self.drain();
         Ok(())
     }
 
-    /// Whether all that was queued is done.
+    /// Whether all queued work is done.
     pub(super) fn query(&self) -> Result<bool, Error> {
         self.not_capturing()?;
         let queue = lock(&self.queue);
         Ok(queue.done == queue.queued)
     }
 
-    /// Ends the stream when its work is done, which nobody waits for.
+    /// Ends the stream once its work is done, without waiting for that.
     pub(super) fn destroy(&self) {
         *lock(&self.capture) = None;
         lock(&self.queue).destroyed = true;

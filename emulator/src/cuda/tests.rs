@@ -1,4 +1,5 @@
-//! The machine from outside: through [`host`], and through the C functions as libnccl calls them.
+//! The machine as its users see it: through [`host`], and through the C functions that libnccl
+//! calls.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -14,13 +15,14 @@ use super::host::{self, Event, Stream};
 use super::*;
 use crate::truth::Line;
 
-/// A kernel that the tests launch as libnccl does, through a buffer of arguments: it adds one to a number.
+/// A kernel that the tests launch as libnccl does, through a buffer of arguments: it adds one to a
+/// number.
 const ADD_ONE: usize = 0x1000;
-/// One whose end waits until a number is not 0.
+/// A kernel that ends once a number is not 0.
 const WAIT: usize = 0x2000;
-/// NCCL's for one rank, of float.
+/// NCCL's kernel for one rank, with floats.
 const ONE_RANK: usize = 0x3000;
-/// NCCL's that reads the timer.
+/// NCCL's kernel that reads the timer.
 const TIMER: usize = 0x4000;
 
 fn symbol(function: *const c_void) -> Option<String> {
@@ -76,7 +78,7 @@ fn ready() {
     host::set_device(0).unwrap();
 }
 
-/// The kernels of these names that the truth knows.
+/// The kernels with these names in the truth.
 fn kernels_in_truth(name: &str) -> Vec<truth::Kernel> {
     let lines = truth::read(truth_file()).unwrap();
     let kernel = |line| match line {
@@ -94,7 +96,7 @@ fn wait_until(mut met: impl FnMut() -> bool) {
     }
 }
 
-/// The C functions by name, as libnccl of CUDA 13 gets them.
+/// The C functions by name, as a libnccl built with CUDA 13 gets them.
 fn c_function<F: Copy>(name: &str) -> F {
     c_function_of(name, false)
 }
@@ -103,7 +105,7 @@ fn c_function_of<F: Copy>(name: &str, cuda_12: bool) -> F {
     let table = runtime_table(|name| cuda_12 && name == "cudaGetDeviceProperties_v2");
     let (_, address) = table.into_iter().find(|(entry, _)| *entry == name).expect(name);
     assert_eq!(size_of::<F>(), size_of::<*const c_void>());
-    // SAFETY: the tests ask for a function by the type that it has.
+    // SAFETY: the tests ask for each function with its type.
     unsafe { std::mem::transmute_copy(&address) }
 }
 
@@ -115,7 +117,7 @@ fn driver_function<F: Copy>(name: &CStr) -> F {
     // SAFETY: the places for the results are writable.
     check(unsafe { find(name.as_ptr(), &raw mut address, 12000, 0, &raw mut status) }).unwrap();
     assert_eq!(status, 0);
-    // SAFETY: the tests ask for a function by the type that it has.
+    // SAFETY: the tests ask for each function with its type.
     unsafe { std::mem::transmute_copy(&address) }
 }
 
@@ -158,7 +160,8 @@ fn launch_like_nccl(function: usize, number: &AtomicU32, stream: Handle, event: 
         attributes: &raw const attribute,
         count: event.is_some().into(),
     };
-    // SAFETY: configuration and arguments are what the function takes, and the number outlives the kernel.
+    // SAFETY: configuration and arguments are what the function takes, and the number outlives the
+    // kernel.
     check(unsafe { launch(&raw const config, function, std::ptr::null(), extra.as_ptr()) }).unwrap();
 }
 
@@ -182,7 +185,7 @@ fn a_stream_does_things_in_order() {
 }
 
 #[test]
-fn a_compute_kernel_lasts_and_is_in_the_truth() {
+fn a_compute_kernel_takes_its_time_and_is_in_the_truth() {
     ready();
     let stream = Stream::create().unwrap();
     let before = time::now();
@@ -238,7 +241,7 @@ fn events_measure_time_and_outlive_their_handles() {
 }
 
 #[test]
-fn a_device_is_waited_for_with_all_its_streams() {
+fn synchronising_a_device_waits_for_all_its_streams() {
     ready();
     host::set_device(2).unwrap();
     let number = Arc::new(AtomicU32::new(0));
@@ -263,7 +266,7 @@ fn a_destroyed_stream_finishes_its_work() {
     let go = Arc::new(AtomicU32::new(0));
     let gone = go.clone();
     stream.compute("late", [1; 3], [1; 3], 0, move || wait_until(|| gone.load(Ordering::SeqCst) != 0)).unwrap();
-    // SAFETY: freed memory stays until the work that was queued before is done.
+    // SAFETY: freed memory stays until the work queued before is done.
     stream.host_work(move || unsafe { (address as *mut u8).write(1) }).unwrap();
     stream.host_work(move || done.store(1, Ordering::SeqCst)).unwrap();
     drop(buffer);
@@ -283,7 +286,8 @@ fn pageable_memory_is_read_and_written_before_a_copy_returns() {
     let buffer = host::malloc(8).unwrap();
     stream.compute("holds_up", [1; 3], [1; 3], 20_000_000, || {}).unwrap();
     let mut number = 7_u64;
-    // SAFETY: the source is read during the call, so it may change after; the buffer outlives the copies.
+    // SAFETY: the source is read during the call, so it may change after; the buffer outlives the
+    // copies.
     unsafe { stream.copy(buffer.as_ptr(), (&raw const number).cast(), 8) }.unwrap();
     number = 8;
     assert!(!stream.query().unwrap());
@@ -301,7 +305,8 @@ fn pageable_memory_is_read_and_written_before_a_copy_returns() {
 #[test]
 fn memory_is_found_by_any_address_in_it() {
     ready();
-    // A table of its own, in which no other test's memory can take an address that was freed.
+    // A table for this test alone, so that no other test's memory can take an address that was
+    // freed.
     let memory = memory::Memory::default();
     let any = |_| true;
     let address = memory.allocate(10_000, 2, memory::Kind::Device).unwrap();
@@ -322,7 +327,7 @@ fn memory_is_found_by_any_address_in_it() {
     assert!(host::malloc(0).unwrap().as_ptr().is_null());
     assert_eq!(host::malloc(1 << 40).unwrap_err(), Error::MemoryAllocation);
     let free: unsafe extern "C" fn(*mut c_void) -> c_int = c_function("cudaFree");
-    // SAFETY: what is no memory of CUDA's is not found.
+    // SAFETY: memory that is not CUDA's is not found.
     assert_eq!(check(unsafe { free(64 as *mut c_void) }), Err(Error::InvalidValue));
 }
 
@@ -405,7 +410,8 @@ fn launches_of_one_graph_do_not_overlap_across_streams() {
 #[test]
 fn two_kernels_of_a_graph_that_wait_for_each_other_do_not_hang() {
     ready();
-    // A kernel that a kernel of another branch lets go: as two communicators of one process do to each other.
+    // A kernel waits for a kernel of another branch, as those of two communicators in one process
+    // may.
     let (origin, branch, fork, join) =
         (Stream::create().unwrap(), Stream::create().unwrap(), Event::create().unwrap(), Event::create().unwrap());
     let number = AtomicU32::new(0);
@@ -423,7 +429,7 @@ fn two_kernels_of_a_graph_that_wait_for_each_other_do_not_hang() {
 }
 
 #[test]
-fn what_a_capture_cannot_hold_makes_it_invalid() {
+fn calls_that_cannot_be_captured_invalidate_the_capture() {
     ready();
     let stream = Stream::create().unwrap();
     stream.begin_capture().unwrap();
@@ -454,8 +460,8 @@ fn what_a_capture_cannot_hold_makes_it_invalid() {
     assert_eq!(Stream::default().begin_capture(), Err(Error::StreamCaptureUnsupported));
 }
 
-/// What libnccl does around a captured kernel: a stream of its own that joins without waiting, waits for an event from
-/// outside, and ends with a record that nothing waits for.
+/// What libnccl does around a captured kernel: a stream of its own joins without waiting, waits
+/// for an event from outside, and ends with a record that nothing waits for.
 #[test]
 fn libnccls_own_streams_take_part_in_a_capture() {
     ready();
@@ -493,7 +499,8 @@ fn libnccls_own_streams_take_part_in_a_capture() {
         user.wait_event(&scratch).unwrap();
         launch_like_nccl(ADD_ONE, &number, user.handle(), Some(&launched));
 
-        // A stream that waits for the kernel's beginning only: its frontier cannot be told without the edges.
+        // A stream that waits only for the kernel's beginning: its frontier cannot be given
+        // without the edges.
         let order = Stream::create().unwrap();
         order.wait_event(&launched).unwrap();
         let (mut status, mut id, mut graph, mut nodes, mut edges, mut count) =
@@ -546,7 +553,8 @@ fn libnccls_own_streams_take_part_in_a_capture() {
     let exec = graph.instantiate().unwrap();
     let before = time::now();
     exec.launch(&user).unwrap();
-    // The event stands for the record in the graph, so work outside waits for the replay.
+    // The event stands for the record in the graph, so work outside of the graph waits for the
+    // replay.
     live.wait_event(&serial).unwrap();
     live.synchronize().unwrap();
     assert_eq!(number.load(Ordering::SeqCst), 1);
@@ -581,7 +589,8 @@ fn a_graph_is_built_by_hand() {
     let (mut status, mut id, mut graph, mut tip) = (0, 0, std::ptr::null_mut(), std::ptr::null_mut());
     let node = HostNode { function: add_ten, data: Arc::as_ptr(&number).cast_mut().cast() };
     let null: *mut c_void = std::ptr::null_mut();
-    // SAFETY: the handles are alive, the places for results writable, and the number outlives the graph.
+    // SAFETY: the handles are alive, the places for results writable, and the number outlives the
+    // graph.
     unsafe {
         check(info(stream.handle(), &raw mut status, &raw mut id, &raw mut graph, std::ptr::null_mut(), null.cast()))
             .unwrap();
@@ -601,7 +610,7 @@ fn a_graph_is_built_by_hand() {
 }
 
 #[test]
-fn a_user_object_goes_with_the_last_graph_that_holds_it() {
+fn a_user_object_is_destroyed_with_the_last_graph_that_holds_it() {
     ready();
     static DESTROYED: AtomicUsize = AtomicUsize::new(0);
     unsafe extern "C" fn destroy(object: *mut c_void) {
@@ -612,7 +621,8 @@ fn a_user_object_goes_with_the_last_graph_that_holds_it() {
     let create: Create = c_function("cudaUserObjectCreate");
     let retain: unsafe extern "C" fn(Handle, Handle, u32, u32) -> c_int = c_function("cudaGraphRetainUserObject");
     let stream = Stream::create().unwrap();
-    // An event that the graph holds and that stands for a point in its capture keeps nothing alive.
+    // An event that the graph holds and that stands for a point in its capture keeps nothing
+    // alive.
     let event = Event::create().unwrap();
     let wait: unsafe extern "C" fn(Handle, Handle, u32) -> c_int = c_function("cudaStreamWaitEvent");
     stream.record(&event).unwrap();
@@ -738,7 +748,7 @@ fn a_stream_waits_for_a_value_in_memory() {
 #[test]
 fn nccls_kernels_for_one_rank_and_for_the_timer_run() {
     ready();
-    // A dim3 is passed in registers like three numbers in a structure, not like an array.
+    // A dim3 is passed in registers like a structure of three numbers, not like an array.
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct Dim3([u32; 3]);
@@ -798,7 +808,7 @@ fn devices_are_told_apart() {
     assert_eq!(host::device(), 0);
 }
 
-/// What the observer was told, with the thread.
+/// What the observer was told, and on which thread.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Call { function: String, exits: bool, correlation: u32, symbol: Option<String>, at: u64 },
@@ -880,7 +890,7 @@ impl Told {
 #[test]
 fn an_observer_is_told_everything_in_order() {
     ready();
-    // There before the observer, so it is told when it comes.
+    // It exists before the observer attaches, so the observer is told of it then.
     let early = Stream::create().unwrap();
     // SAFETY: the observer is a static.
     let table = unsafe { observe::ncclscope_emulator_attach(&raw const OBSERVER).as_ref() }.unwrap();
@@ -894,7 +904,7 @@ fn an_observer_is_told_everything_in_order() {
     let mut gpu = std::mem::MaybeUninit::uninit();
     assert!((table.describe)(3, gpu.as_mut_ptr()) && !(table.describe)(4, gpu.as_mut_ptr()));
 
-    // An eager launch, as libnccl makes it.
+    // A launch outside of graphs, as libnccl makes it.
     told().clear();
     let number = AtomicU32::new(0);
     launch_like_nccl(ADD_ONE, &number, early.handle(), None);
@@ -916,7 +926,8 @@ fn an_observer_is_told_everything_in_order() {
     let activities: Vec<_> = told().iter().filter_map(|(_, told)| activity(told)).collect();
     assert_eq!(activities, [(ActivityKind::Kernel, early.id())]);
 
-    // A capture: nodes come within the call that makes them, clones before the executable graph.
+    // A capture: nodes are reported within the call that makes them, clones before the executable
+    // graph.
     told().clear();
     let buffer = host::malloc(256).unwrap();
     early.begin_capture().unwrap();
@@ -942,8 +953,8 @@ fn an_observer_is_told_everything_in_order() {
     assert!(all[node + 1].is_call("cuLaunchKernelEx", true));
     assert!(!all.iter().any(|told| matches!(told, Told::Queued { .. })), "nothing runs yet");
 
-    // A launch of the graph: the driver's call within the runtime's, with the same id; each node is announced, then
-    // done.
+    // A launch of the graph: the driver's call is within the runtime's, with the same id. Each
+    // node is announced, then done.
     told().clear();
     exec.launch(&early).unwrap();
     early.synchronize().unwrap();

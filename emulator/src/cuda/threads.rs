@@ -1,4 +1,5 @@
-//! The emulator's own threads. They receive no signals, so that the job's handlers run on the job's threads.
+//! The emulator's own threads. They receive no signals, so that the job's handlers run on the
+//! job's threads.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -11,7 +12,8 @@ use super::Error;
 /// The name of every thread of the emulator.
 const NAME: &str = "emulated gpu";
 
-/// How a process ends whose emulated GPU has failed: going on could only hang or show something untrue.
+/// The exit status of a process whose emulated GPU has failed: going on could only hang or show
+/// something untrue.
 const EXIT_CODE: i32 = 86;
 
 /// Starts a thread. A panic in it ends the process.
@@ -33,8 +35,8 @@ pub(super) fn start(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs a job on a thread that is kept for the next such job. There is always a thread, because jobs wait for each
-/// other.
+/// Runs a job on a thread that is kept for the next job. A thread is always available, because
+/// jobs wait for each other.
 pub(super) fn run_aside(job: Job) -> Result<(), Error> {
     static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
     let idle = lock(&IDLE).pop();
@@ -73,7 +75,7 @@ pub(crate) fn id() -> u32 {
     })
 }
 
-/// Locks; a panic elsewhere ends the process anyway, so a poisoned lock says nothing.
+/// Locks a mutex. A panic elsewhere ends the process anyway, so poisoning means nothing here.
 pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -81,7 +83,8 @@ pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: both sets are writable; sigfillset fills the first, and sigmask fills the second when it answers 0.
+    // SAFETY: both sets are writable; sigfillset fills the first, and sigmask fills the second
+    // when it returns 0.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         let failed = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());

@@ -1,5 +1,5 @@
-//! `cuMem*`: allocations apart from the addresses they are mapped to. An allocation is a file without a name, so its
-//! descriptor is the handle that another process imports.
+//! `cuMem*`: allocations that are separate from the addresses they are mapped to. An allocation is
+//! a nameless file, and its descriptor is the handle that another process imports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use super::memory::{self, Backing, Kind, Pages, Range};
 use super::threads::lock;
 use super::{Error, device, machine};
 
-/// What sizes and addresses are multiples of.
+/// Sizes and addresses are multiples of this.
 pub(super) const GRANULARITY: usize = 2 << 20;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -52,7 +52,7 @@ pub(super) struct Physical {
     properties: Properties,
 }
 
-/// All that `cuMem*` has handed out, except what is mapped, which is in [`memory::Memory`].
+/// Everything that `cuMem*` has handed out, except for mappings, which are in [`memory::Memory`].
 #[derive(Default)]
 pub(super) struct VirtualMemory {
     /// By handle, with the references that the user holds.
@@ -62,7 +62,7 @@ pub(super) struct VirtualMemory {
 }
 
 struct Reservation {
-    /// A little more than was asked for, because of the alignment.
+    /// A little more than was asked for, for the alignment.
     pages: Arc<Pages>,
     bytes: usize,
 }
@@ -87,7 +87,7 @@ impl VirtualMemory {
         handle
     }
 
-    /// Takes a reference back; what is mapped stays mapped.
+    /// Takes a reference back; mappings stay.
     pub(super) fn release(&self, handle: u64) -> Result<(), Error> {
         let mut allocations = lock(&self.allocations);
         let (_, references) = allocations.get_mut(&handle).ok_or(Error::InvalidValue)?;
@@ -112,7 +112,7 @@ impl VirtualMemory {
         Ok(self.allocation(handle)?.properties)
     }
 
-    /// A descriptor of the allocation, which is the caller's to close.
+    /// A descriptor of the allocation, which the caller must close.
     pub(super) fn export(&self, handle: u64, kind: u32) -> Result<c_int, Error> {
         if kind != FILE_DESCRIPTOR {
             return Err(Error::NotSupported);
@@ -121,8 +121,8 @@ impl VirtualMemory {
         Ok(copy.into_raw_fd())
     }
 
-    /// The allocation behind a descriptor that another process exported. On which of its devices it lies, the
-    /// descriptor does not say; it counts as the current one's.
+    /// The allocation behind a descriptor that another process exported. The descriptor does not
+    /// say on which device it lies, so it counts as the current device's.
     ///
     /// # Safety
     ///
@@ -159,7 +159,7 @@ impl VirtualMemory {
         Ok(start as *mut c_void)
     }
 
-    /// Gives the addresses back, when work that is queued has come past this point.
+    /// Gives the addresses back once the work queued now is done.
     pub(super) fn unreserve(&self, address: *mut c_void, bytes: usize) -> Result<(), Error> {
         let mut reservations = lock(&self.reservations);
         match reservations.get(&(address as usize)) {
@@ -174,7 +174,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Maps an allocation to reserved addresses; they can be used at once, whatever `cuMemSetAccess` says later.
+    /// Maps an allocation to reserved addresses, which can be used at once, whatever
+    /// `cuMemSetAccess` says later.
     pub(super) fn map(&self, address: *mut c_void, bytes: usize, offset: usize, handle: u64) -> Result<(), Error> {
         let allocation = self.allocation(handle)?;
         let start = address as usize;
@@ -209,8 +210,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Ends the mappings within a range. The pages stay until something else is mapped there or the addresses are given
-    /// back, because a kernel of a peer may still look at them.
+    /// Ends the mappings within a range. The pages stay until something else is mapped there or
+    /// the addresses are given back, because a peer's kernel may still read them.
     pub(super) fn unmap(&self, address: *mut c_void, bytes: usize) -> Result<(), Error> {
         let ended = machine().memory.take_within(address as usize, bytes);
         if ended.is_empty() { Err(Error::InvalidValue) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Work: what a stream or a node of a graph does.
+//! Work: what a stream or a graph's node does.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use super::threads::lock;
 use super::{Arguments, Launch, Ran, machine, observe, time};
 use crate::truth::{self, GraphPlace, Line};
 
-/// How long a line of truth waits for the launching call to return. It is about to: the call has queued the kernel
-/// already.
+/// How long a line of truth waits for the launching call to return. That is imminent: the call has
+/// queued the kernel already.
 const RETURN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The call that some work follows from.
+/// The call that caused some work.
 #[derive(Debug, Clone)]
 pub(super) struct Origin {
     pub(super) correlation: u32,
@@ -49,16 +49,17 @@ pub(super) enum Action {
     Kernel(Kernel),
     Copy(Vec<CopyPart>),
     Set(Set),
-    /// A function of libnccl's.
+    /// A host function of libnccl's.
     Host {
         function: unsafe extern "C" fn(*mut c_void),
         data: usize,
     },
-    /// The job's own, which nobody observes.
+    /// Work of the job's own, which nobody observes.
     Unobserved(Mutex<Box<dyn FnMut() + Send>>),
-    /// In a stream, and in a graph, whoever launches it says which record this completes.
+    /// Completes a record of an event. In a stream, and in a graph, whoever launches it says which
+    /// one.
     Record(Arc<Event>),
-    /// The same for a wait.
+    /// Waits for a record of an event, chosen in the same way.
     Wait(Arc<Event>),
     Memory(Vec<MemoryOperation>),
     Free(usize),
@@ -78,11 +79,11 @@ pub(super) struct Kernel {
 pub(super) enum Body {
     /// One of NCCL's, with its arguments.
     Nccl(Arguments),
-    /// NCCL's for a communicator of one rank.
+    /// NCCL's kernel for a communicator of one rank.
     OneRank(OneRank),
-    /// NCCL's that writes down the device's timer.
+    /// NCCL's kernel that writes down the device's timer.
     Timer(usize),
-    /// The application's.
+    /// A kernel of the application.
     Compute { duration_ns: u64, work: Mutex<Box<dyn FnMut() + Send>> },
 }
 
@@ -93,7 +94,7 @@ pub(super) struct CopyPart {
     pub(super) bytes: usize,
 }
 
-/// Where a copy reads.
+/// What a copy reads.
 pub(super) enum Source {
     Address(usize),
     /// Pageable memory of the host, which was read during the call.
@@ -123,12 +124,12 @@ impl Action {
         }
     }
 
-    /// Whether observers are told of a node that does this.
+    /// Whether observers are told of such a node.
     pub(super) fn is_observed(&self) -> bool {
         !matches!(self, Action::Unobserved(_))
     }
 
-    /// Whether observers are told when it has been done.
+    /// Whether observers are told when it is done.
     pub(super) fn is_activity(&self) -> bool {
         matches!(self, Action::Kernel(_) | Action::Copy(_) | Action::Set(_))
     }
@@ -144,7 +145,7 @@ impl Action {
         }
     }
 
-    /// Does it. `started` is called when a kernel begins.
+    /// Runs it. `started` is called when a kernel begins.
     pub(super) fn run(&self, place: &Place, started: &dyn Fn()) {
         match self {
             Action::Kernel(kernel) => kernel.run(place, started),
@@ -154,7 +155,7 @@ impl Action {
             Action::Unobserved(work) => lock(work)(),
             Action::Memory(operations) => memory_operations::run(operations),
             Action::Free(address) => {
-                // Nobody is left to tell when the address is none.
+                // An unknown address is ignored: there is nobody left to report it to.
                 let _ = machine().memory.free(*address as *mut c_void, |kind| kind == Kind::Device);
             }
             // Only the queue and the graph know which record is meant.
@@ -174,7 +175,7 @@ impl Kernel {
             Body::OneRank(kernel) => timed(|| kernel.run()),
             Body::Timer(address) => timed(|| {
                 let timer = machine().kernels.timer(place.device);
-                // SAFETY: the kernel was launched with an address that it may write eight bytes to.
+                // SAFETY: the kernel was launched with an address that has eight writable bytes.
                 unsafe { (*address as *mut u64).write_volatile(timer) };
             }),
             Body::Compute { duration_ns, work } => timed(|| {
@@ -236,7 +237,7 @@ impl Kernel {
     }
 }
 
-/// Does something and takes the time.
+/// Runs something and returns when it began and ended.
 fn timed(work: impl FnOnce()) -> Ran {
     let start = time::now();
     work();
@@ -250,8 +251,8 @@ fn copy(parts: &[CopyPart], place: &Place) {
             Source::Address(address) => *address as *const u8,
             Source::Staged(bytes) => bytes.as_ptr(),
         };
-        // SAFETY: whoever asked for the copy promised both ranges until it has been made. They may overlap, as they may
-        // in CUDA without a fault.
+        // SAFETY: whoever asked for the copy promised both ranges until it has been made. They may
+        // overlap, as they may in CUDA without a fault.
         unsafe { std::ptr::copy(from, part.to as *mut u8, part.bytes) };
     }
     let end = time::now();
@@ -282,7 +283,7 @@ fn describe_copy(parts: &[CopyPart], place: &Place) -> Activity {
 impl Set {
     fn run(&self, place: &Place) {
         let start = time::now();
-        // SAFETY: whoever asked for it promised the range until it has been done.
+        // SAFETY: whoever asked for it promised the range until it is done.
         unsafe { (self.at as *mut u8).write_bytes(self.byte, self.bytes) };
         let end = time::now();
         observe::activity(|| Activity { start, end, ..self.describe(place) });
@@ -305,7 +306,7 @@ fn host(function: unsafe extern "C" fn(*mut c_void), data: usize, place: &Place)
 }
 
 impl Origin {
-    /// Of work that follows from no call.
+    /// The origin of work that follows from no call.
     pub(super) fn none() -> Origin {
         Origin { correlation: 0, thread: 0, called: 0, returned: Arc::default() }
     }

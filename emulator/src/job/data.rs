@@ -1,8 +1,9 @@
-//! What the ranks send each other, and what must come out.
+//! The data that ranks send each other, and the results expected.
 //!
-//! Every element is a small whole number that follows from the operation, the rank and the element's place, so sums are
-//! exact in every type and in every order of adding, and whatever arrives at the wrong place or from the wrong rank or
-//! operation is noticed. The numbers repeat after [`PERIOD`] elements, which is a prime: no chunk is a multiple of it.
+//! Every element is a small whole number that follows from the operation, the rank and the
+//! element's place. So sums are exact in every type and in every order of adding, and data that
+//! arrives at the wrong place, or from the wrong rank or operation, is noticed. The numbers repeat
+//! after [`PERIOD`] elements, which is a prime: no chunk is a multiple of it.
 
 use std::fmt;
 
@@ -11,20 +12,20 @@ use half::{bf16, f16};
 use crate::scenario::random::mix;
 use crate::scenario::words::{Datatype, Reduction};
 
-/// After so many elements the numbers repeat.
+/// The number of elements after which the numbers repeat.
 const PERIOD: usize = 4093;
 
-/// The most bytes of an element.
+/// The largest size of an element, in bytes.
 const WIDEST: usize = 8;
 
 /// What one rank contributes to one execution of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Data {
-    /// Of this execution; the same on all ranks.
+    /// The seed of this execution; the same on all ranks.
     pub(super) seed: u64,
     /// The type of its elements.
     pub(super) datatype: Datatype,
-    /// How elements of several ranks become one, if they do.
+    /// How elements of several ranks are reduced, if they are.
     pub(super) reduction: Option<Reduction>,
 }
 
@@ -34,19 +35,20 @@ impl Data {
         let place = (place % PERIOD) as u64;
         let common = mix(self.seed ^ (place + 1).wrapping_mul(0xd6e8_feb8_6659_fd93));
         let bits = mix(common ^ u64::from(rank + 1).wrapping_mul(0xa076_1d64_78bd_642f));
-        // Half of the numbers are below zero where the type has such.
+        // Half of the numbers are negative if the type has a sign.
         let below = |limit: u64| {
             let number = (bits % limit) as f64;
             if self.datatype.is_signed() { number - (limit / 2) as f64 } else { number }
         };
         match self.reduction {
-            // At most four ranks of sixteen have a two, so the product stays small.
+            // At most four of sixteen ranks have a two, so the product stays small.
             Some(Reduction::Prod) => {
                 let size = if (common + u64::from(rank)).is_multiple_of(4) { 2.0 } else { 1.0 };
                 if self.datatype.is_signed() && bits % 2 == 1 { -size } else { size }
             }
             Some(Reduction::Avg) => below(8),
-            // What a sum of sixteen leaves exact: i8 holds 127, bf16 each number up to 256, f16 up to 2048.
+            // What keeps a sum over sixteen ranks exact: i8 holds 127, bf16 each number up to 256,
+            // f16 up to 2048.
             Some(Reduction::Sum) if self.datatype.size() == 1 || self.datatype == Datatype::Bfloat16 => below(8),
             Some(Reduction::Sum) if self.datatype == Datatype::Float16 => below(128),
             _ if self.datatype.size() <= 2 => below(128),
@@ -54,7 +56,7 @@ impl Data {
         }
     }
 
-    /// The element that comes out at a place where several ranks' elements become one.
+    /// The reduced element at a place.
     fn reduced(&self, ranks: u32, place: usize) -> f64 {
         let mut elements = (0..ranks).map(|rank| self.element(rank, place));
         match self.reduction.expect("asked of a reduction") {
@@ -71,7 +73,8 @@ impl Data {
         }
     }
 
-    /// What an average may deviate by. NCCL multiplies with 1/n before it adds, which is not exact for every n.
+    /// How far an average may deviate. NCCL multiplies by 1/n before it adds, which is not exact
+    /// for every n.
     fn tolerance(&self, ranks: u32) -> f64 {
         if self.reduction != Some(Reduction::Avg) || !self.datatype.is_float() || ranks.is_power_of_two() {
             return 0.0;
@@ -82,7 +85,8 @@ impl Data {
             Datatype::Float32 => f64::from(f32::EPSILON),
             _ => f64::EPSILON,
         };
-        // Each of at most `ranks` additions of numbers up to 4 rounds once, and so does each multiplication.
+        // Each of at most `ranks` additions of numbers up to 4 rounds once, and so does each
+        // multiplication.
         4.0 * epsilon * f64::from(ranks)
     }
 
@@ -98,16 +102,16 @@ impl Data {
     ///
     /// # Errors
     ///
-    /// Tells the first element that is another one.
+    /// Describes the first element that differs.
     pub(super) fn check_copy(&self, memory: &[u8], rank: u32, first: usize) -> Result<(), Mismatch> {
         self.compare(memory, 0.0, |place| self.element(rank, first + place))
     }
 
-    /// Compares memory with what several ranks' elements from `first` on become.
+    /// Compares memory with the reduced elements from `first` on.
     ///
     /// # Errors
     ///
-    /// Tells the first element that is another one.
+    /// Describes the first element that differs.
     pub(super) fn check_reduced(&self, memory: &[u8], ranks: u32, first: usize) -> Result<(), Mismatch> {
         self.compare(memory, self.tolerance(ranks), |place| self.reduced(ranks, first + place))
     }
@@ -119,11 +123,11 @@ impl Data {
             if *part == pattern[..part.len()] {
                 continue;
             }
-            // Equal in value is enough: -0 is 0.
+            // Equal values suffice: -0 is 0.
             let elements = part.chunks_exact(size).zip(pattern.chunks_exact(size));
             for (place, (got, expected)) in elements.enumerate() {
                 let (got, expected) = (decode(self.datatype, got), decode(self.datatype, expected));
-                // Not a number is near to nothing.
+                // This is false for NaN.
                 let near = (got - expected).abs() <= tolerance;
                 if !near {
                     return Err(Mismatch { element: index * PERIOD + place, got, expected });
@@ -145,7 +149,7 @@ impl Data {
     }
 }
 
-/// An element that is not what it should be.
+/// An element with a wrong value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mismatch {
     /// Its place.
@@ -205,7 +209,7 @@ mod tests {
         reductions.flat_map(|reduction| Datatype::ALL.map(|datatype| Data { seed: 42, datatype, reduction }))
     }
 
-    /// Adds up as a GPU does, in the type itself and in the order of a ring.
+    /// Adds as a GPU does, in the type itself and in the order of a ring.
     fn reduce_in_type(data: &Data, ranks: u32, place: usize) -> f64 {
         let round = |value: f64| decode(data.datatype, &encode(data.datatype, value)[..data.datatype.size()]);
         let first = place as u32 % ranks;
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_is_found_again() {
+    fn filled_data_passes_the_check() {
         for data in all() {
             let size = data.datatype.size();
             let mut memory = vec![0; size * (2 * PERIOD + 17)];
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_noticed() {
+    fn wrong_data_is_noticed() {
         for data in all() {
             let size = data.datatype.size();
             let mut memory = vec![0; size * (2 * PERIOD)];

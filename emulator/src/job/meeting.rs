@@ -1,4 +1,4 @@
-//! Where the processes of a job meet: a folder with a file for each unique id.
+//! Where the processes of a job meet: a folder with one file per unique id.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Tells the others the id of a communicator.
+    /// Publishes the id of a communicator.
     ///
     /// # Errors
     ///
@@ -29,7 +29,7 @@ impl Meeting {
     ///
     /// # Errors
     ///
-    /// When nobody does in time.
+    /// When nobody publishes it in time.
     pub(super) fn learn(&self, name: &str) -> Result<UniqueId, String> {
         let path = self.folder.join(format!("id.{name}"));
         let begin = Instant::now();
@@ -63,7 +63,7 @@ impl Meeting {
             .map_err(|error| format!("failed to say that rank {rank} hangs: {error}"))
     }
 
-    /// Writes a file that is there as a whole or not at all.
+    /// Writes a file so that others see all of it or none.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let path = self.folder.join(name);
         let draft = self.folder.join(format!("draft.{name}"));
@@ -72,7 +72,7 @@ impl Meeting {
     }
 }
 
-/// How the file of a rank that has stopped begins.
+/// How the names of files begin that say a rank has stopped.
 pub(crate) const HUNG: &str = "hung.";
 
 #[cfg(test)]

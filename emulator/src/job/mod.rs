@@ -1,4 +1,4 @@
-//! One process of a job: its ranks, what they call, whether the results are right.
+//! One process of a job: its ranks, the calls they make, and whether the results are right.
 //!
 //! ```text
 //!  clocks ─► truth ─► NVML ─► libnccl, patched ─► GPUs ─► ranks run the program ─► end
@@ -33,7 +33,7 @@ use nccl::Nccl;
 use ranks::{Ending, Ranks};
 use tally::Tally;
 
-/// What a process is told by the launcher.
+/// What the launcher passes to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its number, from 0.
@@ -54,7 +54,7 @@ pub struct Process {
     pub truth: PathBuf,
     /// The file in which results are counted.
     pub tally: PathBuf,
-    /// Whether calls into CUDA are told on stderr.
+    /// Whether calls into CUDA are logged on stderr.
     pub trace: bool,
 }
 
@@ -67,7 +67,7 @@ struct Job {
     tally: Arc<Tally>,
 }
 
-/// How a process ends that went wrong.
+/// The exit statuses of a process that failed.
 mod status {
     /// A call failed or a result was wrong.
     pub(super) const FAILED: u8 = 1;
@@ -87,7 +87,8 @@ impl From<String> for Failure {
     }
 }
 
-/// Runs one process of a job. It must be the first that happens in the process: clocks are set before anybody looks.
+/// Runs one process of a job. This must come first in the process: clocks are set before anything
+/// reads them.
 pub fn run(process: &Process) -> ExitCode {
     end_at_panic();
     match work(process) {
@@ -156,19 +157,20 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Gives this process emulated GPUs and this libnccl, for a program that calls both by itself. Of the program's work the truth
-/// goes to `truth`. To be called before anything else of CUDA or NCCL, with [`launch::BASIC`](crate::launch::BASIC) in the
-/// environment and `EMULATED_GPUS` as many as `gpus`.
+/// Gives this process emulated GPUs and this libnccl, for a program that calls both by itself. The
+/// truth about the program's work goes to `truth`. Call this before anything else of CUDA or NCCL,
+/// with [`launch::BASIC`](crate::launch::BASIC) in the environment and `EMULATED_GPUS` equal to
+/// `gpus`.
 ///
 /// # Errors
 ///
-/// Why the library cannot be run, or the truth not be written.
+/// Why the library cannot be run, or the truth cannot be written.
 ///
 /// # Panics
 ///
 /// When the process has such GPUs already.
 pub fn stand_in(nccl: &Path, gpus: u32, truth: &Path) -> Result<(), String> {
-    // The timer is off and drifts, as real ones do.
+    // The timer has an offset and drifts, as real ones do.
     let text = format!(
         "title = \"a program of its own\"\n[job]\nhosts = 1\nranks_per_host = {gpus}\nprogram = \"sync\"\n\
          [gpu]\ntimer_offset = \"-3 s\"\ntimer_drift = \"12 ppm\"\ntimer_granularity = \"32 ns\"\n"
@@ -194,7 +196,7 @@ pub fn stand_in(nccl: &Path, gpus: u32, truth: &Path) -> Result<(), String> {
     set_up_gpus(library, &scenario, &pace, &Arc::new(truth), false).map_err(|failure| failure.reason)
 }
 
-/// Loads a libnccl, with emulated NVML before it.
+/// Loads a libnccl, after the emulated NVML.
 fn load(path: &Path) -> Result<&'static Library, Failure> {
     let unsuitable =
         |reason| Failure { status: status::UNSUITABLE, reason: format!("failed to run {}: {reason}", path.display()) };
@@ -204,7 +206,7 @@ fn load(path: &Path) -> Result<&'static Library, Failure> {
     Ok(Box::leak(Box::new(library)))
 }
 
-/// Makes the GPUs and leads libnccl to them.
+/// Makes the GPUs and redirects libnccl to them.
 fn set_up_gpus(
     library: &'static Library,
     scenario: &Scenario,
@@ -228,7 +230,8 @@ fn set_up_gpus(
     let name = |address: *const std::ffi::c_void| library.symbols().name(address as usize).map(str::to_owned);
     cuda::install(config, name, Box::new(kernels), Arc::clone(truth));
     let table = cuda::runtime_table(|name| library.symbols().address(name).is_some());
-    // SAFETY: the table's functions are those of the machine, made to take these places; no thread runs libnccl yet.
+    // SAFETY: the table has the machine's functions, made to replace these; no thread runs libnccl
+    // yet.
     unsafe { library.patch(&table) }.map_err(|reason| unsuitable(reason.to_string()))?;
     Ok(())
 }
@@ -261,7 +264,7 @@ fn run_ranks(job: &Job, ranks: &[u32]) -> Result<Ending, String> {
         let mut ranks = Ranks::new(job, ranks.iter().copied())?;
         let ending = ranks.run()?;
         if ending != Ending::Done {
-            // What the process leaves behind stays as it is.
+            // What the process leaves behind is not cleaned up.
             std::mem::forget(ranks);
         }
         Ok::<_, String>(ending)
@@ -275,7 +278,7 @@ fn run_ranks(job: &Job, ranks: &[u32]) -> Result<Ending, String> {
                 Ok(ending) => ending,
                 Err(reason) => {
                     eprintln!("emulator: {reason}");
-                    // The other threads may wait for this rank for good.
+                    // The other threads may wait for this rank forever.
                     leave(i32::from(status::FAILED))
                 }
             };
@@ -290,7 +293,7 @@ fn run_ranks(job: &Job, ranks: &[u32]) -> Result<Ending, String> {
     Ok(left.unwrap_or(Ending::Done))
 }
 
-/// Loads emulated NVML, which NCCL then finds by its name.
+/// Loads the emulated NVML, which NCCL then finds by its name.
 fn load_nvml() -> Result<(), String> {
     const FILE: &str = "libemulated_nvml.so";
     let program = std::env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
@@ -304,7 +307,7 @@ fn load_nvml() -> Result<(), String> {
         ));
     };
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero byte");
-    // SAFETY: the name is a C string, and the library is ours: it has nothing that runs when it is loaded.
+    // SAFETY: the name is a C string, and the library is ours: no code runs when it is loaded.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if handle.is_null() {
         // SAFETY: after a failure dlerror gives a C string, which is copied before the next call.
@@ -317,8 +320,8 @@ fn load_nvml() -> Result<(), String> {
 /// Set in a process that has an emulated driver and an emulated CUPTI on its library path.
 pub const DRIVER: &str = "EMULATED_DRIVER";
 
-/// Maps the emulated driver and CUPTI and initialises the driver, as a framework has done before it comes to NCCL: profilers look
-/// for what is mapped.
+/// Loads the emulated driver and CUPTI and initialises the driver, as a framework has done before
+/// it calls NCCL: profilers look for libraries that are already mapped.
 fn load_driver() -> Result<(), String> {
     let open = |name: &CStr| {
         // SAFETY: the name is a C string. What runs when these libraries are loaded is ours.
@@ -333,7 +336,7 @@ fn load_driver() -> Result<(), String> {
     if open(c"libcupti.so.13").is_null() && open(c"libcupti.so.12").is_null() {
         return Err("failed to load the emulated libcupti: it is not in the folder of --cupti".into());
     }
-    // SAFETY: cuInit has this type, in the driver and in its double.
+    // SAFETY: cuInit has this type, in the real driver and in the emulated one.
     let init: extern "C" fn(u32) -> i32 = unsafe { std::mem::transmute(init) };
     match init(0) {
         0 => Ok(()),
@@ -341,7 +344,8 @@ fn load_driver() -> Result<(), String> {
     }
 }
 
-/// From now on a panic on any thread ends the process: the others might wait for that thread for good.
+/// From now on a panic on any thread ends the process: the others might wait for that thread
+/// forever.
 fn end_at_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -350,13 +354,14 @@ fn end_at_panic() {
     }));
 }
 
-/// Ends the process without a look back.
+/// Ends the process without any cleanup.
 fn leave(status: i32) -> ! {
     // SAFETY: it takes a number and does not return.
     unsafe { libc::_exit(status) }
 }
 
-/// Lets another program take the process over, which exits with the status; returns why it could not.
+/// Replaces this process by another program, which exits with the status; returns why it could
+/// not.
 fn exec(status: u8) -> String {
     let script = CString::new(format!("exit {status}")).expect("it has no zero byte");
     let arguments: [*const c_char; 4] = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];

@@ -1,4 +1,4 @@
-//! The calls into NCCL, each of them told to the truth.
+//! The calls into NCCL, each recorded in the truth.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::scenario::words::Datatype;
 use crate::time;
 use crate::truth::{self, Line, Truth};
 
-/// NCCL's functions, for one rank after the other.
+/// NCCL's functions, called for one rank after the other.
 pub(super) struct Nccl {
     pub(super) library: &'static Library,
     pub(super) truth: Arc<Truth>,
@@ -20,7 +20,7 @@ pub(super) struct Nccl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Handle(pub(super) CommHandle);
 
-// SAFETY: a name for what NCCL keeps; NCCL's functions take it on any thread.
+// SAFETY: a handle to NCCL's own data; NCCL's functions take it on any thread.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -47,7 +47,8 @@ pub(super) struct NcclBuffer {
     free: unsafe extern "C" fn(*mut c_void) -> Status,
 }
 
-// SAFETY: an address of memory of the process, which any thread may pass on; using it is up to whoever orders the work.
+// SAFETY: an address of the process's memory, which any thread may pass on; using it is up to
+// whoever orders the work.
 unsafe impl Send for NcclBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for NcclBuffer {}
@@ -66,7 +67,7 @@ impl Drop for NcclBuffer {
     }
 }
 
-/// What a call is told, as the truth keeps it.
+/// The arguments of a call, as the truth records them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Passed {
     pub(super) count: usize,
@@ -80,7 +81,7 @@ pub(super) struct Passed {
 }
 
 impl Passed {
-    /// Of a call that moves nothing.
+    /// The arguments of a call that moves no data.
     pub(super) fn nothing() -> Passed {
         let none = std::ptr::null_mut();
         Passed { count: 0, datatype: None, send: none, receive: none, root: -1, stream: none, captured: false }
@@ -97,7 +98,7 @@ pub(super) struct Caller<'a> {
 }
 
 impl Nccl {
-    /// Makes a call and tells the truth about it. `function` is its name without `nccl`.
+    /// Makes a call and records it in the truth. `function` is its name without `nccl`.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl Nccl {
     ///
     /// # Errors
     ///
-    /// When NCCL has none.
+    /// When NCCL returns none.
     pub(super) fn unique_id(&self) -> Result<UniqueId, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the id is writable for the call.
@@ -146,14 +147,14 @@ impl Nccl {
         if status == 0 { Ok(id) } else { Err(format!("ncclGetUniqueId failed: {}", self.explain(status))) }
     }
 
-    /// What has gone wrong in a communicator behind the application's back.
+    /// An error that has happened asynchronously in a communicator.
     ///
     /// # Errors
     ///
-    /// When something has.
+    /// When there is one.
     pub(super) fn async_error(&self, caller: Caller<'_>, handle: Handle) -> Result<(), String> {
         let mut found: Status = 0;
-        // SAFETY: the communicator is there, and the status is writable for the call.
+        // SAFETY: the communicator exists, and the status is writable for the call.
         let status = unsafe { (self.library.api().comm_get_async_error)(handle.0, &raw mut found) };
         let error = if status == 0 { found } else { status };
         if error == 0 {
@@ -163,30 +164,30 @@ impl Nccl {
         Err(format!("rank {rank}: `{communicator}` has an error: {}", self.explain(error)))
     }
 
-    /// A configuration that gives a communicator its name.
+    /// A configuration that names its communicator.
     pub(super) fn config(&self, name: &'static CStr) -> Config {
         let mut config = Config::new(self.library.version());
         config.comm_name = name.as_ptr();
         config
     }
 
-    /// What the communicator's own structure says of its hash and its device communicator, where the library's debug
-    /// information tells where they lie.
+    /// The communicator's hash and its device communicator, read from NCCL's own structure, where
+    /// the library's debug information gives their offsets.
     pub(super) fn insides(&self, handle: Handle) -> (Option<u64>, Option<u64>) {
         let layout = &self.library.layout().comm;
         let read = |offset: Option<usize>| {
-            // SAFETY: the handle points to NCCL's structure, which is there until it is destroyed, and the offset is that of
-            // a member of eight bytes in it.
+            // SAFETY: the handle points to NCCL's structure, which lives until it is destroyed,
+            // and the offset is that of an eight-byte member of it.
             offset.map(|offset| unsafe { handle.0.byte_add(offset).cast::<u64>().read_unaligned() })
         };
         (read(layout.comm_hash), read(layout.dev_comm))
     }
 
-    /// Memory of the current GPU that can become a window.
+    /// Memory of the current GPU that can be registered as a window.
     ///
     /// # Errors
     ///
-    /// When NCCL has none.
+    /// When NCCL has none left.
     pub(super) fn allocate(&self, bytes: usize) -> Result<NcclBuffer, String> {
         let api = self.library.api();
         let mut pointer = std::ptr::null_mut();
@@ -206,7 +207,8 @@ impl Nccl {
     ///
     /// # Safety
     ///
-    /// The buffer has so many bytes until the window is closed; `window` is writable until the group has ended.
+    /// The buffer has this many bytes until the window is closed; `window` is writable until the
+    /// group has ended.
     pub(super) unsafe fn open_window(
         &self,
         caller: Caller<'_>,
@@ -221,12 +223,12 @@ impl Nccl {
         let register = register.ok_or("symmetric windows need NCCL 2.27 or later")?;
         let passed = Passed { send: buffer, count: bytes, ..Passed::nothing() };
         self.call(caller, "CommWindowRegister", passed, || {
-            // SAFETY: the communicator is there, and the caller's promise.
+            // SAFETY: the communicator exists, and the caller promises the rest.
             unsafe { register(handle.0, buffer, bytes, window.cast(), SYMMETRIC) }
         })
     }
 
-    /// Ends a window.
+    /// Closes a window.
     ///
     /// # Errors
     ///
@@ -236,14 +238,15 @@ impl Nccl {
             return Ok(());
         };
         self.call(caller, "CommWindowDeregister", Passed::nothing(), || {
-            // SAFETY: both are there.
+            // SAFETY: both exist.
             unsafe { deregister(handle.0, window.0) }
         })
     }
 
     fn explain(&self, status: Status) -> String {
         let api = self.library.api();
-        // SAFETY: both functions take any status and no communicator, and return null or a C string that lives on.
+        // SAFETY: both functions take any status and no communicator, and return null or a C
+        // string that stays valid.
         let (what, last) = unsafe {
             let text = |text: *const std::ffi::c_char| {
                 if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().trim().to_owned() }

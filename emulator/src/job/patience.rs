@@ -1,8 +1,9 @@
-//! `recv` of the whole process, libnccl included: a program's own symbol comes before libc's.
+//! Overrides `recv` for the whole process, libnccl included: a program's own symbol takes
+//! precedence over libc's.
 //!
-//! While NCCL's ranks find each other, and while its network waits, each asks its sockets again and again without a pause. On a
-//! machine with fewer processors than ranks that keeps the processors from those who are waited for. So a thread whose
-//! questions are all in vain lets others run between them.
+//! While NCCL's ranks find each other, and while its network waits, each polls its sockets without
+//! a pause. On a machine with fewer processors than ranks that takes processor time from the ranks
+//! they wait for. So a thread whose polls all fail yields to others in between.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -11,16 +12,16 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-/// After so many questions in vain, a thread lets others go first.
+/// After this many failed polls in a row, a thread yields.
 const EAGER: u32 = 16;
 
-/// After so many, it sleeps.
+/// After this many, it sleeps.
 const AWAKE: u32 = 1_000;
 
 const NAP: Duration = Duration::from_micros(20);
 
 thread_local! {
-    /// How many questions in a row were in vain.
+    /// The number of failed polls in a row.
     static IN_VAIN: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -59,7 +60,8 @@ type Recv = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
 fn real() -> Recv {
     static FUNCTION: OnceLock<Recv> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's, which is libc's.
+        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's,
+        // which is libc's.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"recv".as_ptr()) };
         assert!(!address.is_null(), "libc has no recv");
         // SAFETY: libc's function has this type.

@@ -1,7 +1,9 @@
-//! Ranks that run the program: one for a process or a thread, several where a thread drives all GPUs of its host.
+//! Ranks that run the program: one for each process or thread, or several where one thread drives
+//! all GPUs of its host.
 //!
-//! Each rank has a stream on which it computes, and one more for each communicator, as in PyTorch. An operation's stream
-//! waits for what was computed before; `wait` makes computation wait for the operations.
+//! Each rank has a stream on which it computes, and one more for each communicator, as in PyTorch.
+//! An operation's stream waits for earlier computation; `wait` makes computation wait for the
+//! operations.
 
 mod calls;
 mod communicators;
@@ -29,18 +31,18 @@ pub(super) struct Ranks<'a> {
     ranks: Vec<Rank>,
     /// How many groups are open.
     depth: usize,
-    /// Checks of operations that are not launched before their group ends.
+    /// Checks of operations that are only launched when their group ends.
     pending: Vec<Check>,
-    /// The line of the statement, for messages.
+    /// The line of the current statement, for messages.
     line: usize,
 }
 
-/// How ranks came to the end of the program.
+/// How the ranks ended the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Everything is done and destroyed.
     Done,
-    /// They left before that, on purpose.
+    /// They left earlier, on purpose.
     Left(Exit),
 }
 
@@ -50,23 +52,23 @@ struct Rank {
     device: u32,
     compute: Stream,
     event: Event,
-    /// By the communicators' index in the program.
+    /// By the communicators' indices in the program.
     communicators: Vec<Option<Communicator>>,
-    /// How often each communicator has been made.
+    /// How often each communicator has been created.
     made: Vec<u64>,
-    /// The communicators in the order in which they were made.
+    /// The communicators in the order of their creation.
     order: Vec<usize>,
     /// The memory of each operation.
     memory: HashMap<usize, Memory>,
     /// How often each operation has been called.
     calls: HashMap<usize, u64>,
     graphs: HashMap<String, Captured>,
-    /// The communicators that the graph being captured uses so far, while one is captured.
+    /// The communicators used so far by the graph being captured, if one is.
     capture: Option<HashSet<usize>>,
 }
 
 impl<'a> Ranks<'a> {
-    /// Makes ranks of the job ready to run its program.
+    /// Prepares ranks of the job to run its program.
     ///
     /// # Errors
     ///
@@ -112,7 +114,7 @@ impl<'a> Ranks<'a> {
         ending.map_err(|error| if line == 0 { error } else { format!("{error} (line {line} of the program)") })
     }
 
-    /// Runs statements, for the ranks with these indices. An ending is that of the whole thread.
+    /// Runs statements for the ranks with these indices. An ending is that of the whole thread.
     fn block(&mut self, statements: &[Statement], active: &[usize]) -> Result<Option<Ending>, String> {
         for statement in statements {
             self.line = statement.line;
@@ -168,9 +170,10 @@ impl<'a> Ranks<'a> {
             Verb::Update(name, body) => self.update(name, body, active)?,
             Verb::Lend(what) => self.lend(*what)?,
             Verb::Environment(name, value) => {
-                // SAFETY: the variable was set when the process began, so its place in the environment is only overwritten
-                // with another pointer, and the old text is never freed: a thread of NCCL that looks meanwhile
-                // finds one or the other. This process has no second thread of ours that would set one.
+                // SAFETY: the variable was set when the process began, so its place in the
+                // environment is only overwritten with another pointer, and the old text is never
+                // freed: a thread of NCCL that reads it meanwhile finds one or the other. No
+                // second thread of ours in this process sets one.
                 unsafe { std::env::set_var(name, value) };
             }
             Verb::Hang => {
@@ -209,7 +212,7 @@ impl<'a> Ranks<'a> {
         for &index in all {
             self.ranks[index].graphs.clear();
         }
-        // The last made goes first, on all ranks of the thread before the next.
+        // The last one created goes first, on all ranks of the thread before the next.
         while let Some(&communicator) = all.iter().find_map(|&index| self.ranks[index].order.last()) {
             self.destroy(communicator, all)?;
             for &index in all {
@@ -230,7 +233,7 @@ impl<'a> Ranks<'a> {
         self.flush()
     }
 
-    /// Does something as one group, if it is to be one; then queues the checks.
+    /// Runs `act` as one group, if it is to be one; then queues the checks.
     fn together(
         &mut self,
         ranks: &[usize],
@@ -244,7 +247,7 @@ impl<'a> Ranks<'a> {
         if grouped { self.group_end(ranks) } else { self.flush() }
     }
 
-    /// Opens or closes a group, for the first of these ranks as far as the truth is concerned.
+    /// Opens or closes a group. The truth records it for the first of these ranks.
     fn group(&self, active: &[usize], function: &str, call: unsafe extern "C" fn() -> Status) -> Result<(), String> {
         let caller = Caller { rank: self.ranks[active[0]].world, communicator: "" };
         // SAFETY: it takes nothing, and each end follows a start.
@@ -259,12 +262,12 @@ impl<'a> Ranks<'a> {
         queued.map_err(|error| format!("rank {}: failed to launch {name}: {error}", rank.world))
     }
 
-    /// What is computed from now on waits for a communicator's operations.
+    /// Makes later computation wait for a communicator's operations.
     fn wait(&mut self, index: usize, communicator: usize) -> Result<(), String> {
         self.select(index)?;
         let rank = &self.ranks[index];
         let Some(of_rank) = &rank.communicators[communicator] else { return Ok(()) };
-        // A capture knows only what happened in it.
+        // A capture only knows what happened inside it.
         if rank.capture.as_ref().is_some_and(|uses| !uses.contains(&communicator)) {
             return Ok(());
         }
@@ -290,7 +293,7 @@ impl<'a> Ranks<'a> {
         Ok(())
     }
 
-    /// A rank that calls NCCL for a communicator.
+    /// The caller when a rank calls NCCL for a communicator.
     fn caller(&self, index: usize, communicator: usize) -> Caller<'a> {
         let communicator = &self.job.scenario.program.communicators[communicator].name;
         Caller { rank: self.ranks[index].world, communicator }

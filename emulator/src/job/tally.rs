@@ -1,5 +1,5 @@
-//! How many results were compared, and how many were wrong: counted in a file, so that it is known even of a process that
-//! was killed.
+//! The number of results that were compared, and of those that were wrong. They are counted in a
+//! file, so that they are known even of a process that was killed.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 
 use super::data::Mismatch;
 
-/// How many wrong results are told; the others are counted only.
+/// How many wrong results are described; the others are only counted.
 const TOLD: u64 = 10;
 
 /// The results of one process.
@@ -21,12 +21,12 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Begins to count in a file.
+    /// Creates the file to count in.
     pub(super) fn create(path: &Path) -> io::Result<Tally> {
         Ok(Tally { file: File::create(path)?, counts: Mutex::default() })
     }
 
-    /// Counts a result; a wrong one is told on stderr, with what it was a result of.
+    /// Counts a result. A wrong one is reported on stderr, with what it was a result of.
     pub(super) fn count(&self, result: &Result<(), Mismatch>, of: impl Fn() -> String) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.0 += 1;
@@ -42,7 +42,8 @@ impl Tally {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&counts.0.to_ne_bytes());
         bytes[8..].copy_from_slice(&counts.1.to_ne_bytes());
-        // A full disk makes the count in the file too low, and the process's exit status is right even then.
+        // A full disk makes the count in the file too low, but the process's exit status is still
+        // right.
         let _ = self.file.write_all_at(&bytes, 0);
     }
 
@@ -52,7 +53,8 @@ impl Tally {
     }
 }
 
-/// What is counted in a file: results, and wrong ones. A process that compared nothing has counted nothing.
+/// The counts in a file: results, and wrong ones. A process that compared nothing has counted
+/// nothing.
 pub(crate) fn read(path: &Path) -> (u64, u64) {
     let bytes = std::fs::read(path).unwrap_or_default();
     let number = |at: usize| {
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_what_was_counted() {
+    fn the_file_has_the_counts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tally");
         assert_eq!(read(&path), (0, 0));

@@ -11,7 +11,7 @@ use super::unplayable::Unplayable;
 use super::{Model, broadcasts, collective, point_to_point};
 use crate::{time, truth};
 
-/// The communicator was aborted, and the kernel ends.
+/// The communicator was aborted, so the kernel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Aborted;
 
@@ -31,7 +31,7 @@ pub(super) struct Block<'k> {
     aborted: AtomicBool,
 }
 
-/// A piece of work that was played, to its end or to an abort.
+/// A work that was played, to its end or to an abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Played {
     /// The index of its operation.
@@ -45,10 +45,10 @@ pub(super) struct Played {
 }
 
 impl Played {
-    /// Plays something now.
+    /// Plays a work now, and notes when it began and ended.
     pub(super) fn during(operation: u32, work: usize, play: impl FnOnce() -> Result<(), Aborted>) -> Played {
         let start = time::now();
-        // The block knows of the abort.
+        // The block remembers an abort.
         let _ = play();
         Played { operation, work, start, end: time::now() }
     }
@@ -68,14 +68,15 @@ impl<'k> Block<'k> {
         Block { model, gpu, comm, channel, symbol, halts, steps, aborted }
     }
 
-    /// Plays everything. Returns the truth about it, and when its first and last stamp were made, or a stall before them began.
+    /// Plays everything. Returns the truth about it, and when its first and last stamps were made,
+    /// or when a stall before them began.
     pub(super) fn play(&self, share: &Share) -> (Vec<truth::Channel>, [u64; 2]) {
         let mut truth = Vec::new();
         let mut stamped = Vec::with_capacity(2 * share.batches.len() + 1);
         if self.halts.iter().any(|halt| halt.step.is_none()) {
             stamped.push(time::now());
         }
-        // An abort is seen by the first wait of the first work.
+        // The first wait of the first work notices an abort.
         let _ = self.meet(None);
         let mut profiler = Profiler::new(self);
         for batch in &share.batches {
@@ -129,23 +130,23 @@ impl<'k> Block<'k> {
         self.place().follow(self.model.layout.channel.peers)?.follow(8 * rank)
     }
 
-    /// Ends the process, because this cannot be played.
+    /// Ends the process, because this kernel cannot be played.
     pub(super) fn refuse(&self, why: &Unplayable) -> ! {
         why.refuse(self.symbol)
     }
 
-    /// A step is about to begin: a stall may come before it.
+    /// Called before each step: a stall may come first.
     pub(super) fn step(&self) -> Result<(), Aborted> {
         self.meet(Some(self.steps.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Meets the stalls before this step, or those before everything.
+    /// Waits for the stalls before this step, or those before everything.
     fn meet(&self, step: Option<u32>) -> Result<(), Aborted> {
         self.halts.iter().filter(|halt| halt.step == step).try_for_each(|halt| self.sleep_until(halt.until()))
     }
 
-    /// Waits until something is so. Never for long without a look at the abort flag, and never without letting others
-    /// run: there are more blocks than processors, and those waited for are among them.
+    /// Waits until `ready` returns true. Checks the abort flag often, and yields: there are more
+    /// blocks than processors, and the blocks waited for need one too.
     pub(super) fn wait(&self, mut ready: impl FnMut() -> bool) -> Result<(), Aborted> {
         const YIELDS: u32 = 64;
         const SHORTEST: Duration = Duration::from_micros(10);

@@ -7,10 +7,10 @@ use super::primitive::{Primitives, Wiring};
 use super::reduce::{Datatype, Operator};
 use crate::time;
 
-/// Plays the works of a batch in turns, one chunk of each.
+/// Plays the works of a batch in turn, one chunk of each.
 pub(super) fn play(block: &Block<'_>, protocol: Protocol, works: &[Broadcast]) -> Vec<Played> {
     let mut played = Vec::with_capacity(works.len());
-    // The block knows of an abort.
+    // The block remembers an abort.
     let _ = take_turns(block, protocol, works, &mut played);
     played
 }
@@ -53,8 +53,8 @@ fn take_turns(
             }
             let input = (work.send as *const u8).wrapping_add(done[index]);
             let output = (work.receive as *mut u8).wrapping_add(done[index]);
-            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist,
-            // and nobody else uses them, until the kernel has ended.
+            // SAFETY: the host launched the kernel on the user's buffers of this size. By CUDA's
+            // rules they exist, and nobody else uses them, until the kernel has ended.
             let moved = unsafe {
                 if work.depth == 0 {
                     primitives.copy_send(input, output, count)

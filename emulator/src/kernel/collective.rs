@@ -12,8 +12,8 @@ pub(super) fn play(block: &Block<'_>, function: Function, works: &[Part]) -> Vec
     for (index, part) in works.iter().enumerate() {
         let work = Work::new(block, function, part);
         played.push(Played::during(part.operation, index, || {
-            // SAFETY: the host launched the kernel on the user's buffers of this size, and by CUDA's rules they exist,
-            // and nobody else uses them, until it has ended.
+            // SAFETY: the host launched the kernel on the user's buffers of this size. By CUDA's
+            // rules they exist, and nobody else uses them, until it has ended.
             unsafe {
                 match (function.algorithm, function.collective) {
                     (Algorithm::Tree, Collective::AllReduce) => work.all_reduce_by_tree(),
@@ -51,7 +51,7 @@ impl<'w> Work<'w> {
         Work { block, function, part, operator, ranks: block.comm.ranks }
     }
 
-    /// The connections to these ranks, with so many slices of a chunk and steps of a slice.
+    /// The connections to these ranks, with `slicing` slices per chunk and steps per slice.
     fn connect(&self, receive: &[i32], send: &[i32], slicing: (usize, u64)) -> Primitives<'w> {
         let wiring = Wiring {
             protocol: self.function.protocol,
@@ -66,17 +66,17 @@ impl<'w> Work<'w> {
         Primitives::new(self.block, &wiring)
     }
 
-    /// The user's elements from this one on.
+    /// The address of the user's input from this element on.
     fn input(&self, element: usize) -> *const u8 {
         (self.part.send as *const u8).wrapping_add(element * self.operator.size())
     }
 
-    /// The place of the user's elements from this one on.
+    /// The address of the user's output from this element on.
     fn output(&self, element: usize) -> *mut u8 {
         (self.part.receive as *mut u8).wrapping_add(element * self.operator.size())
     }
 
-    /// The chunks of the part: the first element of each, and how many it has.
+    /// The chunks of the part: the first element and the length of each.
     fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Part { first, count, chunk, .. } = *self.part;
         (0..count).step_by(chunk.max(1)).map(move |done| (first + done, chunk.min(count - done)))
@@ -84,7 +84,7 @@ impl<'w> Work<'w> {
 
     /// # Safety
     ///
-    /// As for all of these: the user's buffers may be used.
+    /// As for all functions here, the user's buffers may be used.
     unsafe fn all_reduce(&self) -> Result<(), Aborted> {
         let ring = self.block.ring();
         let mut primitives = self.connect(&[ring.previous], &[ring.next], SLICED);
@@ -97,7 +97,7 @@ impl<'w> Work<'w> {
             if left < round {
                 chunk = left.div_ceil(ranks).next_multiple_of(aligned);
             }
-            // What the chunk of a rank is, for each of which one of the ring's ranks has the last word.
+            // The chunk of a rank. Each rank of the ring finishes one of them.
             let of = |rank: usize| {
                 let from = rank % ranks * chunk;
                 (self.part.first + done + from, chunk.min(left.saturating_sub(from)))
@@ -123,8 +123,8 @@ impl<'w> Work<'w> {
         primitives.finish()
     }
 
-    /// Up the tree to the root and down again. The ways up and down are played at the same time, as the kernel's
-    /// threads do; the root does both at once.
+    /// Up the tree to the root and down again. Both directions are played at the same time, as the
+    /// kernel's threads do; the root does both in one step.
     ///
     /// # Safety
     ///
@@ -160,8 +160,8 @@ impl<'w> Work<'w> {
         let broadcast = || {
             let mut primitives = self.connect(&[up], &down, WHOLE);
             for (at, count) in self.chunks() {
-                // SAFETY: as above. In place, what comes down replaces elements that have gone up before, or it could
-                // not have come.
+                // SAFETY: as above. In place, what comes down replaces elements that have already
+                // gone up, because it depends on them.
                 unsafe {
                     if leaf {
                         primitives.receive(self.output(at), count)?;
@@ -259,7 +259,8 @@ impl<'w> Work<'w> {
     }
 }
 
-/// A chunk of two slices of two steps, as the collectives have it in which every rank has a part of its own.
+/// Two slices per chunk and two steps per slice, as in the collectives where every rank has a part
+/// of its own.
 const SLICED: (usize, u64) = (2, 2);
-/// A chunk of one step.
+/// One slice of one step per chunk.
 const WHOLE: (usize, u64) = (1, 1);

@@ -1,9 +1,9 @@
-//! NCCL's table of device functions, read backwards: from the id that a batch of works carries to what it means.
+//! NCCL's table of device functions, inverted: from the id in a batch of works to its meaning.
 //!
-//! The host finds a function by its row (collective, reduction, type, algorithm, protocol); the library's
-//! `ncclDevFuncRowToId` gives the row's id, or -1 where there is no such function. Signed and unsigned integers share
-//! functions. The order of the rows is not in the debug information, so it is written down here, and a table that
-//! does not fit it is refused.
+//! The host finds a function by its row (collective, reduction, type, algorithm, protocol). The
+//! library's `ncclDevFuncRowToId` gives the row's id, or -1 where there is no such function.
+//! Signed and unsigned integers share functions. The order of the rows is not in the debug
+//! information, so it is written down here, and a table that does not match it is refused.
 
 use super::reduce::{Datatype, Reduction};
 
@@ -27,7 +27,7 @@ pub(super) enum Collective {
 }
 
 impl Collective {
-    /// Its name, as NCCL's profiler interface has it.
+    /// Its name in NCCL's profiler interface.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::SendRecv => "SendRecv",
@@ -55,7 +55,7 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name, as NCCL's profiler interface has it.
+    /// Its name in NCCL's profiler interface.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tree => "TREE",
@@ -69,21 +69,21 @@ impl Algorithm {
     }
 }
 
-/// How data and the word that it is there travel.
+/// How data travels, and how its arrival is signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
-    /// Four bytes of data, four of a flag.
+    /// Four bytes of data, then four of a flag.
     Ll,
-    /// 120 bytes of data, eight of a flag.
+    /// 120 bytes of data, then eight of a flag.
     Ll128,
-    /// Data in buffers, counters beside them.
+    /// Data in buffers, with separate counters.
     Simple,
 }
 
 impl Protocol {
     const ALL: [Protocol; 3] = [Self::Ll, Self::Ll128, Self::Simple];
 
-    /// Its name, as NCCL's profiler interface has it.
+    /// Its name in NCCL's profiler interface.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ll => "LL",
@@ -92,7 +92,7 @@ impl Protocol {
         }
     }
 
-    /// Its number in NCCL, the index of what there is of each protocol.
+    /// Its number in NCCL, which is the index into arrays by protocol.
     pub(super) fn index(self) -> usize {
         self as usize
     }
@@ -129,7 +129,7 @@ pub(super) struct FunctionTable {
 }
 
 impl FunctionTable {
-    /// How many entries `ncclDevFuncRowToId` has in a release, the -1 at its end included.
+    /// How many entries `ncclDevFuncRowToId` has in a release, including the -1 at its end.
     pub(super) fn entries(release: u32) -> usize {
         rows(release).len() + 1
     }
@@ -138,7 +138,7 @@ impl FunctionTable {
     ///
     /// # Errors
     ///
-    /// When it is not in the order that is known here.
+    /// When it is not in the order known here.
     pub(super) fn invert(release: u32, ids: &[i32]) -> Result<FunctionTable, String> {
         let rows = rows(release);
         let (Some((&-1, ids)), true) = (ids.split_last(), ids.len() == rows.len() + 1) else {
@@ -159,7 +159,7 @@ impl FunctionTable {
             }
             match &mut functions[id] {
                 free @ None => *free = Some(function),
-                // The unsigned type's function it is that both signednesses share.
+                // Both signednesses share the function of the unsigned type.
                 Some(known) if (Function { datatype: known.datatype.unsigned(), ..*known }) == function => {
                     *known = function;
                 }
@@ -235,7 +235,8 @@ fn rows(release: u32) -> Vec<Function> {
 
 #[cfg(test)]
 impl FunctionTable {
-    /// A table in which every row has a function of its own but for the signed types, which share the unsigned one's.
+    /// A table in which every row has its own function, except that signed types share the
+    /// unsigned one's.
     pub(super) fn made_up(release: u32) -> Vec<i32> {
         let rows = rows(release);
         let mut ids: Vec<i32> = (0..rows.len() as i32).collect();

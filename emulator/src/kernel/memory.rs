@@ -1,17 +1,20 @@
-//! The memory that a kernel shares with NCCL's host side, with other kernels and with other processes.
+//! The memory that a kernel shares with NCCL's host side, with other kernels and with other
+//! processes.
 //!
-//! A GPU's memory model, on a processor: the places where one side tells another that something is there or is free
-//! (`head`, `tail`, the flags of LL lines, the profiler's counters) are read and written as atomics, with acquire and
-//! release, or between fences. What they announce is plain data: it is written before the announcement and read after
-//! it, so nobody writes to it while it is read. NCCL's own code on the other side uses volatile accesses of the same
-//! aligned words, which on this machine are single instructions too. Structures that the host fills before it launches
-//! a kernel are read without ceremony, volatile only so that each read happens once and where it is written.
+//! A GPU's memory model, on a processor. Words by which one side signals another that data is
+//! there or space is free (`head`, `tail`, the flags of LL lines, the profiler's counters) are
+//! read and written as atomics, with acquire and release, or between fences. The data they signal
+//! is plain: it is written before the signal and read after it, so nobody writes to it while it is
+//! read. NCCL's own code on the other side uses volatile accesses of the same aligned words, which
+//! on this machine are single instructions too. Structures that the host fills before it launches
+//! a kernel are read without synchronisation, and volatile only so that each read happens once and
+//! where it is written.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::library::layout::Bits;
 
-/// The beginning of one of NCCL's structures.
+/// The address of one of NCCL's structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place(*mut u8);
 
@@ -25,9 +28,10 @@ impl Place {
     ///
     /// # Safety
     ///
-    /// The address is that of a structure in readable and writable memory that lives as long as the place, and the
-    /// copies and parts of it, are used. The offsets that its methods get are those of members of that structure of the
-    /// methods' type, and so are the offsets into structures that its pointers lead to.
+    /// The address is that of a structure in readable and writable memory that lives as long as
+    /// this place, its copies and its parts are used. Offsets passed to its methods are those of
+    /// members of that structure, of the methods' type. The same holds for offsets into structures
+    /// that its pointers lead to.
     pub(super) unsafe fn new(address: *mut u8) -> Place {
         Place(address)
     }
@@ -65,7 +69,7 @@ impl Place {
         unsafe { self.at(offset).0.cast::<u64>().read_volatile() }
     }
 
-    /// A member of eight bytes is set.
+    /// Sets a member of eight bytes.
     pub(super) fn set_word(self, offset: usize, value: u64) {
         // SAFETY: as `new` demands.
         unsafe { self.at(offset).0.cast::<u64>().write_volatile(value) }
@@ -94,25 +98,28 @@ impl Place {
         unsafe { self.at(offset).0.cast::<*mut u8>().read_volatile() }
     }
 
-    /// What the place itself holds, a word that somebody else writes to; all that they wrote before is seen after.
+    /// Reads the word at this place, which somebody else writes; everything they wrote before is
+    /// visible afterwards.
     pub(super) fn acquire(self) -> u64 {
         // SAFETY: as `new` demands; NCCL aligns such words.
         unsafe { AtomicU64::from_ptr(self.0.cast()) }.load(Ordering::Acquire)
     }
 
-    /// Sets the place itself, a word that somebody else reads; all that was written before is seen by who sees this.
+    /// Sets the word at this place, which somebody else reads; everything written before is
+    /// visible to whoever reads the new value.
     pub(super) fn release(self, value: u64) {
         // SAFETY: as above.
         unsafe { AtomicU64::from_ptr(self.0.cast()) }.store(value, Ordering::Release);
     }
 
-    /// As [`Place::release`], for a place of four bytes.
+    /// Like [`Place::release`], for four bytes.
     pub(super) fn release_int(self, value: u32) {
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.0.cast()) }.store(value, Ordering::Release);
     }
 
-    /// What the place itself holds, four bytes that somebody else may set at any time, and that announce nothing.
+    /// Reads the four bytes at this place, which somebody else may set at any time and which
+    /// signal no data.
     pub(super) fn glance(self) -> u32 {
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.0.cast()) }.load(Ordering::Relaxed)
@@ -121,12 +128,13 @@ impl Place {
 
 /// Bytes of data in a line of the LL protocol.
 pub(super) const LINE_DATA: usize = 8;
-/// Bytes of a line: twice four of data and four of a flag.
+/// Bytes of a line: four of data and four of a flag, twice.
 pub(super) const LINE: usize = 16;
 
-/// Takes the data out of an LL line, if both its flags are there.
+/// Takes the data from an LL line, if both its flags are there.
 pub(super) fn open_line(line: Place, flag: u32) -> Option<u64> {
-    // Each half holds its own flag, and is read at once: no half is seen with its flag but without its data.
+    // Each half holds its own flag and is read at once, so its flag is never seen without its
+    // data.
     let (first, second) = (line.acquire(), line.at(8).acquire());
     let complete = (first >> 32) as u32 == flag && (second >> 32) as u32 == flag;
     complete.then_some(first & 0xffff_ffff | second << 32)
@@ -139,7 +147,7 @@ pub(super) fn write_line(line: Place, data: u64, flag: u32) {
     line.at(8).release(data >> 32 | flag);
 }
 
-/// An entry of the profiler's ring: first the time, then the counter that says it is there.
+/// Writes an entry of the profiler's ring: first the time, then the counter that makes it valid.
 pub(super) fn stamp(entry: Place, counter: u64, timer: u64) {
     const TIME: usize = 8;
     entry.set_word(TIME, timer);

@@ -1,8 +1,9 @@
-//! What NCCL's kernels do that the host can see, and how long they take.
+//! The effects of NCCL's kernels that the host can see, and how long they take.
 //!
-//! A launch becomes a plan of works for each block, read from the arguments. A block is a thread that plays the works
-//! of one channel, with the real data, over the connections that NCCL's host side has made. On the other side of a
-//! connection is NCCL's proxy or the kernel of the peer, which cannot tell the difference but by the time it takes.
+//! A launch becomes a plan of works for each block, read from the arguments. A block is a thread
+//! that plays the works of one channel, with the real data, over the connections that NCCL's host
+//! side has made. On the other side of a connection is NCCL's proxy or the peer's kernel. They can
+//! tell the difference only by the time it takes.
 //!
 //! ```text
 //!  launch ─► plan ─► blocks ─► collective, point_to_point, broadcasts ─► primitive ─► reduce
@@ -12,14 +13,17 @@
 //!
 //! | | played | not played |
 //! | --- | --- | --- |
-//! | collectives | AllReduce (ring, tree); AllGather, ReduceScatter, Broadcast, Reduce (ring) | CollNet, NVLS, PAT |
+//! | AllReduce | ring, tree | CollNet, NVLS |
+//! | AllGather, ReduceScatter, Broadcast, Reduce | ring | CollNet, NVLS, PAT |
 //! | others | several broadcasts at once, sends and receives | symmetric kernels |
 //! | protocols | Simple, LL | LL128 |
 //! | reductions | all, on all types | |
-//! | connections | peer access, shared memory, network; private and shared buffers | registered buffers |
+//! | connections | peer access, shared memory, network | |
+//! | buffers | private, shared | registered |
 //!
-//! NCCL does not use a tree for anything but AllReduce in any release from 2.23 on. A kernel that cannot be played ends
-//! the process with the exit code 86 and a line on stderr that says what to set instead.
+//! In every release from 2.23 on NCCL uses trees only for AllReduce. A kernel that cannot be
+//! played ends the process with the exit code 86 and a line on stderr that says what to set
+//! instead.
 
 mod block;
 mod broadcasts;
@@ -57,13 +61,13 @@ pub struct NcclKernels {
     pace: Arc<Pace>,
 }
 
-/// How long a kernel takes at least before its first stamp and after its last one, and by how much each varies: together 3.1 to 3.7 us
-/// on H100.
+/// The least time between a kernel's start and its first stamp and between its last stamp and its
+/// end, and by how much each varies: together 3.1 to 3.7 us on H100.
 const HEAD_NS: u64 = 1_750;
 const TAIL_NS: u64 = 1_350;
 const VARIES_NS: u64 = 300;
 
-/// What a library's kernels are like.
+/// The parts of a library that its kernels depend on.
 struct Model {
     layout: Layout,
     /// NCCL's version: 23007 is 2.30.7.
@@ -77,7 +81,7 @@ impl NcclKernels {
     ///
     /// # Errors
     ///
-    /// When the library's table of device functions is missing or is not as it is known here.
+    /// When the library's table of device functions is missing or differs from the one known here.
     pub fn new(library: &Library, pace: Arc<Pace>) -> Result<NcclKernels, Unsuitable> {
         const TABLE: &str = "ncclDevFuncRowToId";
 
@@ -92,7 +96,7 @@ impl NcclKernels {
                 entries * size_of::<i32>()
             )));
         }
-        // SAFETY: a constant of the library, which stays loaded; so many numbers are its size.
+        // SAFETY: a constant of the library, which stays loaded; its size gives the count.
         let ids = unsafe { std::slice::from_raw_parts(address as *const i32, entries) };
         let functions = FunctionTable::invert(release, ids).map_err(Unsuitable::Unsupported)?;
         let model = Model { layout: *library.layout(), release, functions, workers: Workers::default() };
@@ -116,7 +120,8 @@ impl NcclKernels {
             (channels, block.is_aborted(), stamped)
         });
         let end = time::now();
-        // On a GPU a kernel has not begun while its blocks wait for a processor, as they do here, nor do they wait for one before they end.
+        // On a GPU a kernel has not begun while its blocks wait for a processor, as they do here,
+        // and they do not wait for one before they end.
         let first = played.iter().map(|(.., [first, _])| *first).min();
         let last = played.iter().map(|(.., [_, last])| *last).max();
         let some = |instant: u64| instant % VARIES_NS;

@@ -1,8 +1,9 @@
-//! How long things take: the pace of each GPU, of its links, and the stalls it meets.
+//! How long things take: the pace of each GPU and of its links, and stalls.
 //!
-//! Time is real time. A channel that moves bytes faster than its GPU's pace allows sleeps before it hands them on, and
-//! what a sleep takes too long is taken off the next, so that many small pieces are right in sum. A pace can only slow
-//! things down: a machine that is busier than the pace allows for takes longer.
+//! Time is real time. A channel that moves bytes faster than its GPU's pace allows sleeps before
+//! it hands them on. If a sleep takes too long, the next one is shorter, so that the total over
+//! many small pieces is right. A pace can only slow things down: a machine too busy for the pace
+//! takes longer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
@@ -58,13 +59,13 @@ impl GpuPace {
         &self.timer
     }
 
-    /// How many bytes one channel moves in a ns.
+    /// How many bytes one channel moves per ns.
     pub fn bandwidth(&self) -> f64 {
         f64::from_bits(self.bandwidth.load(Ordering::Relaxed))
     }
 
-    /// Sets how many bytes one channel moves in a ns; infinity is as many as the processor can. Kernels see it at
-    /// their next step.
+    /// Sets how many bytes one channel moves per ns; infinity means as many as the processor can.
+    /// Kernels see it at their next step.
     ///
     /// # Panics
     ///
@@ -74,13 +75,13 @@ impl GpuPace {
         self.bandwidth.store(bytes_per_ns.to_bits(), Ordering::Relaxed);
     }
 
-    /// How much longer everything takes on this GPU.
+    /// By which factor everything takes longer on this GPU.
     pub fn factor(&self) -> f64 {
         f64::from_bits(self.factor.load(Ordering::Relaxed))
     }
 
-    /// Sets how much longer everything takes on this GPU: 1 is as it should be, 2 half as fast. Kernels see it at their
-    /// next step.
+    /// Sets by which factor everything takes longer on this GPU: 1 is normal, 2 half as fast.
+    /// Kernels see it at their next step.
     ///
     /// # Panics
     ///
@@ -90,7 +91,7 @@ impl GpuPace {
         self.factor.store(factor.to_bits(), Ordering::Relaxed);
     }
 
-    /// Slows a link from the next work on. Of several entries that fit one link, the last counts.
+    /// Slows a link from the next work on. If several entries match a link, the last counts.
     ///
     /// # Panics
     ///
@@ -100,12 +101,12 @@ impl GpuPace {
         self.links.write().unwrap_or_else(PoisonError::into_inner).push(link);
     }
 
-    /// Makes all links fast again.
+    /// Removes all entries for links, so that no link is slow.
     pub fn clear_links(&self) {
         self.links.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Stops a kernel to come; [`GpuPace::kernels`] tells which is next.
+    /// Stalls a future kernel; [`GpuPace::kernels`] gives the number of the next one.
     pub fn add_stall(&self, stall: Stall) {
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(stall);
     }
@@ -115,7 +116,7 @@ impl GpuPace {
         self.kernels.load(Ordering::Relaxed)
     }
 
-    /// Another kernel begins: the stalls that it will meet.
+    /// Counts a kernel that begins; returns the stalls that it will meet.
     pub(super) fn begin_kernel(&self) -> Vec<Halt> {
         let mut stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
         let kernel = self.kernels.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +133,7 @@ impl GpuPace {
         links.iter().rev().find(fits).copied()
     }
 
-    /// How long a channel takes, in ns, to do what took the processor so long.
+    /// How long a channel takes, in ns, for what took the processor `took_ns`.
     pub(super) fn cost(&self, bytes: f64, took_ns: f64) -> f64 {
         let bandwidth = self.bandwidth();
         let cost = if bandwidth.is_finite() { bytes / bandwidth } else { took_ns };
@@ -140,77 +141,79 @@ impl GpuPace {
     }
 }
 
-/// A link from this GPU to another one that is slower than the GPU's own pace: each step that it sends is handed on
-/// later. Steps do not overlap on the link, so a latency counts for each of them.
+/// A link from this GPU to another one that is slower than the GPU's own pace, so each step that
+/// it sends arrives later. Steps do not overlap on the link, so each one adds the latency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
     /// The device communicator ([`crate::truth::Communicator::device_comm`]), or any.
     pub communicator: Option<u64>,
     /// The other GPU's rank in it.
     pub peer: u32,
-    /// How many bytes it moves in a ns; infinity is as many as the GPU can.
+    /// How many bytes it moves per ns; infinity means as many as the GPU can.
     pub bandwidth: f64,
     /// How much later each step arrives, in ns.
     pub latency_ns: u64,
 }
 
 impl Link {
-    /// How long the link takes for a step, in ns.
+    /// How long the link takes for a step of this many bytes, in ns.
     pub(super) fn cost(&self, bytes: f64) -> f64 {
         bytes / self.bandwidth + self.latency_ns as f64
     }
 }
 
-/// A stop of one kernel of NCCL.
+/// A stall of one NCCL kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stall {
-    /// The kernel: how many kernels of NCCL this GPU begins before it.
+    /// The kernel: the number of NCCL kernels that this GPU begins before it.
     pub kernel: u64,
-    /// Before which of its steps each channel stops, counted from 0; or before it does anything, the profiler's stamps
-    /// included.
+    /// The step, counted from 0, before which each channel stops; or `None` to stop before
+    /// everything, including the profiler's stamps.
     pub step: Option<u32>,
-    /// How long, in ns, from when the first channel stops; an abort ends it. `u64::MAX` is for ever.
+    /// How long, in ns, from when the first channel stops; an abort ends it. `u64::MAX` means
+    /// forever.
     pub for_ns: u64,
 }
 
 /// A stall that a kernel meets.
 #[derive(Debug)]
 pub(super) struct Halt {
-    /// Before which step.
+    /// Before which step; `None` for before everything.
     pub(super) step: Option<u32>,
     for_ns: u64,
     until: OnceLock<u64>,
 }
 
 impl Halt {
-    /// The true time at which it ends. It begins with the first who asks.
+    /// The true time at which it ends. It begins when the first block asks.
     pub(super) fn until(&self) -> u64 {
         *self.until.get_or_init(|| time::now().saturating_add(self.for_ns))
     }
 }
 
-/// The time that things should have taken, less the time they took, in ns.
+/// How long things should have taken less how long they took, in ns.
 #[derive(Debug, Default)]
 pub(super) struct Debt(f64);
 
 impl Debt {
-    /// A sleep shorter than this is more trouble than it is worth.
+    /// A sleep shorter than this is not worth it.
     const WORTH_A_SLEEP: f64 = 10_000.0;
-    /// What took longer by more than this is not made up for.
+    /// Lateness beyond this is not made up for.
     const CREDIT: f64 = 2_000_000.0;
 
-    /// Something should have taken so long and has taken so long. Returns how long to sleep now.
+    /// Adds a thing that should have taken `should` and took `took`. Returns how long to sleep
+    /// now.
     pub(super) fn charge(&mut self, should: f64, took: f64) -> Option<u64> {
         self.0 = (self.0 + should - took).max(-Self::CREDIT);
         (self.0 >= Self::WORTH_A_SLEEP).then_some(self.0.ceil() as u64)
     }
 
-    /// A sleep has taken so long.
+    /// Subtracts a sleep that took `took`.
     pub(super) fn slept(&mut self, took: f64) {
         self.0 = (self.0 - took).max(-Self::CREDIT);
     }
 
-    /// How long to sleep at the end, when nothing may be owed any more.
+    /// How long to sleep at the end to pay off the rest.
     pub(super) fn rest(&self) -> Option<u64> {
         (self.0 > 0.0).then_some(self.0.ceil() as u64)
     }
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(debt.charge(6000.0, 500.0), None);
         assert_eq!(debt.rest(), Some(5500));
         assert_eq!(debt.charge(6000.0, 500.0), Some(11_000));
-        // The sleep took longer than asked, which is taken off the next debts.
+        // The sleep took longer than asked, so the next debts are reduced.
         debt.slept(14_000.0);
         assert_eq!(debt.rest(), None);
         assert_eq!(debt.charge(12_000.0, 0.0), None);
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn much_lateness_is_not_made_up_for() {
+    fn large_delays_are_not_made_up_for() {
         let mut debt = Debt::default();
         assert_eq!(debt.charge(0.0, 1e9), None);
         assert_eq!(debt.charge(3e6, 0.0), Some(1_000_000));

@@ -1,9 +1,9 @@
-//! What a launch carries, read from the kernel's arguments: for each block the works of its channel, and for the
-//! truth the operations that these works are parts of.
+//! The content of a launch, read from the kernel's arguments: for each block the works of its
+//! channel, and for the truth the operations that these works are parts of.
 //!
 //! ```text
-//!  arguments: head | batch 0 | batch 1 | batch 2 | ... | works (or in the FIFO, or in memory of their own)
-//!                       └ block 0's first; nextJump leads to its next, nextExtends makes the two one
+//!  arguments: head | batch 0 | batch 1 | ... | works (or in the FIFO, or in their own memory)
+//!                    └ block 0's first; nextJump leads to its next, nextExtends joins the two
 //! ```
 
 use std::collections::HashMap;
@@ -15,25 +15,25 @@ use super::reduce::Reduction;
 use super::unplayable::Unplayable;
 use crate::truth;
 
-/// What a launch carries.
+/// The content of a launch.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The communicator.
     pub(super) comm: Comm,
     /// What each block does.
     pub(super) shares: Vec<Share>,
-    /// What all of them do together.
+    /// The operations of all blocks together.
     pub(super) operations: Vec<truth::Operation>,
 }
 
-/// The device communicator, of which a kernel reads everything but the flag when it begins.
+/// The device communicator. A kernel reads everything except the flag when it begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Comm {
     /// Where it is.
     pub(super) place: Place,
     /// This rank.
     pub(super) rank: i32,
-    /// How many there are.
+    /// The number of ranks.
     pub(super) ranks: usize,
     /// Bytes of a connection's buffers, by protocol.
     pub(super) buffer_bytes: [usize; 3],
@@ -54,33 +54,33 @@ pub(super) struct Share {
     pub(super) batches: Vec<Batch>,
 }
 
-/// Works that a block begins together, as far as the profiler is concerned.
+/// Works that a block begins together, as the profiler sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     /// The works.
     pub(super) works: Works,
-    /// How far the work FIFO has been read with this batch, where the host waits to be told.
+    /// How far the work FIFO has been read after this batch, if the host waits for that.
     pub(super) consumed: Option<u32>,
 }
 
 /// Works of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Works {
-    /// Played all at the same time.
+    /// All played at the same time.
     Exchanges(Vec<Exchange>),
     /// Played one after the other.
     Collectives(Function, Vec<Part>),
-    /// Played in turns.
+    /// Played in turn, a chunk of each.
     Broadcasts(Protocol, Vec<Broadcast>),
 }
 
 impl Works {
-    /// For each of the works, whether the profiler wants to know of it.
+    /// For each of the works, whether the profiler wants events for it.
     pub(super) fn profiled(&self) -> Vec<bool> {
         match self {
             Self::Exchanges(works) => works.iter().map(|work| work.profiled).collect(),
             Self::Collectives(_, works) => works.iter().map(|work| work.profiled).collect(),
-            // NCCL has no such bit in them.
+            // NCCL has no such bit for them.
             Self::Broadcasts(_, works) => vec![false; works.len()],
         }
     }
@@ -91,7 +91,7 @@ impl Works {
 pub(super) struct Part {
     /// The index of its operation.
     pub(super) operation: u32,
-    /// Whether the profiler wants to know of it.
+    /// Whether the profiler wants events for it.
     pub(super) profiled: bool,
     /// The root.
     pub(super) root: i32,
@@ -114,7 +114,7 @@ pub(super) struct Part {
 /// A send and a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
-    /// Whether the profiler wants to know of it.
+    /// Whether the profiler wants events for it.
     pub(super) profiled: bool,
     /// The channel's part of the send.
     pub(super) send: Option<Transfer>,
@@ -131,7 +131,7 @@ pub(super) struct Transfer {
     pub(super) peer: i32,
     /// Where the data is.
     pub(super) address: usize,
-    /// How much there is.
+    /// How many bytes.
     pub(super) bytes: usize,
     /// Bytes of a chunk.
     pub(super) chunk: usize,
@@ -144,25 +144,25 @@ pub(super) struct Transfer {
 pub(super) struct Broadcast {
     /// The index of its operation.
     pub(super) operation: u32,
-    /// How many ranks data has passed before it comes to this one.
+    /// How many ranks the data passes before it reaches this one.
     pub(super) depth: i32,
     /// The address of the send buffer, at the root.
     pub(super) send: usize,
     /// The address of the receive buffer.
     pub(super) receive: usize,
-    /// How much there is.
+    /// How many bytes.
     pub(super) bytes: usize,
     /// Bytes of a chunk.
     pub(super) chunk: usize,
 }
 
 impl Plan {
-    /// Reads the arguments of a launch of so many blocks.
+    /// Reads the arguments of a launch of this many blocks.
     ///
     /// # Safety
     ///
-    /// They are the arguments of a kernel of the library that the model is of, aligned to 16 bytes, and everything
-    /// they point to may be used until the kernel has ended.
+    /// They are the arguments of a kernel of the model's library, aligned to 16 bytes, and
+    /// everything they point to may be used until the kernel has ended.
     pub(super) unsafe fn read(model: &Model, arguments: &[u8], blocks: u32) -> Result<Plan, Unplayable> {
         let layout = &model.layout;
         if arguments.len() < layout.kernel_args.size {
@@ -172,7 +172,7 @@ impl Plan {
                 layout.kernel_args.size
             )));
         }
-        // SAFETY: the caller's promise. Nothing is written to the arguments.
+        // SAFETY: the caller's promise. The arguments are not written to.
         let head = unsafe { Place::new(arguments.as_ptr().cast_mut()) };
         let comm = Comm::read(model, head)?;
         let mask = head.word(layout.kernel_args.channel_mask);
@@ -232,21 +232,21 @@ mod kind {
     pub(super) const BROADCAST: u64 = 3;
 }
 
-/// What tells the parts of one operation from those of another.
+/// What identifies the operation that a part belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Whole {
-    /// All channels read the same structure.
+    /// All channels read the same structure, at this address.
     Collective(Place),
     Send(Place),
     Receive(Place),
-    /// Each channel has a structure of its own, but in one kernel a root has only one broadcast.
+    /// Each channel has its own structure, but in one kernel a root has only one broadcast.
     Broadcast(i32),
 }
 
 struct Reader<'m> {
     model: &'m Model,
     arguments: Place,
-    /// Bytes of the arguments.
+    /// The end of the arguments, in bytes.
     end: usize,
     comm: Comm,
     operations: Vec<truth::Operation>,
@@ -265,7 +265,7 @@ impl Reader<'_> {
         Ok(Share { channel, batches })
     }
 
-    /// The batch of this index, with those that extend it, and the index of the next one.
+    /// The batch with this index and those that extend it, and the index of the next one.
     fn batch(&mut self, mut index: usize, channel: u32) -> Result<(Batch, Option<usize>), Unplayable> {
         let layout = &self.model.layout;
         let mut places = Vec::new();
@@ -305,7 +305,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Where the work at this offset is.
+    /// The work at this offset.
     fn work(&self, offset: usize, size: usize) -> Result<Place, Unplayable> {
         let layout = &self.model.layout.kernel_args;
         if self.arguments.byte(layout.work_storage_type) == storage::ARGUMENTS {
@@ -413,8 +413,8 @@ impl Reader<'_> {
         };
         let bytes = if reduction == Reduction::SumPostDiv { 8 } else { function.datatype.size() };
         let mut value = [0; 8];
-        // SAFETY: the user gave the address of a scalar of this type that the device can read until the kernel has
-        // ended (`ncclScalarDevice`), and the array has room for it.
+        // SAFETY: the user gave the address of a scalar of this type that the device may read
+        // until the kernel has ended (`ncclScalarDevice`), and the array has room for it.
         unsafe { std::ptr::copy_nonoverlapping(argument as *const u8, value.as_mut_ptr(), bytes) };
         u64::from_le_bytes(value)
     }
@@ -533,7 +533,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The index of an operation, which is made when it is not known yet.
+    /// The index of an operation, which is added if it is new.
     fn operation(&mut self, whole: Whole, make: impl FnOnce() -> truth::Operation) -> u32 {
         *self.known.entry(whole).or_insert_with(|| {
             self.operations.push(make());
@@ -541,7 +541,7 @@ impl Reader<'_> {
         })
     }
 
-    /// An operation has a part on this channel.
+    /// Notes that an operation has a part on this channel.
     fn reaches(&mut self, operation: u32, channel: u32) {
         let channels = &mut self.operations[operation as usize].channels;
         *channels = (channels.0.min(channel), channels.1.max(channel));
@@ -564,7 +564,7 @@ pub(super) struct Ring {
     pub(super) previous: i32,
     /// The rank after this one.
     pub(super) next: i32,
-    /// The place of this rank, as rank 0 counts.
+    /// This rank's place, counted from rank 0.
     pub(super) index: usize,
     /// The ranks in its order, this rank first.
     pub(super) ranks: Vec<i32>,
@@ -592,24 +592,26 @@ impl Ring {
     }
 }
 
-/// Which part of a send or receive a channel plays. The host's choice, so it has to be the same here.
+/// Which part of a send or receive a channel plays. The host chooses, so this must do the same.
 fn part_of_channel(release: u32, channels: u32, base: u32, channel: u32) -> u32 {
     let from_base = channel.wrapping_sub(base) & (channels - 1);
     if release >= 22800 || channels == 1 {
         return from_base;
     }
-    // Up to 2.27 neighbouring parts are far from each other.
+    // Up to 2.27 neighbouring channels play distant parts.
     from_base.reverse_bits() >> (32 - channels.trailing_zeros())
 }
 
-/// Where a part of a send or receive begins and ends. All but the last have a multiple of 4 KiB.
+/// Where a part of a send or receive begins and ends. Every part except the last has a multiple of
+/// 4 KiB.
 fn bounds(parts: u32, index: u32, bytes: usize) -> (usize, usize) {
     let part = bytes.div_ceil(parts as usize).next_multiple_of(4096);
     let index = index as usize;
     ((index * part).min(bytes), ((index + 1) * part).min(bytes))
 }
 
-/// A size in eight bits: five of an exponent, three of a mantissa with a bit before it that is not stored.
+/// Decodes a size in eight bits: an exponent of five bits, and a mantissa of three with an
+/// implicit leading bit.
 fn decode_chunk(bits: u8) -> usize {
     let (exponent, mantissa) = (bits >> 3, usize::from(bits & 7));
     if exponent == 0 { mantissa } else { (mantissa | 8) << (exponent - 1) }

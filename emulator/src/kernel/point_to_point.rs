@@ -13,7 +13,7 @@ enum Task<'e> {
     Copy(&'e Transfer, &'e Transfer),
 }
 
-/// Plays the works of a batch, all at the same time: others may wait for any of them.
+/// Plays the works of a batch, all at the same time, because others may wait for any of them.
 pub(super) fn play(block: &Block<'_>, works: &[Exchange]) -> Vec<Played> {
     let mut tasks = Vec::new();
     for (index, work) in works.iter().enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn play(block: &Block<'_>, works: &[Exchange]) -> Vec<Played> {
     played.into_iter().flatten().collect()
 }
 
-/// Sends or receives, while so many exchanges share the channel.
+/// Sends or receives, while `load` exchanges share the channel.
 fn transfer(block: &Block<'_>, transfer: &Transfer, sends: bool, load: usize) -> Result<(), Aborted> {
     let peer = [transfer.peer];
     let (receive, send): (&[i32], &[i32]) = if sends { (&[], &peer) } else { (&peer, &[]) };
@@ -61,12 +61,12 @@ fn transfer(block: &Block<'_>, transfer: &Transfer, sends: bool, load: usize) ->
     };
     let mut primitives = Primitives::new(block, &wiring);
     let mut done = 0;
-    // Nothing to send is a step too.
+    // An empty transfer is a step too.
     loop {
         let count = transfer.chunk.min(transfer.bytes - done);
         let at = (transfer.address as *mut u8).wrapping_add(done);
-        // SAFETY: the host launched the kernel on the user's buffer of this size, and by CUDA's rules it exists, and
-        // nobody else uses it, until the kernel has ended.
+        // SAFETY: the host launched the kernel on the user's buffer of this size. By CUDA's rules
+        // it exists, and nobody else uses it, until the kernel has ended.
         unsafe {
             if sends {
                 primitives.send(at, count)?;
@@ -84,7 +84,7 @@ fn transfer(block: &Block<'_>, transfer: &Transfer, sends: bool, load: usize) ->
 fn copy(block: &Block<'_>, send: &Transfer, receive: &Transfer) -> Result<(), Aborted> {
     block.step()?;
     let begun = crate::time::now();
-    // SAFETY: as above; one of the two buffers may be the other.
+    // SAFETY: as above; both buffers may be the same.
     unsafe { std::ptr::copy(send.address as *const u8, receive.address as *mut u8, send.bytes) };
     let took = (crate::time::now() - begun) as f64;
     let cost = block.gpu.cost(send.bytes as f64, took);

@@ -1,10 +1,10 @@
-//! The steps that every collective is made of: data comes from peers or from a buffer of the user's, is reduced, and
-//! goes to peers or to a buffer of the user's.
+//! The steps that every collective consists of: data comes from peers or from a user buffer, is
+//! reduced, and goes to peers or to a user buffer.
 //!
-//! A connection has eight slots. Whoever sends may fill the slot of step n once `head` is above n - 8; whoever receives
-//! may read it once `tail` is above n (Simple), or once the flags in its lines are those of step n (LL). On the other
-//! side may be the peer's kernel, or NCCL's proxy with a network behind it, which also wants to be told how much is in
-//! the slot.
+//! A connection has eight slots. The sender may fill the slot of step n once `head` is above
+//! `n-8`. The receiver may read it once `tail` is above n (Simple), or once the flags in its lines
+//! are those of step n (LL). The other side is the peer's kernel, or NCCL's proxy with a network
+//! behind it, which also needs the number of bytes in the slot.
 
 use super::block::{Aborted, Block};
 use super::function::Protocol;
@@ -17,7 +17,7 @@ use crate::time;
 /// `NCCL_STEPS`
 const SLOTS: u64 = 8;
 
-/// The connections of a work, and the pace at which it goes on.
+/// The connections of a work, and the pace at which it proceeds.
 pub(super) struct Primitives<'b> {
     block: &'b Block<'b>,
     operator: Operator,
@@ -30,12 +30,12 @@ pub(super) struct Primitives<'b> {
     step_bytes: usize,
     receives: Vec<Connection>,
     sends: Vec<Connection>,
-    /// How many share the channel.
+    /// How many works share the channel.
     load: f64,
     debt: Debt,
-    /// What is reduced where it has no other place yet.
+    /// Space for reduced elements that have no other place yet.
     scratch: Vec<u64>,
-    /// What came in LL lines, by connection.
+    /// The data from LL lines, by connection.
     opened: Vec<Vec<u64>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Wiring<'w> {
     pub(super) protocol: Protocol,
     /// Slices of a chunk and steps of a slice, with Simple.
     pub(super) slicing: (usize, u64),
-    /// What is done with the elements.
+    /// The operation on the elements.
     pub(super) operator: Operator,
     /// The ranks that are received from, up to the first negative one.
     pub(super) receive: &'w [i32],
@@ -67,17 +67,17 @@ struct Connection {
     head: Place,
     tail: Place,
     buffer: Place,
-    /// What is told to the proxy, where there is one.
+    /// What is exchanged with the proxy about each step, if there is one.
     fifo: Option<Place>,
     /// Bytes from one slot to the next.
     slot_bytes: usize,
     /// The next step.
     step: u64,
-    /// The way to the peer, if it is slow, and what it owes.
+    /// The link to the peer, if it is slow, and the time it owes.
     link: Option<(Link, Debt)>,
 }
 
-/// Where data of one step comes from and goes to.
+/// Where the data of one step comes from and where it goes.
 #[derive(Clone, Copy)]
 struct Flow {
     receive: bool,
@@ -107,13 +107,13 @@ impl<'b> Primitives<'b> {
                 .unwrap_or_else(|| block.refuse(&not_connected(peer)));
             let mut connection = Connection::load(block, place, wiring.protocol, step_bytes)
                 .unwrap_or_else(|| block.refuse(&not_connected(peer)));
-            // Works with chunks of several steps begin at a whole chunk.
+            // A work with chunks of several steps begins at a whole chunk.
             connection.step = connection.step.next_multiple_of(slices as u64 * steps);
             if sends {
                 let link = block.gpu.link(block.comm.place.address(), peer as u32);
                 connection.link = link.map(|link| (link, Debt::default()));
             } else if !ll {
-                // The steps that were left out are free as well.
+                // The skipped steps are free as well.
                 connection.head.release(connection.step);
             }
             connection
@@ -142,8 +142,9 @@ impl<'b> Primitives<'b> {
     ///
     /// # Safety
     ///
-    /// As for all of these: `input` is `count` readable elements and `output` as many writable ones, in buffers that
-    /// the user has given to this work. They are the same or apart.
+    /// For this and all functions below: `input` is `count` readable elements and `output` as many
+    /// writable ones, in buffers that the user has given to this work. Both are the same or do not
+    /// overlap.
     pub(super) unsafe fn send(&mut self, input: *const u8, count: usize) -> Result<(), Aborted> {
         // SAFETY: the caller's promise.
         unsafe { self.chunk(Flow { receive: false, send: true, input: Some(input), output: None }, count) }
@@ -189,7 +190,7 @@ impl<'b> Primitives<'b> {
         unsafe { self.chunk(Flow { receive: true, send: true, input: Some(input), output: None }, count) }
     }
 
-    /// Receives and reduces with the user's own elements, the last that are missing.
+    /// Receives and reduces with the user's own elements, which completes the reduction.
     ///
     /// # Safety
     ///
@@ -204,7 +205,7 @@ impl<'b> Primitives<'b> {
         unsafe { self.chunk(Flow { receive: true, send: false, input: Some(input), output: Some(output) }, count) }
     }
 
-    /// As [`Primitives::receive_reduce_copy`], and sends the result.
+    /// Like [`Primitives::receive_reduce_copy`], and sends the result.
     ///
     /// # Safety
     ///
@@ -219,7 +220,7 @@ impl<'b> Primitives<'b> {
         unsafe { self.chunk(Flow { receive: true, send: true, input: Some(input), output: Some(output) }, count) }
     }
 
-    /// The work is done: waits until it has taken its time, and keeps the steps for the next one.
+    /// Ends the work: waits until it has taken its time, and stores the steps for the next one.
     pub(super) fn finish(self) -> Result<(), Aborted> {
         let links = self.sends.iter().filter_map(|connection| connection.link.as_ref()?.1.rest());
         if let Some(rest) = links.chain(self.debt.rest()).max() {
@@ -260,7 +261,7 @@ impl<'b> Primitives<'b> {
         Ok(())
     }
 
-    /// Moves a slice, which may be empty: the other side counts steps.
+    /// Moves a slice, which may be empty, because the other side counts steps.
     ///
     /// # Safety
     ///
@@ -275,7 +276,7 @@ impl<'b> Primitives<'b> {
             self.await_slots(bytes)?;
         }
         let begun = time::now();
-        // SAFETY: the caller's promise; data and slots are there.
+        // SAFETY: the caller's promise; the data has arrived and the slots are free.
         let data = unsafe { self.combine(flow, count) };
         self.take_time(bytes, begun)?;
         if flow.receive {
@@ -288,7 +289,8 @@ impl<'b> Primitives<'b> {
             self.take_links_time(bytes, begun)?;
             for connection in &mut self.sends {
                 if self.ll {
-                    // SAFETY: `combine` returns readable bytes; the slot has room for them in lines.
+                    // SAFETY: `combine` returns readable bytes; the slot has room for them in
+                    // lines.
                     unsafe { connection.write_lines(data, bytes) };
                 }
                 connection.step += self.steps;
@@ -300,7 +302,7 @@ impl<'b> Primitives<'b> {
         Ok(())
     }
 
-    /// Waits until what is to be received is there. LL lines are opened on the way.
+    /// Waits until the data to receive is there. LL lines are opened as they arrive.
     fn await_data(&mut self, bytes: usize) -> Result<(), Aborted> {
         for (connection, opened) in self.receives.iter().zip(&mut self.opened) {
             if self.ll {
@@ -327,12 +329,12 @@ impl<'b> Primitives<'b> {
         Ok(())
     }
 
-    /// Waits until there is room for what is to be sent, and tells the proxy how much it will be.
+    /// Waits until there is room for the data to send, and tells the proxy its size.
     fn await_slots(&mut self, bytes: usize) -> Result<(), Aborted> {
         for connection in &self.sends {
             let head = connection.head;
             let step = connection.step + self.steps;
-            // As long as a shared buffer gives no credit, its head is below 0.
+            // While a shared buffer gives no credit, its head is below 0.
             self.block.wait(|| head.acquire().wrapping_add(SLOTS) >= step)?;
             if let Some(fifo) = connection.fifo {
                 let size = if self.ll { bytes.div_ceil(LINE_DATA) * LINE } else { bytes };
@@ -343,11 +345,13 @@ impl<'b> Primitives<'b> {
         Ok(())
     }
 
-    /// Brings together what a slice is made of, and puts it wherever it goes but into LL lines. Returns where it is.
+    /// Reduces what a slice consists of and writes it to every destination except LL lines.
+    /// Returns where the result is.
     ///
     /// # Safety
     ///
-    /// As [`Primitives::send`]; and what comes from peers is there, and the slots of what goes to them are free.
+    /// As [`Primitives::send`]. In addition, the data from peers is there, and the slots to peers
+    /// are free.
     unsafe fn combine(&mut self, flow: Flow, count: usize) -> *const u8 {
         let bytes = count * self.operator.size();
         if bytes == 0 {
@@ -366,7 +370,7 @@ impl<'b> Primitives<'b> {
         let first = sources.next().expect("a step has a source");
         let mut others = sources.peekable();
         let prepares = flow.input.is_some() && self.operator.prepares();
-        // Whoever adds the last own elements to what others sent has the whole.
+        // The rank that adds the last elements has the complete result.
         let finishes = flow.receive && flow.input.is_some() && flow.output.is_some() && self.operator.finishes();
 
         let slots: [Option<*mut u8>; MOST_PEERS] = std::array::from_fn(|index| {
@@ -376,14 +380,14 @@ impl<'b> Primitives<'b> {
         let data = if others.peek().is_none() && !prepares && !finishes {
             first
         } else {
-            // Where the result goes first, the work is done.
+            // If the result has a first destination, compute it there.
             let place = flow.output.or(slots[0]).unwrap_or_else(|| {
                 self.scratch.resize(bytes.div_ceil(8).max(self.scratch.len()), 0);
                 self.scratch.as_mut_ptr().cast()
             });
-            // SAFETY: sources and destinations have so many bytes, by the caller's promise or because slots and scratch
-            // were measured. Input and output may be the same, which `copy` allows. What peers sent lies apart from
-            // both.
+            // SAFETY: sources and destinations have this many bytes, by the caller's promise or
+            // because slots and scratch space were measured. Input and output may be the same,
+            // which `copy` allows. Data from peers overlaps with neither.
             unsafe {
                 std::ptr::copy(first, place, bytes);
                 if prepares {
@@ -407,14 +411,14 @@ impl<'b> Primitives<'b> {
         data
     }
 
-    /// Sleeps as long as the GPU should have needed for a slice and has not.
+    /// Sleeps for the rest of the time that the GPU would have needed for a slice.
     fn take_time(&mut self, bytes: usize, begun: u64) -> Result<(), Aborted> {
         let took = (time::now() - begun) as f64;
         let cost = self.block.gpu.cost(bytes as f64 * self.load, took);
         pay(self.block, &mut self.debt, cost, took)
     }
 
-    /// Sleeps as long as slow links should have needed for a slice and have not.
+    /// Sleeps for the rest of the time that slow links would have needed for a slice.
     fn take_links_time(&mut self, bytes: usize, begun: u64) -> Result<(), Aborted> {
         for connection in &mut self.sends {
             if let Some((link, debt)) = &mut connection.link {
@@ -425,7 +429,7 @@ impl<'b> Primitives<'b> {
     }
 }
 
-/// The most connections of a work in one direction: a tree's children.
+/// The most connections of a work in one direction, for a tree's children.
 const MOST_PEERS: usize = 3;
 
 impl Connection {
@@ -448,14 +452,14 @@ impl Connection {
         (self.step % SLOTS) as usize
     }
 
-    /// What both flags of the lines of this step are.
+    /// The value of both flags in the lines of this step.
     fn flag(&self) -> u32 {
         self.step as u32 + 1
     }
 
     /// The slot of this step.
     fn slot(&self, block: &Block<'_>, protocol: Protocol) -> Place {
-        /// `NCCL_MODE_OFFSET`: buffers are shared by connections, and the proxy says where the slot is.
+        /// `NCCL_MODE_OFFSET`: connections share buffers, and the proxy says where the slot is.
         const MODE_OFFSET: i32 = 1;
 
         let layout = &block.model.layout.conn_fifo;
@@ -468,7 +472,7 @@ impl Connection {
         }
     }
 
-    /// The slot of this step of Simple, for so much.
+    /// The slot of this step with Simple; checks that this many bytes fit.
     fn checked_slot(&self, block: &Block<'_>, bytes: usize, steps: u64) -> Place {
         let room = self.slot_bytes * steps as usize;
         assert!(bytes <= room, "{bytes} bytes are to go into {steps} slots of {} bytes", self.slot_bytes);
@@ -479,7 +483,7 @@ impl Connection {
     ///
     /// # Safety
     ///
-    /// `data` is so many readable bytes.
+    /// `data` is `bytes` readable bytes.
     unsafe fn write_lines(&self, data: *const u8, bytes: usize) {
         let lines = bytes.div_ceil(LINE_DATA);
         assert!(lines * LINE <= self.slot_bytes, "{lines} lines are to go into a slot of {} bytes", self.slot_bytes);
@@ -494,14 +498,14 @@ impl Connection {
         if whole < lines {
             let mut rest = [0; LINE_DATA];
             let done = whole * LINE_DATA;
-            // SAFETY: the bytes that are left, fewer than a line has.
+            // SAFETY: the remaining bytes, fewer than a line has.
             unsafe { std::ptr::copy_nonoverlapping(data.add(done), rest.as_mut_ptr(), bytes - done) };
             write_line(slot.at(whole * LINE), u64::from_le_bytes(rest), flag);
         }
     }
 }
 
-/// Something should have taken so long and has taken so long: sleeps when enough is owed.
+/// Charges a thing that should have taken `should` and took `took`; sleeps when enough is owed.
 fn pay(block: &Block<'_>, debt: &mut Debt, should: f64, took: f64) -> Result<(), Aborted> {
     if let Some(sleep) = debt.charge(should, took) {
         let begun = time::now();

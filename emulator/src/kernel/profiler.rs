@@ -1,15 +1,16 @@
-//! What kernels write for NCCL's profiler: which works of a channel have begun and ended, and when.
+//! The counters and times that kernels write for NCCL's profiler: which works of a channel have
+//! begun and ended, and when.
 //!
 //! | release | what |
 //! | --- | --- |
 //! | up to 2.25 | nothing |
-//! | 2.26 | for each channel the number of the last work that has begun, and of the last that has ended |
+//! | 2.26 | for each channel the numbers of the last works that have begun and ended |
 //! | from 2.27 | for each channel a ring of numbers with the device's time |
 //!
-//! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work, as public sources have
-//! it, though the host has not numbered those of several broadcasts since 2.29. From 2.31 on the host numbers only the
-//! works that the profiler wants to know of; that the kernel does the same is an assumption, without which nothing
-//! would fit.
+//! Works are numbered over the life of the channel. Up to 2.30 the kernel numbers every work,
+//! according to public sources, although the host has not numbered those of several broadcasts
+//! since 2.29. From 2.31 on the host numbers only the works that the profiler wants events for. We
+//! assume that the kernel does the same, because nothing would match otherwise.
 
 use super::block::Block;
 use super::memory::{self, Place};
@@ -25,21 +26,21 @@ pub(super) struct Profiler<'b> {
     begun: u64,
 }
 
-/// Where a channel's works are written down.
+/// Where the stamps of a channel's works are written.
 #[derive(Clone, Copy)]
 struct Books {
-    /// Where the channel keeps its last number.
+    /// Where the channel stores its last number.
     counter: Place,
     started: Place,
     completed: Place,
-    /// Where the ring is in what the other two point to, if it is one.
+    /// The offset of the ring in the structures that the other two point to, if they have one.
     ring: Option<usize>,
 }
 
 /// A work has begun, or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Its number, if the profiler wants to know of it.
+    /// Its number, if the profiler wants events for it.
     pub(super) counter: Option<u64>,
     /// When the device's timer was read, and what it showed.
     pub(super) at: u64,
@@ -47,7 +48,7 @@ pub(super) struct Stamp {
 }
 
 impl<'b> Profiler<'b> {
-    /// Goes on where the channel's last kernel ended.
+    /// Continues where the channel's last kernel ended.
     pub(super) fn new(block: &'b Block<'b>) -> Profiler<'b> {
         let layout = &block.model.layout;
         let place = |offset: Option<usize>| block.comm.place.follow(offset?);
@@ -67,7 +68,8 @@ impl<'b> Profiler<'b> {
         Profiler { block, books, ended: last, begun: last }
     }
 
-    /// The works of a batch begin; for each is given whether the profiler wants to know of it.
+    /// Stamps the beginning of a batch's works. `profiled` says for each whether the profiler
+    /// wants events for it.
     pub(super) fn begin(&mut self, profiled: &[bool]) -> Vec<Stamp> {
         let every = self.block.model.release < 23100;
         let mut stamps = Vec::with_capacity(profiled.len());
@@ -82,7 +84,7 @@ impl<'b> Profiler<'b> {
         stamps
     }
 
-    /// They have all ended.
+    /// Stamps the end of all of them.
     pub(super) fn end(&mut self, begun: &[Stamp]) -> Vec<Stamp> {
         let stamps = begun.iter().map(|stamp| self.write(stamp.counter, |books| books.completed)).collect();
         self.tell(begun, |books| books.completed);
@@ -90,14 +92,14 @@ impl<'b> Profiler<'b> {
         stamps
     }
 
-    /// The kernel ends.
+    /// Stores the channel's number when the kernel ends.
     pub(super) fn leave(self) {
         if let Some(books) = self.books {
             books.counter.set_word(0, self.ended);
         }
     }
 
-    /// Reads the timer, and writes it down in a ring.
+    /// Reads the timer, and writes the time to the ring, if there is one.
     fn write(&self, counter: Option<u64>, which: impl Fn(&Books) -> Place) -> Stamp {
         /// `MAX_PROFILER_EVENTS_PER_CHANNEL`
         const ENTRIES: u64 = 64;
@@ -114,8 +116,8 @@ impl<'b> Profiler<'b> {
         Stamp { counter, at, timer }
     }
 
-    /// Where there is no ring, the number of the batch's last work, whether the profiler wants to know of that one or
-    /// another.
+    /// Without a ring, writes the number of the batch's last work, whether or not the profiler
+    /// wants events for that one.
     fn tell(&self, stamps: &[Stamp], which: impl Fn(&Books) -> Place) {
         if let Some(books @ Books { ring: None, .. }) = &self.books
             && stamps.iter().any(|stamp| stamp.counter.is_some())

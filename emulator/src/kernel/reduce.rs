@@ -21,7 +21,7 @@ pub(super) enum Datatype {
 }
 
 impl Datatype {
-    /// All of them; the eight-bit floats are known from 2.24 on.
+    /// All of them; NCCL has the eight-bit floats from 2.24 on.
     pub(super) const ALL: [Datatype; 12] = [
         Self::I8,
         Self::U8,
@@ -89,7 +89,8 @@ pub(super) enum Reduction {
     Prod,
     /// `ncclMin` and `ncclMax`; the argument tells which.
     MinMax,
-    /// `ncclAvg` of floats and `ncclRedOpCreatePreMulSum`: each rank's own elements are multiplied by the argument.
+    /// `ncclAvg` of floats and `ncclRedOpCreatePreMulSum`: each rank's own elements are multiplied
+    /// by the argument.
     PreMulSum,
     /// `ncclAvg` of integers: the sum is divided by the argument.
     SumPostDiv,
@@ -109,7 +110,7 @@ pub(super) struct Operator {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Nothing is ever reduced.
+    /// Never reduces.
     Copy,
     Sum,
     Prod,
@@ -117,12 +118,12 @@ enum Kind {
     Min,
     /// Of floats.
     Max,
-    /// The integer that is the least when this mask is laid over it: the mask turns the order of signed numbers into
-    /// that of unsigned ones, and that of a minimum into that of a maximum.
+    /// The least integer, compared as unsigned after XOR with this mask. The mask turns the order
+    /// of signed numbers into that of unsigned ones, and a maximum into a minimum.
     LeastUnder(u64),
-    /// The sum of what each rank has multiplied by the bits of this scalar.
+    /// The sum over all ranks of their elements times this scalar, given as bits.
     ScaledSum(u64),
-    /// The sum, divided.
+    /// The sum, then divided.
     DividedSum {
         divisor: u64,
         signed: bool,
@@ -130,7 +131,7 @@ enum Kind {
 }
 
 impl Operator {
-    /// One that only copies elements.
+    /// An operator that only copies elements.
     pub(super) fn copy(datatype: Datatype) -> Operator {
         Operator { datatype, kind: Kind::Copy }
     }
@@ -144,11 +145,12 @@ impl Operator {
             Reduction::Sum => Kind::Sum,
             Reduction::Prod => Kind::Prod,
             Reduction::MinMax if !float => Kind::LeastUnder(argument),
-            // The host lays a mask of ones over everything for a maximum, and floats read only its lowest bit.
+            // For a maximum the host passes a mask of ones, and floats read only its lowest bit.
             Reduction::MinMax if argument & 1 == 0 => Kind::Min,
             Reduction::MinMax => Kind::Max,
             Reduction::PreMulSum => Kind::ScaledSum(argument),
-            // From 2.24 on signed and unsigned integers share the function, and the lowest bit tells them apart.
+            // From 2.24 on signed and unsigned integers share the function, and the lowest bit
+            // tells which.
             Reduction::SumPostDiv if release >= 22400 => {
                 Kind::DividedSum { divisor: argument >> 1, signed: argument & 1 == 1 }
             }
@@ -176,7 +178,8 @@ impl Operator {
     ///
     /// # Safety
     ///
-    /// `data` is `count` elements of the type, which nobody else uses meanwhile. They need not be aligned.
+    /// `data` is `count` elements of the type, which nobody else uses meanwhile. They need not be
+    /// aligned.
     pub(super) unsafe fn prepare(&self, data: *mut u8, count: usize) {
         let Kind::ScaledSum(scalar) = self.kind else { return };
         // SAFETY: the caller's promise is passed on; `map` is called for the type's own elements.
@@ -217,8 +220,8 @@ impl Operator {
     ///
     /// # Safety
     ///
-    /// `into` and `with` are `count` elements of the type each, apart from each other; nobody writes to either
-    /// meanwhile, and nobody else reads `into`. They need not be aligned.
+    /// `into` and `with` are `count` elements of the type each, and do not overlap. Nobody writes
+    /// to either meanwhile, and nobody else reads `into`. They need not be aligned.
     pub(super) unsafe fn reduce(&self, into: *mut u8, with: *const u8, count: usize) {
         // SAFETY: the caller's promise is passed on; `zip` is called for the type's own elements.
         unsafe {
@@ -262,8 +265,8 @@ impl Operator {
         }
     }
 
-    /// Reduces floats of 16 and 8 bits. In 32 bits their sums and products are exact enough that the result, rounded
-    /// once, is the correctly rounded one.
+    /// Reduces floats of 16 and 8 bits. In 32 bits their sums and products are exact enough that
+    /// rounding once gives the correctly rounded result.
     ///
     /// # Safety
     ///
@@ -289,7 +292,7 @@ impl Operator {
         }
     }
 
-    /// Finishes elements that hold what all ranks contributed, in place.
+    /// Finishes elements that all ranks have contributed to, in place.
     ///
     /// # Safety
     ///
@@ -316,7 +319,8 @@ impl Operator {
 ///
 /// # Safety
 ///
-/// `data` is `count` readable and writable elements, valid for the type whatever their bits, which nobody else uses.
+/// `data` is `count` readable and writable elements of a type that is valid with any bits, and
+/// nobody else uses them.
 unsafe fn map<T: Copy>(data: *mut u8, count: usize, op: impl Fn(T) -> T) {
     let data = data.cast::<T>();
     for index in 0..count {
@@ -325,11 +329,12 @@ unsafe fn map<T: Copy>(data: *mut u8, count: usize, op: impl Fn(T) -> T) {
     }
 }
 
-/// Replaces each element by what becomes of it with another.
+/// Replaces each element by the result of an operation on it and another one.
 ///
 /// # Safety
 ///
-/// As [`map`] for `into`; `with` is as many readable ones, apart from them, to which nobody writes.
+/// As [`map`] for `into`. `with` is as many readable elements, which do not overlap with `into`
+/// and which nobody writes to.
 unsafe fn zip<T: Copy>(into: *mut u8, with: *const u8, count: usize, op: impl Fn(T, T) -> T) {
     let (into, with) = (into.cast::<T>(), with.cast::<T>());
     for index in 0..count {
@@ -345,17 +350,17 @@ unsafe fn zip<T: Copy>(into: *mut u8, with: *const u8, count: usize, op: impl Fn
 struct Narrow {
     /// Bits of the mantissa.
     mantissa: u32,
-    /// What is taken off the exponent.
+    /// The bias of the exponent.
     bias: i32,
     /// The bits of the greatest finite number.
     greatest: u8,
-    /// Whether the bits after those mean infinity.
+    /// Whether the next bits mean infinity.
     infinite: bool,
 }
 
 /// No infinity; NaN is all ones.
 const E4M3: Narrow = Narrow { mantissa: 3, bias: 7, greatest: 0x7e, infinite: false };
-/// As IEEE 754 would have it.
+/// As in IEEE 754.
 const E5M2: Narrow = Narrow { mantissa: 2, bias: 15, greatest: 0x7b, infinite: true };
 
 impl Narrow {
@@ -367,14 +372,14 @@ impl Narrow {
         }
         let exponent = i32::from(magnitude >> self.mantissa);
         let fraction = u32::from(magnitude) & ((1 << self.mantissa) - 1);
-        // Below the least exponent the numbers go on in even steps.
+        // Below the least exponent the numbers continue in even steps.
         let (fraction, exponent) =
             if exponent == 0 { (fraction, 1) } else { (fraction | 1 << self.mantissa, exponent) };
         sign * fraction as f32 * power_of_two(exponent - self.bias - self.mantissa as i32)
     }
 
-    /// The nearest number, ties to even. What is beyond the greatest number becomes that, infinity as well, as NCCL's
-    /// kernels have it.
+    /// The nearest number, ties to even. Larger values, and infinity, become the greatest number,
+    /// as in NCCL's kernels.
     fn encode(&self, value: f32) -> u8 {
         if value.is_nan() {
             return 0x7f;
@@ -384,10 +389,10 @@ impl Narrow {
         if magnitude >= self.decode(self.greatest) {
             return sign | self.greatest;
         }
-        // The exponent of the value, or the least that there is.
+        // The exponent of the value, or the least one.
         let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(1 - self.bias);
-        // In units of the last place this is exact, and it is what is rounded; rounding up to the next power of two
-        // carries into the exponent as it should.
+        // In units of the last place this is exact and is then rounded; rounding up to the next
+        // power of two carries into the exponent correctly.
         let units = (magnitude * power_of_two(self.mantissa as i32 - exponent)).round_ties_even() as u32;
         let bits = (((exponent + self.bias - 1) as u32) << self.mantissa) + units;
         sign | (bits as u8).min(self.greatest)
@@ -405,7 +410,7 @@ mod tests {
 
     const RELEASE: u32 = 23007;
 
-    /// Elements as their bytes.
+    /// The bytes of elements.
     fn bytes<T: Copy, const N: usize>(values: [T; N]) -> Vec<u8> {
         let mut bytes = vec![0; size_of::<[T; N]>()];
         // SAFETY: as many bytes as the values have.
@@ -413,7 +418,7 @@ mod tests {
         bytes
     }
 
-    /// What becomes of the contributions of several ranks.
+    /// Checks the result of reducing several ranks' contributions.
     fn check<T: Copy, const N: usize>(
         reduction: Reduction,
         datatype: Datatype,
@@ -436,7 +441,7 @@ mod tests {
         assert_eq!(operator.size(), size_of::<T>());
         let mut result: Option<Vec<u8>> = None;
         for own in ranks {
-            // One byte further than where elements would be aligned.
+            // One byte off alignment.
             let mut own = [vec![0], bytes(*own)].concat();
             // SAFETY: N elements of the type in buffers of our own.
             unsafe {
@@ -495,7 +500,7 @@ mod tests {
 
     #[test]
     fn least_and_greatest() {
-        // As the host makes the argument: the sign bit of a signed type, all bits of a maximum.
+        // As the host builds the argument: the sign bit of a signed type, all bits for a maximum.
         check(Reduction::MinMax, Datatype::U8, 0, &[[200_u8, 3], [100, 4]], [100, 3]);
         check(Reduction::MinMax, Datatype::U8, 0xff, &[[200_u8, 3], [100, 4]], [200, 4]);
         check(Reduction::MinMax, Datatype::U8, 0x80, &[[-5_i8, 3], [100, 4]], [-5, 3]);
@@ -518,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn an_average_of_floats_scales_what_each_rank_has() {
+    fn an_average_of_floats_scales_each_ranks_elements() {
         let half = 0.5_f32.to_bits().into();
         check(Reduction::PreMulSum, Datatype::F32, half, &[[3.0_f32, 1.0], [5.0, 2.0]], [4.0, 1.5]);
         check(Reduction::PreMulSum, Datatype::F64, 0.25_f64.to_bits(), &[[4.0_f64], [8.0]], [3.0]);
@@ -533,20 +538,20 @@ mod tests {
 
     #[test]
     fn an_average_of_integers_divides_the_sum() {
-        // The divisor and, in the lowest bit, whether the type is signed; the table has unsigned types only.
+        // The divisor, with the lowest bit for a signed type; the table has unsigned types only.
         check(Reduction::SumPostDiv, Datatype::U32, 2 << 1, &[[7_u32, u32::MAX - 1], [4, 1]], [5, u32::MAX / 2]);
         check(Reduction::SumPostDiv, Datatype::U32, 2 << 1 | 1, &[[-7_i32, 9], [-4, 0]], [-5, 4]);
         check(Reduction::SumPostDiv, Datatype::U8, 3 << 1 | 1, &[[-100_i8], [1]], [-33]);
         check(Reduction::SumPostDiv, Datatype::U8, 3 << 1, &[[100_u8], [155]], [85]);
         check(Reduction::SumPostDiv, Datatype::U64, 2 << 1 | 1, &[[i64::MIN], [2]], [i64::MIN / 2 + 1]);
         check(Reduction::SumPostDiv, Datatype::U64, 2 << 1, &[[u64::MAX], [0]], [u64::MAX / 2]);
-        // In 2.23 the argument is the divisor, and signed types have functions of their own.
+        // In 2.23 the argument is the divisor, and signed types have their own functions.
         check_in(22304, Reduction::SumPostDiv, Datatype::I32, 2, &[[-7_i32], [-4]], [-5]);
         check_in(22304, Reduction::SumPostDiv, Datatype::U32, 3, &[[u32::MAX], [0]], [u32::MAX / 3]);
     }
 
     #[test]
-    fn floats_of_eight_bits() {
+    fn eight_bit_floats() {
         for (narrow, bits, value) in [
             (&E4M3, 0x00, 0.0),
             (&E4M3, 0x01, 2_f32.powi(-9)),
@@ -569,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn every_float_of_eight_bits_comes_back() {
+    fn every_eight_bit_float_survives_a_round_trip() {
         for narrow in [&E4M3, &E5M2] {
             for bits in 0..=255 {
                 let value = narrow.decode(bits);
@@ -581,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_of_eight_bits_are_the_nearest_ones() {
+    fn eight_bit_floats_round_to_the_nearest() {
         for narrow in [&E4M3, &E5M2] {
             for bits in 0..narrow.greatest {
                 let (below, above) = (narrow.decode(bits), narrow.decode(bits + 1));

@@ -1,5 +1,5 @@
-//! Kernels of several ranks in one process, on device communicators laid out by hand in a layout of our own. What is
-//! between the ranks is what a peer's memory is to them, or a proxy like NCCL's.
+//! Kernels of several ranks in one process, on device communicators built by hand with a layout of
+//! our own. Ranks are connected by a peer's memory, or by a proxy like NCCL's.
 
 mod made_up;
 mod world;
@@ -115,8 +115,8 @@ fn broadcast_and_reduce_with_every_root() {
 }
 
 #[test]
-fn the_reduction_has_its_argument() {
-    // An average of floats: every rank scales what it has.
+fn reductions_use_their_argument() {
+    // An average of floats: every rank scales its own elements.
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 3000, 3000);
     let average = Function { reduction: Some(Reduction::PreMulSum), ..sum(Collective::AllReduce, Protocol::Simple) };
@@ -131,7 +131,7 @@ fn the_reduction_has_its_argument() {
     world.run_all(|rank| world.collective(rank, &[work.on(&data, rank)]));
     data.check(|_, index| data.total(index) / 2.0);
 
-    // An average of signed integers, which have the unsigned type's function.
+    // An average of signed integers, which share the unsigned type's function.
     let world = World::new(3, Via::Memory);
     let data = Data::new(3, 1000, 1000);
     let average = Function {
@@ -160,8 +160,8 @@ fn sends_and_receives() {
         let world = World::of(ranks, Via::Memory, release, Kind::Rings);
         let count = 20_000;
         let data = Data::new(ranks, count * ranks, count * ranks);
-        // All to all, itself included: in round n each sends to the rank n further on. The parts of a transfer are
-        // spread over the channels from 1 on.
+        // All to all, including itself: in round n each rank sends to the one n places further on.
+        // The parts of a transfer are spread over the channels from 1 on.
         let ran = world.run_all(|rank| {
             let exchanges = (0..ranks).map(|round| {
                 let (to, from) = ((rank + round) % ranks, (rank + ranks - round) % ranks);
@@ -189,7 +189,7 @@ fn sends_and_receives() {
 }
 
 #[test]
-fn nothing_is_sent_and_received_too() {
+fn empty_sends_and_receives_work() {
     let world = World::new(2, Via::Memory);
     for _ in 0..20 {
         world.run_all(|rank| {
@@ -229,7 +229,7 @@ fn several_broadcasts_at_once() {
 }
 
 #[test]
-fn a_proxy_on_the_way() {
+fn a_proxy_between_the_ranks() {
     for shared in [false, true] {
         for protocol in [Protocol::Simple, Protocol::Ll] {
             let world = World::new(3, Via::Proxy { shared, ll: protocol == Protocol::Ll });
@@ -256,7 +256,7 @@ fn a_proxy_on_the_way() {
 fn works_of_all_kinds_one_after_the_other() {
     let world = World::new(2, Via::Memory);
     let data: Vec<Data> = (0..6).map(|_| Data::new(2, 5000, 10_000)).collect();
-    // After Broadcast, with its chunks of one step, the others begin at a whole chunk again.
+    // After Broadcast, with its chunks of one step, the other works begin at a whole chunk again.
     let sums = sum(Collective::AllReduce, Protocol::Simple);
     for round in 0..5 {
         data.iter().for_each(Data::clear);
@@ -293,7 +293,7 @@ fn works_may_be_in_the_fifo() {
         world.run_all(|rank| {
             let layout = &world.layout;
             let size = layout.work_coll.size;
-            // The second work lies at the beginning of the FIFO again.
+            // The second work wraps around to the beginning of the FIFO.
             let bytes = 2 * size.next_power_of_two();
             let fifo = Memory::new(bytes);
             let places = [bytes - size, bytes];
@@ -319,7 +319,7 @@ fn works_may_be_in_the_fifo() {
 }
 
 #[test]
-fn the_profiler_is_told_in_rings() {
+fn the_profiler_gets_rings() {
     for (release, counts_all) in [(22707, true), (23007, true), (23102, false)] {
         let world = World::of(2, Via::Memory, release, Kind::Rings);
         let data = Data::new(2, 1000, 1000);
@@ -351,7 +351,7 @@ fn the_profiler_is_told_in_rings() {
 }
 
 #[test]
-fn the_profiler_is_told_in_numbers() {
+fn the_profiler_gets_numbers() {
     let world = World::of(2, Via::Memory, 22605, Kind::Counters);
     let data = Data::new(2, 1000, 1000);
     let work = Coll::new(sum(Collective::AllReduce, Protocol::Simple), 1000);
@@ -414,7 +414,7 @@ fn an_abort_ends_a_kernel_that_waits() {
         let world = World::new(2, Via::Memory);
         let data = Data::new(2, 100_000, 100_000);
         let work = Coll { channels: 2, ..Coll::new(sum(Collective::AllReduce, protocol), 100_000) };
-        // The peer never comes.
+        // The peer never arrives.
         let ran = thread::scope(|scope| {
             let kernel = scope.spawn(|| world.collective(0, &[work.on(&data, 0)]));
             thread::sleep(Duration::from_millis(20));
@@ -436,8 +436,9 @@ fn a_kernel_takes_its_time() {
     world.gpu(0).set_factor(2.0);
     let ran = world.run_all(|rank| world.collective(rank, &[work.on(&data, rank)]));
     data.check(|_, index| data.total(index));
-    // Of two ranks each moves every element once on its way out and once on its way in, here at once: a chunk is sent,
-    // the other one is received and sent, and the first is received again, which is three halves of the bytes.
+    // With two ranks, each moves every element once out and once in. Here the steps overlap: a
+    // chunk is sent, the other one is received and sent, and the first is received again, which is
+    // three halves of the bytes.
     let least = (40_000.0 * 4.0 * 1.5 / 0.1 * 2.0) as u64;
     assert!(ran[0].end - ran[0].start >= least, "{} ns of {least}", ran[0].end - ran[0].start);
     let channel = &ran[0].channels[0];
@@ -484,7 +485,7 @@ fn a_stall_stops_one_kernel() {
 }
 
 #[test]
-fn an_abort_ends_a_stall_for_ever() {
+fn an_abort_ends_an_endless_stall() {
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 3000, 3000);
     let work = Coll::new(sum(Collective::AllReduce, Protocol::Simple), 3000);
@@ -505,7 +506,7 @@ fn an_abort_ends_a_stall_for_ever() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told() {
+fn unplayable_kernels_are_reported() {
     let world = World::new(2, Via::Memory);
     let data = Data::new(2, 100, 100);
     let refused = |works: &[Coll], edit: &dyn Fn(&mut Vec<u8>)| {

@@ -1,4 +1,4 @@
-//! What cannot be played.
+//! Kernels that cannot be played.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ impl Unplayable {
         }
     }
 
-    /// A work on buffers that the user has registered.
+    /// A work on buffers that the user has registered with NCCL.
     pub(super) fn registered() -> Unplayable {
         Unplayable {
             why: "its buffers are registered, and reading or writing them directly is not emulated".into(),
@@ -57,7 +57,7 @@ impl Unplayable {
         }
     }
 
-    /// Arguments that make no sense as they were understood.
+    /// Arguments that make no sense when read with the known layout.
     pub(super) fn misread(why: impl Into<Cow<'static, str>>) -> Unplayable {
         Unplayable {
             why: why.into(),
@@ -65,7 +65,7 @@ impl Unplayable {
         }
     }
 
-    /// What to say about it.
+    /// The message about it.
     pub(super) fn message(&self, symbol: &str) -> String {
         format!("emulator: cannot play kernel {symbol}: {}; {}", self.why, self.instead)
     }
@@ -73,7 +73,8 @@ impl Unplayable {
     /// Ends the process.
     pub(super) fn refuse(&self, symbol: &str) -> ! {
         eprintln!("{}", self.message(symbol));
-        // SAFETY: always allowed. Not `exit`: other kernels are running, and what runs at an exit may wait for them.
+        // SAFETY: always allowed. Not `exit`, because other kernels are running and exit handlers
+        // may wait for them.
         unsafe { libc::_exit(Self::EXIT_CODE) }
     }
 }

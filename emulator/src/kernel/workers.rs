@@ -1,7 +1,7 @@
 //! The threads that blocks run on.
 //!
-//! Blocks wait for each other, across kernels and across ranks of this process. So a task never waits for a thread:
-//! when none is idle, there is a new one.
+//! Blocks wait for each other, across kernels and across ranks of this process. So a task never
+//! waits for a thread: when none is idle, a new one is started.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,17 +18,18 @@ struct Worker {
     called: Condvar,
 }
 
-/// A task of somebody who waits until it is done.
+/// A task for a worker; the thread that gave it waits until it is done.
 struct Errand {
     /// Runs the task of this index.
     run: unsafe fn(*const (), usize),
-    /// What `run` gets; lives until `done` has counted this task.
+    /// The argument of `run`; lives until `done` has counted this task.
     task: *const (),
     index: usize,
     done: Arc<Done>,
 }
 
-// SAFETY: `task` points to something `Sync`, which `Workers::each` demands, and that outlives the errand.
+// SAFETY: `task` points to something `Sync`, which `Workers::each` demands, and that outlives the
+// errand.
 unsafe impl Send for Errand {}
 
 /// How many tasks are left.
@@ -38,8 +39,8 @@ struct Done {
 }
 
 impl Workers {
-    /// Runs a task for each index below `count`, all at the same time, and returns what they return, in order. The
-    /// first runs on the calling thread.
+    /// Runs a task for each index below `count`, all at the same time, and returns what they
+    /// return, in order. The first runs on the calling thread.
     pub(super) fn each<T: Send>(&self, count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
         let results: Vec<Mutex<Option<T>>> = (0..count).map(|_| Mutex::new(None)).collect();
         let store = |index: usize| {
@@ -69,7 +70,8 @@ impl Workers {
         for index in 1..count {
             self.start(Errand { run: run::<F>, task: std::ptr::from_ref(task).cast(), index, done: Arc::clone(&done) });
         }
-        // A panic ends the process, here as on the other threads, so this function does not return before all are done.
+        // A panic ends the process, here as on the other threads, so this function returns only
+        // after all tasks are done.
         or_abort(|| task(0));
         let mut left = locked(&done.left);
         while *left > 0 {
@@ -96,9 +98,11 @@ impl Workers {
                     }
                 };
                 drop(errand);
-                // SAFETY: whoever gave the errand waits for it, and the task lives that long; `run` is for its type.
+                // SAFETY: the thread that gave the errand waits for it, so the task lives long
+                // enough; `run` matches its type.
                 unsafe { run(task, index) };
-                // Idle first, so that whoever waits for this task finds the thread again.
+                // Mark the worker as idle first, so that the thread that waits for this task finds
+                // it again.
                 locked(&idle).push(Arc::clone(&worker));
                 let mut left = locked(&done.left);
                 *left -= 1;
@@ -110,12 +114,14 @@ impl Workers {
     }
 }
 
-/// Starts a thread of the emulated hardware: signals are for the threads of the application.
+/// Starts a thread of the emulated hardware, which blocks signals: they are for the application's
+/// threads.
 fn quiet_thread(body: impl FnOnce() + Send + 'static) {
-    /// A block needs little, and there may be hundreds.
+    /// A block needs little stack, and there may be hundreds of blocks.
     const STACK_BYTES: usize = 256 << 10;
 
-    // SAFETY: both sets are this function's own; a thread inherits the mask of the one that starts it.
+    // SAFETY: both sets are this function's own; a thread inherits the mask of the one that starts
+    // it.
     unsafe {
         let mut all = std::mem::zeroed::<libc::sigset_t>();
         let mut before = std::mem::zeroed::<libc::sigset_t>();
@@ -130,7 +136,7 @@ fn quiet_thread(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A block that panics leaves others waiting for it for ever, so the process ends with it.
+/// A block that panics would leave others waiting forever, so the process ends with it.
 fn or_abort(body: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(body)).is_err() {
         eprintln!("emulator: a block of a kernel panicked, as said above: this is an error of the emulator");
@@ -174,17 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_used_again() {
+    fn threads_are_reused() {
         let workers = Workers::default();
         for _ in 0..50 {
             workers.each(5, |index| index);
         }
-        // A thread is idle before its task counts as done.
+        // A thread becomes idle before its task counts as done.
         assert_eq!(locked(&workers.idle).len(), 4);
     }
 
     #[test]
-    fn nothing_to_do_is_done() {
+    fn zero_tasks_return_at_once() {
         assert!(Workers::default().each(0, |index| index).is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! What each process of a job is told: its command line and its environment.
+//! The command line and the environment of each process of a job.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,7 +27,7 @@ impl Launch {
         if self.trace {
             command.arg("--trace");
         }
-        // What the user's shell has for NCCL is meant for real jobs.
+        // NCCL variables in the user's shell are meant for real jobs.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("NCCL_")) {
             command.env_remove(name);
         }
@@ -49,7 +49,8 @@ impl Launch {
         let mut environment: BTreeMap<OsString, OsString> = BTreeMap::new();
         let mut set = |name: &str, value: OsString| drop(environment.insert(name.into(), value));
         let host = scenario.host_of(number);
-        // The processes of a host know each other by this, and hosts of different jobs never meet.
+        // The processes of one host recognise each other by this, and hosts of different jobs
+        // never meet.
         set("NCCL_HOSTID", format!("emulated-host-{host}").into());
         set("EMULATED_GPUS", scenario.ranks_per_host.to_string().into());
         for (name, value) in BASIC {
@@ -82,7 +83,7 @@ impl Launch {
             set(job::DRIVER, "1".into());
         }
         match &self.plugin {
-            // What `ncclscope run` has set is meant for this job.
+            // The settings of `ncclscope run` are meant for this job.
             None => set("NCCL_PROFILER_PLUGIN", std::env::var_os("NCCL_PROFILER_PLUGIN").unwrap_or("none".into())),
             Some(plugin) => {
                 let (value, folder) = plugin_variable(plugin, release);
@@ -110,13 +111,14 @@ impl Launch {
     }
 }
 
-/// What makes NCCL run here, unless the scenario says otherwise. It has all that a program may set on its way.
+/// Settings that make NCCL run here, unless the scenario overrides them. They include every
+/// variable that a program may set while it runs.
 pub const BASIC: [(&str, &str); 18] = [
     ("NCCL_SOCKET_IFNAME", "lo"),
     ("NCCL_NET", "Socket"),
     ("NCCL_NET_PLUGIN", "none"),
     ("NCCL_IB_DISABLE", "1"),
-    // Kernels that are played go over shared memory and the network, in rings and trees, with Simple and LL.
+    // Kernels are played over shared memory and the network, with rings and trees, Simple and LL.
     ("NCCL_P2P_DISABLE", "1"),
     ("NCCL_SHM_DISABLE", "0"),
     ("NCCL_CUMEM_ENABLE", "0"),
@@ -129,12 +131,12 @@ pub const BASIC: [(&str, &str); 18] = [
     ("NCCL_MAX_NCHANNELS", "2"),
     ("NCCL_RAS_ENABLE", "0"),
     ("NCCL_DEBUG", "WARN"),
-    // Not the user's files of settings.
+    // Ignore the user's configuration files.
     ("NCCL_CONF_FILE", "/dev/null"),
     ("NCCL_IGNORE_CPU_AFFINITY", "1"),
 ];
 
-/// Variables by which programs learn their rank; those of the shell are of another job.
+/// Variables from which programs learn their rank; those in the shell belong to another job.
 pub(super) const RANK_VARIABLES: [&str; 8] = [
     "RANK",
     "WORLD_SIZE",
@@ -146,7 +148,8 @@ pub(super) const RANK_VARIABLES: [&str; 8] = [
     "SLURM_PROCID",
 ];
 
-/// What `NCCL_PROFILER_PLUGIN` must be for a plugin, and the folder that must be on the library path for it.
+/// The value of `NCCL_PROFILER_PLUGIN` for a plugin, and the folder that it needs on the library
+/// path.
 fn plugin_variable(plugin: &Path, release: Option<&str>) -> (OsString, Option<PathBuf>) {
     // 2.27.3 takes no paths: it looks for a name that begins with `lib` on the library path.
     if release.is_some_and(|release| release.split('+').next() == Some("2.27.3"))

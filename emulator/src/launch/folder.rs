@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use crate::job::meeting::HUNG;
 
-/// The file that says that a folder is one of ours.
+/// The file that marks a folder as one of ours.
 pub(super) const SCENARIO: &str = "scenario.toml";
 
 /// The folder of a job, while it runs.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
-    /// Where its processes meet; gone afterwards.
+    /// Where its processes meet; removed afterwards.
     pub(super) meeting: PathBuf,
     /// Held as long as the job runs.
     pub(super) _lock: File,
 }
 
 impl Folder {
-    /// Makes the folder, or takes that of an earlier job and removes what that left.
+    /// Makes the folder, or takes that of an earlier job and removes what that job left.
     pub(super) fn open(path: &Path) -> Result<Folder, Error> {
         let failed = |error: io::Error| Error::System(format!("failed to use the folder {}: {error}", path.display()));
         fs::create_dir_all(path).map_err(failed)?;
@@ -82,7 +82,7 @@ fn is_left_by_a_job(path: &Path) -> bool {
         || name.ends_with(".perfetto-trace")
 }
 
-/// Where the profiler's traces go when nobody says where.
+/// Where the profiler's traces go by default.
 pub fn folder_of_traces(output: &Path) -> PathBuf {
     output.join("trace")
 }

@@ -1,5 +1,5 @@
-//! One process of a job that another launcher starts, such as torchrun or mpirun: it learns its number from the environment, and meets
-//! the others in a folder that is the job's alone.
+//! One process of a job that another launcher starts, such as torchrun or mpirun. It learns its
+//! number from the environment, and meets the others in a folder that only this job uses.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use crate::scenario::Layout;
 use crate::time;
 use crate::wheel;
 
-/// When the job began, as its first process writes it down.
+/// The file in which the first process writes when the job began.
 const BEGIN: &str = "begin";
 
 /// How long the first process is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Becomes the process that the environment says; returns why it could not.
+/// Becomes the process that the environment describes; returns why it could not.
 pub fn become_member(launch: &Launch) -> Error {
     match prepare(launch) {
         Ok(mut command) => Error::System(format!("failed to start {}: {}", launch.program.display(), command.exec())),
@@ -70,7 +70,7 @@ fn prepare(launch: &Launch) -> Result<std::process::Command, Error> {
     let lock = File::create(launch.output.join("lock")).map_err(failed)?;
     let folder = Folder { path: launch.output.clone(), meeting, _lock: lock };
     let command = launch.command(number, reference, &folder, release.as_deref());
-    // The others are still there.
+    // The others still use it.
     std::mem::forget(folder);
     Ok(command)
 }

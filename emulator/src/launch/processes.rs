@@ -13,10 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 use super::folder::Folder;
 use super::{Ended, Failed, Launch};
 
-/// How long the others may go on once a process has failed: time to find out for themselves.
+/// How long the others may go on once a process has failed, so that they can notice it themselves.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How often the processes are looked at.
+/// How often the processes are polled.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Lines of a log that are shown.
@@ -30,14 +30,14 @@ pub(super) struct Process {
     pub(super) log: PathBuf,
 }
 
-/// All of them. When dropped, none is left.
+/// All of them. Dropping this kills those that are left.
 pub(super) struct Processes {
     pub(super) all: Vec<Process>,
     pub(super) began: SystemTime,
 }
 
 impl Processes {
-    /// Waits until all have ended, or makes an end of it.
+    /// Waits until all have ended, or ends them.
     pub(super) fn watch(&mut self, launch: &Launch, folder: &Folder, signals: &Signals) -> Ended {
         let limit = launch.time_limit.unwrap_or(Duration::from_nanos(launch.scenario.time_limit_ns));
         let began = Instant::now();
@@ -80,7 +80,7 @@ impl Processes {
 
     fn kill(&mut self) {
         for process in self.all.iter_mut().filter(|process| process.status.is_none()) {
-            // The whole group; the process has not been waited for, so its number is still its own.
+            // The whole group. The process has not been waited for, so its number is not reused.
             // SAFETY: it takes numbers.
             unsafe { libc::kill(-(process.child.id() as i32), libc::SIGKILL) };
         }
@@ -92,7 +92,7 @@ impl Processes {
         remove_orphans(Path::new("/dev/shm"), self.began);
     }
 
-    /// The processes that ended other than they should, by themselves or because they did not end.
+    /// The processes that ended in an unexpected way, by themselves or because they did not end.
     pub(super) fn failed(&self, ended: Ended) -> Vec<Failed> {
         let killed = |status: ExitStatus| status.signal() == Some(libc::SIGKILL);
         let wrong = self.all.iter().filter(|process| match (process.status, ended) {
@@ -118,7 +118,7 @@ impl Drop for Processes {
     }
 }
 
-/// What became of a process.
+/// How a process ended.
 pub(super) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(1), _) => "failed".into(),
@@ -131,7 +131,7 @@ pub(super) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The lines of a log that say most: those from a panic on, or else the last.
+/// The most useful lines of a log: those from a panic on, or else the last.
 pub(super) fn last_lines(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -152,7 +152,7 @@ pub(super) fn spawn(command: &mut Command, log: &Path) -> io::Result<Child> {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before it could be watched.
+            // The parent may have died before this was set.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -164,8 +164,9 @@ pub(super) fn spawn(command: &mut Command, log: &Path) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Removes shared memory that NCCL's processes left because they were killed: files of ours, made since the job began,
-/// that no process has open or mapped any more. Those of other jobs are in use, or older.
+/// Removes shared memory that NCCL's processes left because they were killed: files of ours, made
+/// since the job began, that no process has open or mapped any more. Those of other jobs are in
+/// use, or older.
 pub(super) fn remove_orphans(folder: &Path, since: SystemTime) {
     // SAFETY: it takes nothing and cannot fail.
     let user = unsafe { libc::geteuid() };
@@ -196,7 +197,8 @@ pub(super) fn remove_orphans(folder: &Path, since: SystemTime) {
     }
 }
 
-/// The signals by which a user or a system ends this program: the job is ended and cleaned up first.
+/// The signals by which a user or the system ends this program. The job is ended and cleaned up
+/// first.
 pub(super) struct Signals;
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);

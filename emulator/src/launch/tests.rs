@@ -54,7 +54,7 @@ fn the_scenario_wins_over_the_basics_and_the_user_over_all() {
 }
 
 #[test]
-fn threads_are_not_told_a_rank() {
+fn threads_get_no_rank_variables() {
     let (_temporary, folder) = folder();
     let environment = launch("threads", "").environment(1, &folder, None);
     assert!(!environment.contains_key(&OsString::from("RANK")));
@@ -63,7 +63,7 @@ fn threads_are_not_told_a_rank() {
 }
 
 #[test]
-fn a_folder_is_used_again_but_only_one_of_ours() {
+fn only_our_own_folders_are_reused() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("out");
     let folder = Folder::open(&path).unwrap();
@@ -93,7 +93,7 @@ fn clocks_begin_at_the_boot() {
 }
 
 #[test]
-fn an_old_release_is_refused_by_what_it_cannot_run() {
+fn old_releases_are_refused_for_scenarios_they_cannot_run() {
     let launch = launch("processes", "[network]\nkind = \"plugin\"");
     assert!(launch.release_is_new_enough(Some("2.26.5+cuda12.9")).is_ok());
     assert!(launch.release_is_new_enough(None).is_ok());
@@ -102,7 +102,7 @@ fn an_old_release_is_refused_by_what_it_cannot_run() {
 }
 
 #[test]
-fn shared_memory_goes_when_nobody_has_it() {
+fn unused_shared_memory_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let before = SystemTime::now();

@@ -12,8 +12,8 @@ pub type CommHandle = *mut c_void;
 pub type StreamHandle = *mut c_void;
 /// `ncclWindow_t`
 pub type WindowHandle = *mut c_void;
-/// `ncclDataType_t`: 0 int8, 1 uint8, 2 int32, 3 uint32, 4 int64, 5 uint64, 6 float16, 7 float32, 8 float64, 9
-/// bfloat16, 10 float8e4m3, 11 float8e5m2.
+/// `ncclDataType_t`: 0 int8, 1 uint8, 2 int32, 3 uint32, 4 int64, 5 uint64, 6 float16, 7 float32,
+/// 8 float64, 9 bfloat16, 10 float8e4m3, 11 float8e5m2.
 pub type DataType = c_int;
 /// `ncclRedOp_t`: 0 sum, 1 prod, 2 max, 3 min, 4 avg, and those made by `ncclRedOpCreatePreMulSum`.
 pub type RedOp = c_int;
@@ -29,7 +29,8 @@ impl std::fmt::Debug for UniqueId {
     }
 }
 
-/// `ncclConfig_t` as far as it is used here. NCCL goes by `size` and `version`, so every release reads what it knows.
+/// The part of `ncclConfig_t` that is used here. NCCL checks `size` and `version`, so every
+/// release reads the members it knows.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
@@ -50,16 +51,16 @@ pub struct Config {
     pub split_share: c_int,
     /// The network's traffic class (from 2.26 on).
     pub traffic_class: c_int,
-    /// The communicator's name, which profiler plugins are told (from 2.27 on).
+    /// The communicator's name, which profiler plugins get (from 2.27 on).
     pub comm_name: *const c_char,
 }
 
 impl Config {
     const UNDEFINED: c_int = c_int::MIN;
 
-    /// Nothing decided.
+    /// A configuration that leaves everything undefined.
     ///
-    /// `version` is the library's, as [`super::Library::version`] gives it.
+    /// `version` is the library's, as [`super::Library::version`] returns it.
     pub fn new(version: u32) -> Config {
         Config {
             size: size_of::<Config>(),
@@ -85,7 +86,8 @@ macro_rules! functions {
             $( $some:ident = $some_symbol:literal: fn($($some_argument:ident: $some_type:ty),*) -> $some_result:ty; )+
         }
     ) => {
-        /// NCCL's functions. All are to be called as `nccl.h` says, and only after [`super::Library::patch`].
+        /// NCCL's functions. They must be called as `nccl.h` says, and only after
+        /// [`super::Library::patch`].
         #[derive(Debug, Clone, Copy)]
         pub struct Api {
             $(
@@ -107,8 +109,8 @@ macro_rules! functions {
             pub(super) unsafe fn find(address: impl Fn(&CStr) -> *mut c_void) -> Result<Api, Unsuitable> {
                 Ok(Api {
                     $( $name: {
-                        // SAFETY: null is none, and any other address is that of the function of this name, which has
-                        // this type.
+                        // SAFETY: null is none, and any other address is that of the function of
+                        // this name, which has this type.
                         let function = unsafe {
                             std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($type),*) -> $result>>(
                                 address(c_name(concat!($symbol, "\0"))),

@@ -1,4 +1,4 @@
-//! Layouts that were read before: one JSON file a library, named after its build id.
+//! Layouts that were read before: one JSON file per library, named after its build id.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::Unsuitable;
 use super::layout::{DECLARATION, Layout};
 
-/// To be raised when the same declaration of [`Layout`] is read in another way.
+/// Raise this when the same declaration of [`Layout`] is read in another way.
 const FORMAT: u32 = 1;
 
-/// What became of the cache.
+/// How the cache was used.
 #[derive(Debug)]
 pub enum CacheUse {
     /// The layout came from this file.
@@ -21,7 +21,7 @@ pub enum CacheUse {
     Written(PathBuf),
     /// It was read from the library, and this file could not be written.
     NotWritten(PathBuf, io::Error),
-    /// The library has no build id to keep it by.
+    /// The library has no build id to name a file after.
     NotPossible,
 }
 
@@ -32,8 +32,9 @@ struct Entry {
     layout: Layout,
 }
 
-/// Takes the layout of the library with this build id from the folder `cache`, or from `read`, and keeps it there. A
-/// file that is broken or older than this program is replaced; one that cannot be written is done without.
+/// Takes the layout of the library with this build id from the folder `cache`, or else from
+/// `read`, and stores it there. A file that is broken or older than this program is replaced. A
+/// file that cannot be written is not an error.
 pub(super) fn layout(
     cache: &Path,
     build_id: Option<&str>,
@@ -57,7 +58,7 @@ fn kept(path: &Path, build_id: &str) -> Option<Layout> {
     (entry.format == format() && entry.build_id == build_id).then_some(entry.layout)
 }
 
-/// Several processes may do this at once, so the file appears whole or not at all.
+/// Several processes may do this at once, so the file appears complete or not at all.
 fn keep(path: &Path, entry: &Entry) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(entry)?;
     text.push(b'\n');
@@ -69,14 +70,14 @@ fn keep(path: &Path, entry: &Entry) -> io::Result<()> {
         .and_then(|mut file| file.write_all(&text))
         .and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
-        // The file may not even be there.
+        // The file may not exist.
         let _ = fs::remove_file(&unfinished);
     }
     written
 }
 
-/// Changes with every change of what a layout consists of: a member that an older program did not know would be read
-/// as absent.
+/// Changes whenever the members of a layout change: a member that an older program did not know
+/// would be read as absent.
 fn format() -> String {
     // FNV-1a
     let hash = DECLARATION

@@ -1,4 +1,5 @@
-//! Reading structures from DWARF debug information: only what [`super::layout`] asks for, and only until it is found.
+//! Reads structures from DWARF debug information: only what [`super::layout`] asks for, and only
+//! until it is found.
 
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
 type Unit<'a> = gimli::Unit<Slice<'a>>;
 type Entry<'u, 'a> = gimli::DebuggingInformationEntry<'u, 'u, Slice<'a>>;
 
-/// A longer chain of typedefs and qualifiers is broken.
+/// A chain of typedefs and qualifiers longer than this is broken.
 const MAX_CHAIN: usize = 64;
 
 /// Unnamed structures, or arrays, nested deeper than this are broken.
@@ -42,7 +43,8 @@ pub(super) enum Member {
     },
     /// A bit field.
     Bits {
-        /// Of its lowest bit, counted from the lowest bit of the structure's first byte.
+        /// The offset of its lowest bit, counted from the lowest bit of the structure's first
+        /// byte.
         offset: u64,
         /// In bits.
         width: u64,
@@ -60,7 +62,7 @@ impl<'a> Debug<'a> {
         Ok(Debug { dwarf })
     }
 
-    /// Looks for the definitions of these structures at file scope. It stops reading when all are found.
+    /// Finds the definitions of these structures at file scope. Stops reading when all are found.
     pub(super) fn structures<const N: usize>(
         &self,
         names: [&str; N],
@@ -103,7 +105,7 @@ impl<'a> Debug<'a> {
 }
 
 impl<'a> Structure<'_, 'a> {
-    /// What it is called.
+    /// Its name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -113,7 +115,8 @@ impl<'a> Structure<'_, 'a> {
         Ok(size(&self.unit, self.offset, MAX_NESTING)? as usize)
     }
 
-    /// Where the member at `path` is: names with dots between, without those of unnamed members.
+    /// Where the member at `path` is. The path has names with dots between, and skips unnamed
+    /// members.
     pub(super) fn member(&self, path: &str) -> Result<Option<Member>, Unsuitable> {
         let (mut structure, mut base) = (self.offset, 0);
         let mut names = path.split('.').peekable();
@@ -147,8 +150,8 @@ impl<'a> Structure<'_, 'a> {
         })
     }
 
-    /// Looks for the member `name` of the structure at `structure`, which lies `base` bytes into this one. Its
-    /// unnamed members and its bases are looked into. Returns the member's type as well.
+    /// Finds the member `name` of the structure at `structure`, which lies `base` bytes into this
+    /// one. Looks into unnamed members and base classes too. Returns the member's type as well.
     fn find(
         &self,
         structure: UnitOffset,
@@ -185,7 +188,7 @@ fn is_structure(tag: DwTag) -> bool {
     matches!(tag, constants::DW_TAG_structure_type | constants::DW_TAG_class_type | constants::DW_TAG_union_type)
 }
 
-/// Calls `visit` for each child of the entry at `parent` until it has an answer.
+/// Calls `visit` for each child of the entry at `parent` until it returns a value.
 fn children<'a, T>(
     unit: &Unit<'a>,
     parent: UnitOffset,
@@ -207,8 +210,8 @@ fn children<'a, T>(
     Ok(None)
 }
 
-/// Where the type of `entry` is described, with typedefs and qualifiers taken off. A type in another unit, as only
-/// link-time optimisation and compression of debug information make them, is not followed.
+/// The entry of the type of `entry`, without typedefs and qualifiers. A type in another unit is
+/// not followed; only link-time optimisation and compressed debug information produce those.
 fn type_of<'a>(unit: &Unit<'a>, entry: &Entry<'_, 'a>) -> Result<Option<UnitOffset>, gimli::Error> {
     let reference = |value| match value {
         Some(AttributeValue::UnitRef(offset)) => Some(offset),
@@ -258,7 +261,7 @@ fn size(unit: &Unit<'_>, offset: UnitOffset, nesting: usize) -> Result<u64, giml
     }
 }
 
-/// Where a member lies whose structure lies at `base` and whose type has `size` bytes.
+/// Where a member lies, if its structure lies at `base` and its type has `size` bytes.
 fn place(entry: &Entry<'_, '_>, base: u64, size: u64) -> Result<Member, gimli::Error> {
     let offset = base.saturating_add(location(entry)?);
     let Some(width) = unsigned(entry, constants::DW_AT_bit_size)? else {
@@ -271,7 +274,8 @@ fn place(entry: &Entry<'_, '_>, base: u64, size: u64) -> Result<Member, gimli::E
     }
     let from_top = entry.attr(constants::DW_AT_bit_offset)?.and_then(|attribute| attribute.sdata_value());
     let Some(from_top) = from_top else { return Ok(Member::Bits { offset: first, width }) };
-    // Up to DWARF 4: from the highest bit of a storage unit at the member's location down to the field's highest bit.
+    // Up to DWARF 4: from the highest bit of a storage unit at the member's location down to the
+    // field's highest bit.
     let storage = unsigned(entry, constants::DW_AT_byte_size)?.unwrap_or(size);
     let lowest = i128::from(first) + i128::from(storage) * 8 - i128::from(from_top) - i128::from(width);
     Ok(Member::Bits { offset: u64::try_from(lowest).map_err(|_| gimli::Error::UnsupportedOffset)?, width })
@@ -279,7 +283,7 @@ fn place(entry: &Entry<'_, '_>, base: u64, size: u64) -> Result<Member, gimli::E
 
 /// The offset of a member in bytes. A union's members have none.
 fn location(entry: &Entry<'_, '_>) -> Result<u64, gimli::Error> {
-    // What DWARF 2 writes: an operation that adds to the structure's address.
+    // DWARF 2 has an operation here that adds to the structure's address.
     const ENCODING: gimli::Encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 2 };
     match entry.attr_value(constants::DW_AT_data_member_location)? {
         None => Ok(0),

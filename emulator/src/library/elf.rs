@@ -8,7 +8,7 @@ use object::{FileKind, LittleEndian, Object, ObjectSection, ObjectSymbol, Symbol
 use super::Unsuitable;
 use super::symbols::{Kind, Symbol};
 
-/// Where a file says which byte order it has.
+/// The place of the byte order in a file.
 const BYTE_ORDER: usize = 5;
 
 /// The file of a library for this machine.
@@ -17,7 +17,7 @@ pub(super) struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Looks at the headers of a file.
+    /// Parses the headers of a file.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Image<'a>, Unsuitable> {
         let not_a_library = |found: &str| Unsuitable::NotALibrary { found: found.to_owned() };
         match FileKind::parse(bytes) {
@@ -51,13 +51,13 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The build id in hexadecimal, where there is one.
+    /// The build id in hexadecimal, if there is one.
     pub(super) fn build_id(&self) -> Option<String> {
         let id = self.file.build_id().ok()??;
         Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// A section of debug information, empty when it is not there.
+    /// A section of debug information; empty if it is absent.
     pub(super) fn debug_section(&self, name: &str) -> Result<&'a [u8], Unsuitable> {
         let Some(section) = self.file.section_by_name(name) else { return Ok(&[]) };
         match section.compressed_file_range() {
@@ -67,12 +67,12 @@ impl<'a> Image<'a> {
         section.data().map_err(|_| Unsuitable::OtherDebugInformation { found: "cut off" })
     }
 
-    /// The contents of a section of data, where there is one.
+    /// The contents of a section of data, if there is one.
     pub(super) fn section(&self, name: &str) -> Option<&'a [u8]> {
         self.file.section_by_name(name)?.data().ok()
     }
 
-    /// The functions and variables that `.symtab` names.
+    /// The functions and variables in `.symtab`.
     pub(super) fn symbols(&self) -> Result<Vec<Symbol>, Unsuitable> {
         let mut symbols = Vec::new();
         for symbol in self.file.symbols() {

@@ -1,9 +1,9 @@
-//! Where the values lie in NCCL's structures, as the debug information of the library says.
+//! Where the members of NCCL's structures lie, according to the library's debug information.
 //!
-//! Nearly every release moves something. Only what the emulation reads or writes is listed, by NCCL's own names.
-//! Offsets are in bytes from the start of the structure, and each structure has its `size`. Members that only some
-//! releases have are `Option`s. Where a member's size matters to those who read it, it is checked here, so a release
-//! that changes one is refused instead of misread.
+//! Nearly every release moves something. Only what the emulation reads or writes is listed, by
+//! NCCL's own names. Offsets are in bytes from the start of the structure, and each structure has
+//! its `size`. Members that only some releases have are `Option`s. Where a reader depends on a
+//! member's size, it is checked here, so a release that changes one is refused instead of misread.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,13 @@ use super::dwarf::{Debug, Member, Structure};
 pub struct Bits {
     /// The lowest bit, counted from the lowest bit of the structure's first byte.
     pub offset: u32,
-    /// How many bits.
+    /// The number of bits.
     pub width: u32,
 }
 
 impl Bits {
-    /// Reads the field from the structure at `structure`. No byte is touched that the field does not reach into.
+    /// Reads the field from the structure at `structure`. Only bytes that contain bits of the
+    /// field are read.
     ///
     /// # Safety
     ///
@@ -38,8 +39,8 @@ impl Bits {
     }
 }
 
-/// Declares the structures: their fields with the path of the member in NCCL's structure and, in brackets, the sizes
-/// it may have.
+/// Declares the structures: each field with the member's path in NCCL's structure and, in
+/// brackets, the sizes it may have.
 macro_rules! structures {
     ($(
         $(#[$about:meta])*
@@ -47,7 +48,7 @@ macro_rules! structures {
             $( $(#[$field_about:meta])* $field:ident: $place:ty = $path:literal $([$($size:literal),+])? ,)+
         }
     )+) => {
-        /// All of this, as text: what is kept in the cache is good for the same text only.
+        /// The whole declaration as text. A cached layout is valid only for the same text.
         pub(super) const DECLARATION: &str = stringify!($($name { $($field: $place = $path $([$($size),+])?,)+ })+);
 
         $(
@@ -78,9 +79,10 @@ structures! {
         comm: usize = "comm" [8],
         /// The channels of this launch; block n plays the n-th set bit.
         channel_mask: usize = "channelMask" [8],
-        /// `enum ncclDevWorkStorageType`: 0 in the arguments, 1 in the FIFO, 2 in memory of their own.
+        /// `enum ncclDevWorkStorageType`: 0 in the arguments, 1 in the FIFO, 2 in memory of their
+        /// own.
         work_storage_type: usize = "workStorageType" [1],
-        /// The size of the FIFO less one.
+        /// The size of the FIFO minus one.
         work_mask: usize = "workMask" [4],
         /// The FIFO or the works' own memory.
         work_buf: usize = "workBuf" [8],
@@ -104,10 +106,11 @@ structures! {
         abort_flag: usize = "abortFlag" [8],
         /// Points to the channels.
         channels: usize = "channels" [8],
-        /// Points to counters that tell the host how much of the work FIFO was read, by channel (up to 2.26).
+        /// Points to counters that tell the host how much of the work FIFO was read, by channel
+        /// (up to 2.26).
         work_consumed: Option<usize> = "workConsumed" [8],
-        /// Points to what the profiler reads about begun works: a counter for each channel in 2.26, a [`Profiler`] for
-        /// each from 2.27 on.
+        /// Points to what the profiler reads about works that have begun: a counter for each
+        /// channel in 2.26, a [`Profiler`] for each from 2.27 on.
         work_started: Option<usize> = "workStarted" [8],
         /// Points to the same about completed works.
         work_completed: Option<usize> = "workCompleted" [8],
@@ -115,7 +118,8 @@ structures! {
         progress_counters: Option<usize> = "progressCounters" [8],
     }
 
-    /// `ncclKernelCommAndChannels`, up to 2.27 `ncclDevCommAndChannels`: the device communicator as it is allocated.
+    /// `ncclKernelCommAndChannels`, up to 2.27 `ncclDevCommAndChannels`: the device communicator
+    /// as it is allocated.
     KernelCommAndChannels {
         /// The communicator.
         comm: usize = "comm",
@@ -133,13 +137,13 @@ structures! {
         ring_next: usize = "ring.next" [4],
         /// Points to the ranks in the ring's order, this rank first.
         ring_user_ranks: usize = "ring.userRanks" [8],
-        /// The place of this rank in the ring as rank 0 counts.
+        /// This rank's place in the ring, counted from rank 0.
         ring_index: usize = "ring.index" [4],
         /// The parent in the tree, or -1.
         tree_up: usize = "tree.up" [4],
         /// The children in the tree, or -1: three `int`.
         tree_down: usize = "tree.down" [12],
-        /// Points to where the kernel says how much of the work FIFO it has read.
+        /// Points to where the kernel writes how much of the work FIFO it has read.
         work_fifo_done: usize = "workFifoDone" [8],
         /// Works this channel has played (from 2.26 on).
         work_counter: Option<usize> = "workCounter" [8],
@@ -157,7 +161,7 @@ structures! {
     ConnInfo {
         /// The buffers by protocol: three pointers.
         buffs: usize = "buffs" [24],
-        /// Points to the step up to which data is there.
+        /// Points to the step up to which data is available.
         tail: usize = "tail" [8],
         /// Points to the step up to which buffers are free.
         head: usize = "head" [8],
@@ -181,9 +185,10 @@ structures! {
 
     /// `ncclConnFifo`: what the kernel and the proxy tell each other about a step.
     ConnFifo {
-        /// Whether the buffer is at `offset`: 0 normal, 1 offset, 2 pointer.
+        /// How the buffer is found: 0 normal, 1 at `offset`, 2 by pointer.
         mode: usize = "mode" [4],
-        /// Where the step's buffer is. Eight bytes from 2.31 on, four before; the lower four are the value.
+        /// Where the step's buffer is. Eight bytes from 2.31 on, four before; the lower four are
+        /// the value.
         offset: usize = "offset" [4, 8],
         /// Bytes of the step.
         bytes: usize = "size" [8],
@@ -191,13 +196,14 @@ structures! {
         ptr: usize = "ptr" [8],
     }
 
-    /// `ncclDevWorkBatch`: works of one function that follow each other on a channel.
+    /// `ncclDevWorkBatch`: consecutive works of one function on a channel.
     WorkBatch {
         /// Where the channel's next batch is, in batches from this one; 0 for none.
         next_jump: Bits = "nextJump",
         /// Whether the next batch continues this one.
         next_extends: Bits = "nextExtends",
-        /// `enum ncclDevWorkType`: 0 send and receive, 1 collective, 2 registered collective, 3 broadcasts.
+        /// `enum ncclDevWorkType`: 0 send and receive, 1 collective, 2 registered collective, 3
+        /// broadcasts.
         work_type: Bits = "workType",
         /// The function in NCCL's table.
         func_id: Bits = "funcId",
@@ -205,7 +211,7 @@ structures! {
         func: Option<Bits> = "func",
         /// Where the first work is.
         offset_base: usize = "offsetBase" [4],
-        /// Which works from there on are in the batch.
+        /// Which of the works from there on are in the batch.
         offset_bitset: usize = "offsetBitset" [8],
     }
 
@@ -217,7 +223,7 @@ structures! {
         channel_hi: Bits = "channelHi",
         /// Warps.
         n_warps: Bits = "nWarps",
-        /// Whether the reduction's argument is the address of it.
+        /// Whether the reduction's argument is an address.
         red_op_arg_is_ptr: Bits = "redOpArgIsPtr",
         /// Whether the user's buffers are registered.
         reg_used: Bits = "regUsed",
@@ -227,7 +233,7 @@ structures! {
         one_node: Bits = "oneNode",
         /// Flags of direct access.
         direct: Bits = "direct",
-        /// Whether the profiler wants to know of it (from 2.26 on).
+        /// Whether the profiler wants events for it (from 2.26 on).
         profiler_enabled: Option<Bits> = "profilerEnabled",
         /// The root.
         root: usize = "root" [4],
@@ -287,7 +293,8 @@ structures! {
         send_proto_ll: Bits = "sendProtoLL",
         /// Whether the receive goes by LL.
         recv_proto_ll: Bits = "recvProtoLL",
-        /// Whether the send buffer is registered with the network (from 2.24 on; `sendRegistered` in 2.23).
+        /// Whether the send buffer is registered with the network (from 2.24 on; `sendRegistered`
+        /// in 2.23).
         send_net_reg: Option<Bits> = "sendNetReg",
         /// Whether the receive buffer is registered with the network (from 2.24 on).
         recv_net_reg: Option<Bits> = "recvNetReg",
@@ -295,13 +302,13 @@ structures! {
         send_ipc_reg: Option<Bits> = "sendIpcReg",
         /// Whether the receive buffer is registered with the peer.
         recv_ipc_reg: Option<Bits> = "recvIpcReg",
-        /// Whether the profiler wants to know of it (from 2.26 on).
+        /// Whether the profiler wants events for it (from 2.26 on).
         profiler_enabled: Option<Bits> = "profilerEnabled",
     }
 
     /// `ncclDevWorkBcast`: one of several broadcasts (from 2.29 on).
     WorkBcast {
-        /// How far this rank is from the root.
+        /// The distance of this rank from the root.
         ring_depth: usize = "ringDepth" [4],
         /// Bytes of a chunk.
         chunk_size: usize = "chunkSize" [4],
@@ -323,7 +330,7 @@ structures! {
 
     /// `ncclComm`: the host's communicator, to which `ncclComm_t` points.
     Comm {
-        /// The hash as the profiler interface gives it.
+        /// The hash, as in the profiler interface.
         comm_hash: Option<usize> = "commHash" [8],
         /// Points to the device communicator, a [`KernelComm`].
         dev_comm: Option<usize> = "devComm" [8],
@@ -372,7 +379,8 @@ impl Layout {
     pub(super) fn read(debug: &Debug<'_>) -> Result<Layout, Unsuitable> {
         let [arguments] = debug.structures(["ncclDevKernelArgs"])?;
         let arguments = found(arguments, "ncclDevKernelArgs")?;
-        // What it is called depends on the release, and from 2.28 on its old name is another structure's.
+        // Its name depends on the release, and from 2.28 on the old name belongs to another
+        // structure.
         let comm = arguments.target("comm")?;
         let comm_and_channels = format!("{comm}AndChannels");
         let names = [
@@ -424,9 +432,9 @@ fn found<T>(structure: Option<T>, name: &str) -> Result<T, Unsuitable> {
     structure.ok_or_else(|| Unsuitable::MissingStructure { structure: name.to_owned() })
 }
 
-/// What can be said about a member.
+/// A field of a layout.
 trait Place: Sized {
-    /// Finds the member at `path`; `sizes` are those it may have in bytes, none for any.
+    /// Finds the member at `path`; `sizes` are its allowed sizes in bytes, or empty for any.
     fn find(structure: &Structure<'_, '_>, path: &str, sizes: &[u64]) -> Result<Self, Unsuitable>;
 }
 
@@ -451,7 +459,7 @@ impl Place for Bits {
     fn find(structure: &Structure<'_, '_>, path: &str, _sizes: &[u64]) -> Result<Self, Unsuitable> {
         let (offset, width) = match required(structure, path)? {
             Member::Bits { offset, width } => (offset, width),
-            // A release may give a field bytes of its own.
+            // A release may give a field whole bytes of its own.
             Member::Bytes { offset, size } => (offset.saturating_mul(8), size.saturating_mul(8)),
         };
         let end = (structure.size()? as u64).saturating_mul(8).min(u32::MAX.into());

@@ -1,14 +1,16 @@
-//! A libnccl: its symbols, the layout of its structures, its functions, and the jumps written over its CUDA.
+//! A libnccl: its symbols, the layout of its structures, its functions, and the jumps that
+//! overwrite its CUDA.
 //!
 //! ```text
 //!  file ──► inspect ──► load ──► patch ──► ready: api, layout, symbols
 //!             │           │        │
-//!             │           │        └ jumps over the CUDA runtime that is linked into it, in memory only
+//!             │           │        └ jumps over the CUDA runtime linked into it, in memory only
 //!             │           └ dlopen
 //!             └ symbol table and debug information; the layout is kept in a cache, by build id
 //! ```
 //!
-//! The file is never touched. A library that cannot be run is refused with an [`Unsuitable`] that says why.
+//! The file is never touched. A library that cannot be run is refused with an [`Unsuitable`] that
+//! says why.
 
 pub mod api;
 mod cache;
@@ -63,17 +65,17 @@ impl Inspected {
         &self.path
     }
 
-    /// NCCL's release as the file states it, `2.30.7+cuda13.3`, where it does.
+    /// NCCL's release as the file states it, such as `2.30.7+cuda13.3`, if it does.
     pub fn release(&self) -> Option<&str> {
         self.release.as_deref()
     }
 
-    /// The build id in hexadecimal, where there is one.
+    /// The build id in hexadecimal, if there is one.
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
 
-    /// Where the values lie in its structures.
+    /// The layout of its structures.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -90,8 +92,8 @@ impl Inspected {
 }
 
 impl Library {
-    /// Inspects the file without loading it. The layout is kept in the folder `cache`, where it can be: reading it
-    /// from the debug information takes a moment.
+    /// Inspects the file without loading it. The layout is cached in the folder `cache` if
+    /// possible, because reading it from the debug information takes a moment.
     ///
     /// # Errors
     ///
@@ -101,8 +103,9 @@ impl Library {
         if !file.metadata().map_err(Unsuitable::Unreadable)?.is_file() {
             return Err(Unsuitable::NotALibrary { found: "it is not a file".to_owned() });
         }
-        // SAFETY: the mapping is private and only read. Should somebody cut the file meanwhile, reading ends the
-        // process with SIGBUS, as it would end any program that has the library loaded.
+        // SAFETY: the mapping is private and only read. If somebody truncates the file meanwhile,
+        // reading ends the process with SIGBUS, as it would end any program that has the library
+        // loaded.
         let bytes = unsafe { memmap2::Mmap::map(&file) }.map_err(Unsuitable::Unreadable)?;
         let image = elf::Image::parse(&bytes)?;
         let symbols = image.symbols()?;
@@ -126,9 +129,9 @@ impl Library {
         })
     }
 
-    /// Loads the library, with its functions visible to all others.
+    /// Loads the library, with its functions visible to all other libraries.
     ///
-    /// Emulated NVML must be loaded before, if NCCL is to find it.
+    /// If NCCL is to find the emulated NVML, that must be loaded before.
     ///
     /// # Errors
     ///
@@ -137,8 +140,8 @@ impl Library {
         let Inspected { path, layout, symbols, code, .. } = inspected;
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| Unsuitable::NotLoadable { error: "a zero byte in the path".to_owned() })?;
-        // SAFETY: the name is a C string. The initialisers of the library are NVIDIA's: they register kernels with
-        // the CUDA runtime inside and need no GPU.
+        // SAFETY: the name is a C string. The initialisers of the library are NVIDIA's: they
+        // register kernels with the CUDA runtime inside and need no GPU.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() {
             return Err(Unsuitable::NotLoadable { error: loader_error() });
@@ -160,21 +163,23 @@ impl Library {
         }
     }
 
-    /// Writes jumps over the CUDA runtime that is linked into the library: over each function that `table` names, to
-    /// the address it gives. All other functions of the runtime become traps, which say once on stderr that they were
-    /// called, and return `cudaErrorNotSupported`. To be called before anything else of the library.
+    /// Overwrites the CUDA runtime that is linked into the library with jumps: each function that
+    /// `table` names jumps to the address given there. All other functions of the runtime become
+    /// traps, which report their first call on stderr and return `cudaErrorNotSupported`. This
+    /// must come before any other call into the library.
     ///
     /// # Errors
     ///
-    /// When there is no such runtime, or its code cannot be changed. Then some functions may be patched already, and
-    /// the library must not be used.
+    /// When there is no such runtime, or its code cannot be changed. Then some functions may be
+    /// patched already, and the library must not be used.
     ///
     /// # Safety
     ///
-    /// Each address is that of a function that may take the place of the one it is named for, as long as the process
-    /// lives, and no other thread runs code of the library meanwhile.
+    /// Each address is that of a function that can replace the one it is named for, for as long as
+    /// the process lives. No other thread runs code of the library meanwhile.
     pub unsafe fn patch(&self, table: &[(&str, *const c_void)]) -> Result<Patched, Unsuitable> {
-        // SAFETY: the caller's promise; and the symbols and code ranges are those of the library at this base.
+        // SAFETY: the caller's promise; the symbols and code ranges belong to the library at this
+        // base.
         unsafe { patch::patch(&self.symbols, &self.code, table) }
     }
 
@@ -183,12 +188,12 @@ impl Library {
         &self.path
     }
 
-    /// What `ncclGetVersion` gives: 23007 for 2.30.7.
+    /// What `ncclGetVersion` returns: 23007 for 2.30.7.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Where the values lie in its structures.
+    /// The layout of its structures.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -204,7 +209,7 @@ impl Library {
     }
 }
 
-/// Where the library is loaded: what is to be added to the addresses in its symbol table.
+/// The library's load address, which is added to the addresses in its symbol table.
 fn base(handle: *mut c_void) -> Result<usize, Unsuitable> {
     let mut map: *const LinkMap = std::ptr::null();
     // SAFETY: the handle is open, and this request writes one pointer.
@@ -212,7 +217,8 @@ fn base(handle: *mut c_void) -> Result<usize, Unsuitable> {
     if status != 0 || map.is_null() {
         return Err(Unsuitable::NotLoadable { error: loader_error() });
     }
-    // SAFETY: the loader's entry lives as long as the library is loaded, and it begins with the address.
+    // SAFETY: the loader's entry lives as long as the library is loaded, and it begins with the
+    // address.
     Ok(unsafe { (*map).address })
 }
 
@@ -223,7 +229,7 @@ struct LinkMap {
 }
 
 fn loader_error() -> String {
-    // SAFETY: dlerror gives null or a C string that lives until the next call on this thread.
+    // SAFETY: dlerror returns null or a C string that lives until the next call on this thread.
     let error = unsafe { libc::dlerror() };
     if error.is_null() {
         return "the loader gives no reason".to_owned();
@@ -239,7 +245,7 @@ fn release(constants: &[u8]) -> Option<String> {
     loop {
         let at = rest.windows(BEFORE.len()).position(|window| window == BEFORE)?;
         rest = &rest[at + BEFORE.len()..];
-        // There are other texts that begin like this.
+        // Other texts begin like this too.
         if rest.first().is_some_and(u8::is_ascii_digit) {
             let end = rest.iter().position(|byte| !byte.is_ascii_graphic())?;
             return Some(String::from_utf8_lossy(&rest[..end]).into_owned());

@@ -1,9 +1,9 @@
-//! The jumps that are written over the CUDA runtime inside libnccl, in memory only.
+//! The jumps that overwrite the CUDA runtime inside libnccl, in memory only.
 //!
 //! ```text
-//!  cudaMalloc:  mov rax, <ours>     cudaFoo:  mov rax, <trap>     trap:  mov rdi, <cudaFoo's record>
-//!               jmp rax                       jmp rax                    mov rax, <trapped>
-//!                                                                        jmp rax
+//!  cudaMalloc:  mov rax, <ours>   cudaFoo:  mov rax, <trap>   trap:  mov rdi, <cudaFoo's record>
+//!               jmp rax                     jmp rax                  mov rax, <trapped>
+//!                                                                    jmp rax
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -18,30 +18,32 @@ use super::symbols::{Symbol, Symbols};
 /// `mov rax, imm64; jmp rax`
 const JUMP: usize = 12;
 
-/// `mov rdi, imm64`, then a jump, filled up.
+/// `mov rdi, imm64`, then a jump, padded.
 const TRAP: usize = 32;
 
 /// `cudaErrorNotSupported`
 const NOT_SUPPORTED: c_int = 801;
 
-/// What was done to a library.
+/// What was patched in a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patched {
-    /// Functions that lead to those of the table now.
+    /// How many functions now jump to those of the table.
     pub replaced: usize,
-    /// Functions that are traps now.
+    /// How many functions are now traps.
     pub trapped: usize,
-    /// Functions that were left as they are because a jump has no room in them.
+    /// Functions that are unchanged because they have no room for a jump.
     pub too_short: Vec<String>,
-    /// Names of the table that the library has not; other releases may.
+    /// Names in the table that the library lacks; other releases may have them.
     pub absent: Vec<String>,
 }
 
-/// Whether this is a function of the CUDA runtime that must not run here: its first call would look for a driver.
+/// Whether this is a function of the CUDA runtime that must not run here, because its first call
+/// would look for a driver.
 ///
-/// Three functions touch no driver and do not return a `cudaError_t`, so a trap would only harm.
-/// Compilers split parts off functions and name them with a dot; nobody but the function itself calls them. NCCL's own
-/// helper that looks up the driver's functions has a name like the runtime's in some builds.
+/// Three functions use no driver and do not return a `cudaError_t`, so a trap would only do harm.
+/// Compilers split parts off functions and name them with a dot; only the function itself calls
+/// them. In some builds NCCL's own helper that looks up the driver's functions has a name like the
+/// runtime's.
 pub(super) fn is_runtime(name: &str) -> bool {
     const HARMLESS: [&str; 3] = ["cudaGetErrorString", "cudaGetErrorName", "cudaCreateChannelDesc"];
     name.strip_prefix("cuda").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()))
@@ -50,13 +52,13 @@ pub(super) fn is_runtime(name: &str) -> bool {
         && !name.contains("PfnFuncLoader")
 }
 
-/// Writes the jumps. When it fails some may be written already.
+/// Writes the jumps. If it fails, some may be written already.
 ///
 /// # Safety
 ///
-/// The symbols are those of a library that is loaded, and `code` are its ranges of instructions, relative to the
-/// symbols' base. No other thread runs any of them meanwhile. Each address in `table` is a function's that may be
-/// called instead of the named one.
+/// The symbols are those of a loaded library, and `code` are its ranges of instructions, relative
+/// to the symbols' base. No other thread runs any of them meanwhile. Each address in `table` is
+/// that of a function that can be called instead of the named one.
 pub(super) unsafe fn patch(
     symbols: &Symbols,
     code: &[Range<usize>],
@@ -76,7 +78,8 @@ pub(super) unsafe fn patch(
         }
         found.insert(name);
         let at = symbols.base() + symbol.address;
-        // SAFETY: a function in a range of instructions, which is readable; up to the next symbol it is mapped.
+        // SAFETY: a function in a range of instructions, which is readable; up to the next symbol
+        // it is mapped.
         if !unsafe { has_room(at as *const u8, symbol.size, next - symbol.address) } {
             too_short.push(name.to_owned());
             continue;
@@ -86,7 +89,7 @@ pub(super) unsafe fn patch(
             None => traps.push((at, name)),
         }
     }
-    // A function with several names is what any of them is in the table.
+    // A function with several names is patched if the table has any of them.
     let mut taken: HashSet<usize> = jumps.iter().map(|&(at, _)| at).collect();
     traps.retain(|&(at, _)| taken.insert(at));
     if jumps.is_empty() && traps.is_empty() {
@@ -105,7 +108,8 @@ fn holds(range: &Range<usize>, symbol: &Symbol) -> bool {
     range.contains(&symbol.address) && symbol.address.saturating_add(JUMP) <= range.end
 }
 
-/// Whether a jump has room in the function at `at`: in its `size`, or in what fills the `space` up to the next one.
+/// Whether the function at `at` has room for a jump: in its `size`, or in the padding within
+/// `space`, up to the next function.
 ///
 /// # Safety
 ///
@@ -114,15 +118,15 @@ unsafe fn has_room(at: *const u8, size: usize, space: usize) -> bool {
     if size >= JUMP {
         return true;
     }
-    // Where a function without a size ends is not known. What lies beyond the end must be filling, not code without
-    // a name.
+    // The end of a function without a size is not known. What lies beyond the end must be padding,
+    // not unnamed code.
     size > 0
         && space >= JUMP
         && (at as usize + space).is_multiple_of(16)
         && (size..JUMP).all(|offset| {
             // SAFETY: less than `space`.
             let byte = unsafe { at.add(offset).read() };
-            // The bytes of which compilers and linkers make instructions that do nothing, and int3.
+            // The bytes of which compilers and linkers build no-ops, and int3.
             matches!(byte, 0x00 | 0x0f | 0x1f | 0x2e | 0x40 | 0x44 | 0x66 | 0x80 | 0x84 | 0x90 | 0xcc)
         })
 }
@@ -133,14 +137,14 @@ struct Trap {
     told: AtomicBool,
 }
 
-/// What every trap ends in.
+/// The function that every trap calls.
 extern "C" fn trapped(trap: &'static Trap) -> c_int {
     if !trap.told.swap(true, Ordering::Relaxed) {
         let text = format!(
             "emulator: NCCL called {}, which is not emulated, and was told cudaErrorNotSupported ({NOT_SUPPORTED})\n",
             trap.name
         );
-        // There is nobody to tell of it when stderr is closed.
+        // If stderr is closed, there is nobody to tell.
         let _ = io::stderr().write_all(text.as_bytes());
     }
     NOT_SUPPORTED
@@ -152,7 +156,7 @@ fn make_traps(names: &[(usize, &str)]) -> Result<Vec<(usize, *const c_void)>, Un
         return Ok(Vec::new());
     }
     let length = names.len() * TRAP;
-    // SAFETY: new memory at an address of the kernel's choice.
+    // SAFETY: new memory at an address that the kernel chooses.
     let pages = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -172,7 +176,7 @@ fn make_traps(names: &[(usize, &str)]) -> Result<Vec<(usize, *const c_void)>, Un
         code[..2].copy_from_slice(&[0x48, 0xbf]);
         code[2..10].copy_from_slice(&(std::ptr::from_ref(trap) as u64).to_le_bytes());
         code[10..].copy_from_slice(&jump(trapped as *const c_void));
-        // SAFETY: the pages have room for TRAP bytes for each name, and nobody else knows of them.
+        // SAFETY: the pages have room for TRAP bytes per name, and nobody else knows of them.
         unsafe {
             let place = pages.cast::<u8>().add(index * TRAP);
             place.copy_from_nonoverlapping(code.as_ptr(), code.len());
@@ -180,14 +184,14 @@ fn make_traps(names: &[(usize, &str)]) -> Result<Vec<(usize, *const c_void)>, Un
         }
     });
     let jumps = jumps.collect();
-    // SAFETY: the pages are ours. They stay as long as the process lives.
+    // SAFETY: the pages are ours. They stay mapped for as long as the process lives.
     if unsafe { libc::mprotect(pages, length, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
         return Err(Unsuitable::CodeNotWritable(io::Error::last_os_error()));
     }
     Ok(jumps)
 }
 
-/// Writes a jump at each address to each target.
+/// Writes a jump at each address to its target.
 ///
 /// # Safety
 ///
@@ -204,7 +208,7 @@ unsafe fn write(jumps: &mut [(usize, *const c_void)]) -> Result<(), Unsuitable> 
     };
     let mut rest = &*jumps;
     while let Some(&(first, _)) = rest.first() {
-        // As many as lie on pages next to each other.
+        // Take all that lie on adjacent pages.
         let mut range = pages(first);
         let count = rest.iter().take_while(|&&(at, _)| {
             let own = pages(at);
@@ -217,10 +221,10 @@ unsafe fn write(jumps: &mut [(usize, *const c_void)]) -> Result<(), Unsuitable> 
         let count = count.count();
         protect(&range, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
         for &(at, target) in &rest[..count] {
-            // SAFETY: writable by now, and by the caller's promise nobody runs it.
+            // SAFETY: writable now, and the caller promises that nobody runs it.
             unsafe { (at as *mut u8).copy_from_nonoverlapping(jump(target).as_ptr(), JUMP) };
         }
-        // A system that refuses this leaves the pages writable, which harms nothing.
+        // If the system refuses this, the pages stay writable, which does no harm.
         let _ = protect(&range, libc::PROT_READ | libc::PROT_EXEC);
         rest = &rest[count..];
     }

@@ -4,12 +4,12 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Symbol {
     pub(super) name: Box<str>,
-    /// Relative to where the library is loaded.
+    /// Relative to the library's load address.
     pub(super) address: usize,
     /// In bytes; 0 when the table does not say.
     pub(super) size: usize,
     pub(super) kind: Kind,
-    /// Whether it is one that other libraries see, or at least other object files of this one.
+    /// Whether it is visible to other libraries, or at least to other object files of this one.
     pub(super) exported: bool,
 }
 
@@ -19,13 +19,13 @@ pub(super) enum Kind {
     Variable,
 }
 
-/// All functions and variables of a loaded library, those included that it does not export.
+/// All functions and variables of a loaded library, including those that it does not export.
 #[derive(Debug)]
 pub struct Symbols {
     base: usize,
-    /// By address; of several at one address the best name first.
+    /// By address; among several at one address the best name comes first.
     symbols: Vec<Symbol>,
-    /// Indices, by name; of several of one name the best first.
+    /// Indices, by name; among several with one name the best comes first.
     names: Vec<u32>,
 }
 
@@ -42,19 +42,19 @@ impl Symbols {
         Symbols { base, symbols, names }
     }
 
-    /// The name of what begins at this address.
+    /// The name of the symbol that begins at this address.
     pub fn name(&self, address: usize) -> Option<&str> {
         let address = address.checked_sub(self.base)?;
         let index = self.symbols.partition_point(|symbol| symbol.address < address);
         self.symbols.get(index).filter(|symbol| symbol.address == address).map(|symbol| &*symbol.name)
     }
 
-    /// The address of what has this name. Of several static ones of the same name it is the lowest.
+    /// The address of the symbol with this name. Among several static ones it is the lowest.
     pub fn address(&self, name: &str) -> Option<usize> {
         self.named(name).next().map(|symbol| self.base + symbol.address)
     }
 
-    /// The size in bytes of what has this name, where the symbol table says.
+    /// The size in bytes of the symbol with this name, if the symbol table says.
     pub fn size(&self, name: &str) -> Option<usize> {
         self.named(name).next().map(|symbol| symbol.size).filter(|&size| size > 0)
     }
@@ -69,7 +69,7 @@ impl Symbols {
         self.symbols.is_empty()
     }
 
-    /// Where the library is loaded.
+    /// The library's load address.
     pub(super) fn base(&self) -> usize {
         self.base
     }

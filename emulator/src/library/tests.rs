@@ -15,7 +15,7 @@ use crate::library::layout::Bits;
 const SHAPES: &str = include_str!("tests/shapes.c");
 const RUNTIME: &str = include_str!("tests/runtime.c");
 
-/// Tells a process that it is to run the body of a test.
+/// Set in a process that must run the body of a test.
 const INNER: &str = "LIBRARY_TEST_INNER";
 
 /// A folder with the libraries of one test.
@@ -45,7 +45,7 @@ impl Folder {
         self.path(arguments.rsplit(' ').next().unwrap())
     }
 
-    /// A library like a libnccl.
+    /// A library that looks like a libnccl.
     fn library(&self, options: &str) -> PathBuf {
         self.gcc(&format!("-shared -Wl,--build-id {options} shapes.c runtime.c -o lib.so"))
     }
@@ -75,7 +75,7 @@ impl Opened {
         address
     }
 
-    /// Calls the function that calls the static one of this name.
+    /// Calls the exported function that calls the static one of this name.
     fn call(&self, name: &str, argument: c_int) -> c_int {
         let function = self.symbol(&format!("call_{name}"));
         // SAFETY: all of them have this type.
@@ -98,11 +98,11 @@ struct Field {
     size: usize,
 }
 
-/// Where the compiler has put everything, by the names of the layout: offsets and sizes in bytes, and the set bits of
-/// fields.
+/// Where the compiler has put everything, by the layout's names: offsets and sizes in bytes, and
+/// the bits of fields.
 fn truth(library: &Path) -> (BTreeMap<String, usize>, BTreeMap<String, Vec<u8>>) {
     let library = Opened::open(library);
-    // SAFETY: the names are C strings with the life of the library, which stays loaded.
+    // SAFETY: the names are C strings that live as long as the library, which stays loaded.
     let text = |name: *const c_char| unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned();
     let mut places = BTreeMap::new();
     let mut at = library.symbol("places").cast::<Place>();
@@ -119,11 +119,11 @@ fn truth(library: &Path) -> (BTreeMap<String, usize>, BTreeMap<String, Vec<u8>>)
     while !unsafe { (*at).name }.is_null() {
         // SAFETY: not the last row.
         let field = unsafe { &*at };
-        // With the alignment of any structure.
+        // Aligned for any structure.
         let mut words = vec![0u64; field.size.div_ceil(8)];
         let bytes = words.as_mut_ptr().cast::<u8>();
         (field.fill)(bytes);
-        // SAFETY: the words are at least so many bytes.
+        // SAFETY: the words have at least this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, field.size) };
         fields.insert(text(field.name), bytes.to_vec());
         at = at.wrapping_add(1);
@@ -131,7 +131,7 @@ fn truth(library: &Path) -> (BTreeMap<String, usize>, BTreeMap<String, Vec<u8>>)
     (places, fields)
 }
 
-/// Compares a layout with what the compiler did.
+/// Compares a layout with the compiler's.
 fn compare(layout: &Layout, library: &Path, options: &str) {
     let (mut places, mut fields) = truth(library);
     let layout = serde_json::to_value(layout).unwrap();
@@ -158,7 +158,7 @@ fn compare(layout: &Layout, library: &Path, options: &str) {
     assert!(places.is_empty() && fields.is_empty(), "{options}: not in the layout: {places:?} {:?}", fields.keys());
 }
 
-/// Runs the test of this name in a process of its own. Nothing when this is that process.
+/// Runs the test of this name in a process of its own. Returns `None` in that process.
 fn elsewhere(test: &str) -> Option<Output> {
     if std::env::var_os(INNER).is_some() {
         return None;
@@ -182,13 +182,13 @@ fn the_layout_is_what_the_compiler_made() {
     let folder = Folder::new();
     for version in 2..=5 {
         for more in ["", "-gstrict-dwarf", "-DOLD", "-DOLD -gstrict-dwarf", "-gdwarf64"] {
-            // Only from version 3 on.
+            // GCC has this only from version 3 of the format on.
             if version == 2 && more == "-gdwarf64" {
                 continue;
             }
             let options = format!("-gdwarf-{version} {more}");
             let name = format!("lib{}.so", options.replace(' ', ""));
-            // A name of its own, or the loader takes it for the one it has.
+            // A new name each time, or the loader returns the library it has already.
             let library = folder.library(&options);
             let library = fs::rename(&library, folder.path(&name)).map(|()| folder.path(&name)).unwrap();
             let inspected = folder.inspect(&library).unwrap_or_else(|error| panic!("{options}: {error}"));
@@ -202,7 +202,7 @@ fn the_layout_is_what_the_compiler_made() {
 }
 
 #[test]
-fn what_one_file_only_declares_another_defines() {
+fn a_struct_may_be_declared_in_one_file_and_defined_in_another() {
     let folder = Folder::new();
     folder.gcc("-g -c -DDECLARED_ONLY shapes.c -o declared.o");
     folder.gcc("-g -c shapes.c -o shapes.o");
@@ -247,7 +247,7 @@ fn a_layout_is_read_once() {
 }
 
 #[test]
-fn without_a_cache_it_works_too() {
+fn it_works_without_a_cache() {
     let folder = Folder::new();
     let library = folder.library("-g");
     // A file where the folder should be.
@@ -259,7 +259,7 @@ fn without_a_cache_it_works_too() {
 }
 
 #[test]
-fn what_is_no_library_is_refused() {
+fn files_that_are_not_libraries_are_refused() {
     let folder = Folder::new();
     let file = |name: &str, bytes: &[u8]| {
         fs::write(folder.path(name), bytes).unwrap();
@@ -309,7 +309,7 @@ fn a_stripped_library_is_refused() {
 }
 
 #[test]
-fn what_a_library_lacks_is_named() {
+fn missing_parts_of_a_library_are_named() {
     let folder = Folder::new();
     let without = |what: &str, instead: &str| {
         let source = SHAPES.replace(what, instead);
@@ -379,7 +379,7 @@ fn broken_files_do_no_harm() {
     for _ in 0..300 {
         let mut bytes = whole.clone();
         for _ in 0..random.usize(1..6) {
-            // In the ELF header and its tables at the beginning and at the end.
+            // Somewhere in the ELF header and the tables at the beginning and at the end.
             let at = if random.bool() { random.usize(0..1000) } else { random.usize(headers..whole.len()) };
             bytes[at] = random.u8(..);
         }
@@ -459,7 +459,7 @@ fn jumps_lead_to_the_table() {
     let patched = unsafe { library.patch(table) }.unwrap();
     let expected = Patched {
         replaced: 3,
-        // Free under both its names, GraphLaunch, StreamQuery
+        // Free under both its names, GraphLaunch, StreamQuery.
         trapped: 3,
         too_short: vec!["cudaCrowded".to_owned()],
         absent: vec!["cudaFromTheFuture".to_owned()],
@@ -471,7 +471,7 @@ fn jumps_lead_to_the_table() {
     for (name, answer) in before {
         assert_eq!(opened.call(name, 5), answer, "{name}");
     }
-    // Its code is as little writable as before.
+    // Its code is not writable afterwards either.
     assert_eq!(protection(library.symbols().address("cudaMalloc").unwrap()), "r-xp");
 }
 
@@ -497,14 +497,14 @@ fn a_trap_says_its_name_once() {
 }
 
 #[test]
-fn a_system_that_guards_code_is_told_apart() {
+fn protected_code_pages_are_reported() {
     const PR_SET_MDWE: c_int = 65;
     const REFUSE_EXEC_GAIN: usize = 1;
-    let Some(output) = elsewhere("a_system_that_guards_code_is_told_apart") else {
+    let Some(output) = elsewhere("protected_code_pages_are_reported") else {
         let folder = Folder::new();
         let (library, opened) = load(&folder);
-        // SAFETY: from now on no page of this process gains the right to be executed, which nothing but the patch
-        // wants.
+        // SAFETY: from now on no page of this process can become executable, which only the patch
+        // needs.
         if unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0usize, 0usize, 0usize) } != 0 {
             println!("skipped: this kernel (older than 6.3) cannot guard code");
             return;
@@ -527,11 +527,12 @@ fn a_system_that_guards_code_is_told_apart() {
 }
 
 #[test]
-fn what_belongs_to_the_runtime() {
+fn runtime_functions_are_recognised() {
     for name in ["cudaMalloc", "cudaStreamGetCaptureInfo_v2", "cudaMemcpyAsync_ptsz", "cudaGL"] {
         assert!(patch::is_runtime(name), "{name}");
     }
-    // Other names; NCCL's own; parts of functions; functions that return no status and touch no driver.
+    // Other names; NCCL's own; parts of functions; functions that return no status and use no
+    // driver.
     for name in
         ["cudart", "cuda", "cuda_", "cudnnCreate", "__cudaRegisterFunction", "ncclMemAlloc", "_ZL17cudaDriverVersion"]
             .into_iter()

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::io;
 
-/// Why a library cannot be run here. The message reads on after "failed to run PATH: ".
+/// Why a library cannot be run here. The message continues "failed to run PATH: ".
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Unsuitable {
     /// The file cannot be read.
     Unreadable(io::Error),
-    /// It is not a library in the ELF format.
+    /// It is not an ELF library.
     NotALibrary {
         /// What it is instead, or what is wrong with it.
         found: String,
     },
-    /// It is for another machine than x86-64.
+    /// It is not for x86-64.
     OtherMachine {
         /// The machine it is for.
         found: String,
@@ -23,7 +23,7 @@ pub enum Unsuitable {
     NoSymbolTable,
     /// It has no DWARF debug information.
     NoDebugInformation,
-    /// Its debug information is there in a form that is not read here.
+    /// Its debug information is in a form that is not supported here.
     OtherDebugInformation {
         /// Which form.
         found: &'static str,
@@ -42,7 +42,7 @@ pub enum Unsuitable {
         /// The member, with dots where it lies in another.
         member: String,
     },
-    /// A member is not what it was in the releases known here.
+    /// A member differs from the releases known here.
     OtherMember {
         /// The structure.
         structure: String,
@@ -53,7 +53,7 @@ pub enum Unsuitable {
         /// What was found.
         found: String,
     },
-    /// The symbol table lacks something that the emulation looks up.
+    /// The symbol table lacks a symbol that the emulation needs.
     MissingSymbol {
         /// Its name.
         symbol: String,
@@ -68,13 +68,14 @@ pub enum Unsuitable {
         /// What `dlerror` says.
         error: String,
     },
-    /// What was loaded is not what was inspected.
+    /// The loaded library is not the inspected one.
     OtherFileLoaded,
     /// It contains no CUDA runtime whose functions could be replaced.
     NoCudaRuntime,
-    /// Its code pages cannot be made writable, or the pages for our own instructions not executable.
+    /// Its code pages cannot be made writable, or the pages for our own instructions not
+    /// executable.
     CodeNotWritable(io::Error),
-    /// Something else that the emulation needs is not as it should be.
+    /// Something else that the emulation needs is missing or different.
     Unsupported(String),
 }
 

@@ -1,4 +1,4 @@
-//! Moving bytes: what goes over the loopback device between two ranks.
+//! Moves bytes between two ranks over the loopback device.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -9,30 +9,30 @@ use std::sync::{Arc, Mutex};
 
 use crate::time;
 
-/// Bytes of a length.
+/// Bytes of a message's length.
 const LENGTH: usize = 8;
 
-/// One direction between two ranks. Messages go in order, each behind its length.
+/// One direction between two ranks. Messages go in order, each after its length.
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     /// The host at the other end, for a sender.
     pub(super) host: u32,
     pub(super) queue: VecDeque<Transfer>,
-    /// The length of the message that is being received, as far as it has come.
+    /// The received part of the length of the current message.
     length: [u8; LENGTH],
 }
 
 pub(super) struct Transfer {
     pub(super) data: *mut u8,
     pub(super) size: usize,
-    /// When it may arrive, for a sender.
+    /// When the message may arrive, for a sender.
     pub(super) arrives: u64,
-    /// Bytes that have been moved, those of the length included.
+    /// Bytes moved so far, including those of the length.
     pub(super) moved: usize,
     pub(super) done: Arc<AtomicI64>,
 }
 
-// SAFETY: NCCL leaves the data alone until the request is done, whichever of its threads asks.
+// SAFETY: NCCL does not touch the data until the request is done, whichever of its threads asks.
 unsafe impl Send for Transfer {}
 
 impl Connection {
@@ -46,7 +46,7 @@ impl Connection {
         Box::into_raw(Box::new(Arc::new(Mutex::new(self)))).cast()
     }
 
-    /// Moves what can be moved without waiting.
+    /// Moves everything that can be moved without waiting.
     pub(super) fn progress(&mut self, sends: bool) -> std::io::Result<()> {
         loop {
             let moved = if sends { self.send_some() } else { self.receive_some() };
@@ -60,7 +60,7 @@ impl Connection {
         }
     }
 
-    /// Sends a piece of the first message; whether there was one to send.
+    /// Sends a piece of the first message; returns whether there was one to send.
     fn send_some(&mut self) -> std::io::Result<bool> {
         let Some(first) = self.queue.front_mut() else { return Ok(false) };
         if time::now() < first.arrives {
@@ -84,7 +84,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Receives a piece of the first message; whether one was wanted.
+    /// Receives a piece of the first message; returns whether one was wanted.
     fn receive_some(&mut self) -> std::io::Result<bool> {
         let Some(first) = self.queue.front_mut() else { return Ok(false) };
         if first.moved < LENGTH {
@@ -97,7 +97,8 @@ impl Connection {
             }
             let at = first.moved - LENGTH;
             if at < size {
-                // SAFETY: NCCL passed room for that many bytes at `data`, which stays until the request is done.
+                // SAFETY: NCCL passed room for that many bytes at `data`, which stays until the
+                // request is done.
                 let rest = unsafe { std::slice::from_raw_parts_mut(first.data.add(at), size - at) };
                 first.moved += some(self.stream.read(rest)?)?;
             }
@@ -110,7 +111,7 @@ impl Connection {
     }
 }
 
-/// A read that returns nothing met the end of the connection.
+/// A read that returns nothing has met the end of the connection.
 fn some(read: usize) -> std::io::Result<usize> {
     if read == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
 }

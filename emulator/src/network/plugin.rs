@@ -1,4 +1,4 @@
-//! NCCL's side: its table of functions, and the requests that they make.
+//! NCCL's side: its table of functions, and the requests that they return.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io::ErrorKind;
@@ -27,10 +27,10 @@ static PROFILE: OnceLock<Option<Profile>> = OnceLock::new();
 const EVENT_START: c_int = 0;
 /// `ncclProfilerNetEventStop`
 const EVENT_STOP: c_int = 1;
-/// The socket network's events, in their version 1: the only ones besides InfiniBand's that profilers know.
+/// The socket network's events, version 1: besides InfiniBand's the only ones that profilers know.
 const PLUGIN_ID: i64 = (2 << 16) | 1;
 
-/// The payload of the socket network. NCCL puts a type byte in front of an aligned structure.
+/// The payload of the socket network. In NCCL a type byte precedes an aligned structure.
 #[repr(C)]
 struct Payload {
     kind: u8,
@@ -66,7 +66,7 @@ struct Properties {
     max_coll_bytes: usize,
 }
 
-/// What `listen` gives NCCL to carry to the sender; it has room for 128 bytes.
+/// What `listen` returns for NCCL to carry to the sender; there is room for 128 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Handle {
@@ -74,7 +74,7 @@ pub(super) struct Handle {
     pub(super) host: u32,
 }
 
-/// `ncclNet_v10_t`. Functions that NCCL may find null are null.
+/// `ncclNet_v10_t`. Functions that may be null in NCCL are null.
 #[repr(C)]
 struct Table {
     name: *const c_char,
@@ -116,7 +116,7 @@ struct Table {
     make_v_device: *const c_void,
 }
 
-// SAFETY: it is never written, and what it points at lives as long as the program.
+// SAFETY: it is never written, and what it points to lives as long as the program.
 unsafe impl Sync for Table {}
 
 /// The table that NCCL looks for.
@@ -145,7 +145,8 @@ static ncclNetPlugin_v10: Table = Table {
     make_v_device: ptr::null(),
 };
 
-/// The table's address. Naming it here keeps it in the program, where only NCCL looks for it.
+/// The table's address. The reference here keeps the table in the program, where only NCCL looks
+/// for it.
 pub fn table() -> *const c_void {
     (&raw const ncclNetPlugin_v10).cast()
 }
@@ -168,7 +169,8 @@ unsafe extern "C" fn get_properties(_device: c_int, out: *mut Properties) -> c_i
         name: c"emulated".as_ptr(),
         pci_path: ptr::null(),
         guid: u64::from(network.host) + 1,
-        // Host memory only: NCCL then stages through buffers of its own, as it does without GPUDirect.
+        // Host memory only: NCCL then stages data through its own buffers, as it does without
+        // GPUDirect.
         ptr_support: 1,
         reg_is_global: 0,
         force_flush: 0,
@@ -236,7 +238,7 @@ pub(super) unsafe extern "C" fn accept(
     let listener = unsafe { &*listener.cast::<TcpListener>() };
     let accepted = match listener.accept() {
         Ok((stream, _)) => Connection::new(stream).map(Connection::leak),
-        // NCCL asks again until there is a connection.
+        // NCCL calls again until there is a connection.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(ptr::null_mut()),
         Err(error) => Err(error),
     };
@@ -257,7 +259,7 @@ unsafe extern "C" fn reg_mr(
     _kind: c_int,
     out: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: NCCL passes a place for the handle. It is only ever handed back.
+    // SAFETY: NCCL passes a place for the handle, which is only ever handed back.
     unsafe { *out = ptr::without_provenance_mut(1) };
     SUCCESS
 }
@@ -306,7 +308,8 @@ pub(super) unsafe extern "C" fn irecv(
         eprintln!("emulator: NCCL asked for {count} receives at once, and was told that 1 is possible");
         return SYSTEM_ERROR;
     }
-    // SAFETY: `accept` made it, and `close_recv` comes after the last use; the arrays have `count` entries.
+    // SAFETY: `accept` made it, and `close_recv` comes after the last use; the arrays have `count`
+    // entries.
     let (connection, data, size, step) = unsafe {
         let step = if steps.is_null() { ptr::null_mut() } else { *steps };
         (&*comm.cast::<Arc<Mutex<Connection>>>(), *data, *sizes, step)
@@ -347,7 +350,7 @@ pub(super) unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, siz
         }
         mine.done.load(Ordering::Relaxed)
     };
-    // SAFETY: NCCL passes a place for the answer, and for the size unless it is null.
+    // SAFETY: NCCL passes a place for the answer, and for the size unless that is null.
     unsafe {
         *done = c_int::from(moved >= 0);
         if moved >= 0 {
@@ -384,7 +387,7 @@ struct Request {
     sends: bool,
     /// Bytes moved, or -1 until it is done.
     done: Arc<AtomicI64>,
-    /// The proxy step it belongs to, as NCCL's profiler knows it; null when nobody profiles.
+    /// The proxy step it belongs to, as NCCL's profiler identifies it; null when nobody profiles.
     step: *mut c_void,
     /// The profiler's event.
     event: *mut c_void,
@@ -402,7 +405,7 @@ impl Request {
         Request { connection, sends, done, step, event, fd, thread, called, returned: called }
     }
 
-    /// Writes down what became of it.
+    /// Records the request in the truth.
     fn tell(&self, bytes: u64, asked: u64) {
         let Some(truth) = &Network::this().truth else { return };
         let &Request { thread, sends, called, returned, .. } = self;
@@ -411,7 +414,7 @@ impl Request {
     }
 
     fn stop(&mut self, moved: usize) {
-        // Without an event there is nothing to stop, and NCCL does not check.
+        // Without an event there is nothing to stop, and NCCL does not check for that.
         if !self.event.is_null() {
             self.profile(EVENT_STOP, moved);
         }
@@ -424,7 +427,8 @@ impl Request {
         }
         let op = c_int::from(self.sends);
         let mut payload = Payload { kind: 1, socket: Socket { fd: self.fd, op, length } };
-        // SAFETY: NCCL's own function, with the step's handle that NCCL passed for this; the payload lives for the call.
+        // SAFETY: NCCL's own function, with the step's handle that NCCL passed for it; the payload
+        // lives for the call.
         unsafe { profile(&raw mut self.event, what, self.step, PLUGIN_ID, (&raw mut payload).cast()) };
     }
 }

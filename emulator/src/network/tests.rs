@@ -6,7 +6,7 @@ use super::plugin::{
 };
 use super::{Link, Traffic};
 
-/// A sender and a receiver that are connected.
+/// A connected pair of a sender and a receiver.
 fn pair() -> (*mut c_void, *mut c_void) {
     let mut handle = Handle { port: 0, host: 0 };
     let mut listener = ptr::null_mut();
@@ -24,7 +24,7 @@ fn pair() -> (*mut c_void, *mut c_void) {
     (sender, receiver)
 }
 
-/// Tests both until both are done; the sizes that were moved.
+/// Tests both requests until both are done; returns the sizes that were moved.
 fn finish(requests: [*mut c_void; 2]) -> [c_int; 2] {
     let mut sizes = [-1; 2];
     let mut open = [true; 2];
@@ -60,7 +60,7 @@ fn messages_arrive_in_order_whole_and_short_and_empty() {
         assert_eq!(finish([sending, receiving]), [size as c_int; 2]);
         assert_eq!(room[..size], data);
     }
-    // SAFETY: nothing is under way.
+    // SAFETY: no requests are pending.
     unsafe {
         close_connection(sender);
         close_connection(receiver);
@@ -102,7 +102,7 @@ fn a_link_takes_its_time() {
     let link = Link { bandwidth: 2.0, latency_ns: 30, stall: Some((2, 1_000)) };
     let mut traffic = Traffic::default();
     assert_eq!(traffic.arrival(link, 100, 5_000), 5_080);
-    // While the first is on the link the second waits.
+    // The second waits while the first is on the link.
     assert_eq!(traffic.arrival(link, 100, 5_010), 5_130);
     // The third meets the stall.
     assert_eq!(traffic.arrival(link, 100, 9_000), 10_080);

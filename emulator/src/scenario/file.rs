@@ -11,13 +11,13 @@ use super::units::{Bandwidth, Drift, Quantity, Range, Time};
 use super::{Clocks, Gpu, Layout, Link, MOST_RANKS, Machine, Network, NetworkKind, Release, Scenario, Stall};
 use crate::network;
 
-/// The oldest release that the emulator is made for.
+/// The oldest release that the emulator supports.
 const OLDEST: Release = Release(2, 23);
 
-/// The first release that takes the version of the network interface that the emulator has.
+/// The first release that takes the emulator's version of the network interface.
 const NETWORK_SINCE: Release = Release(2, 26);
 
-/// The file as it is written.
+/// The contents of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -240,7 +240,7 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
     })
 }
 
-/// What is checked against, and the text for the line numbers.
+/// The text for the line numbers, and what values are checked against.
 struct Reader<'a> {
     text: &'a str,
     ranks: u32,
@@ -248,7 +248,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A message with the line in which `place` begins.
+    /// A message with the number of the line in which `place` begins.
     fn error<T>(&self, place: &Spanned<T>, message: impl std::fmt::Display) -> String {
         format!("line {}: {message}", self.line(place.span().start))
     }
@@ -275,7 +275,7 @@ impl Reader<'_> {
     }
 
     fn program(&self, program: &Spanned<String>, layout: Layout) -> Result<Program, String> {
-        // A text in three quotes begins after the line break that follows them.
+        // A text in triple quotes begins after the line break that follows them.
         let span = program.span();
         let begins = self.text.get(span.start..).unwrap_or_default();
         let opening = ["\"\"\"", "'''"].into_iter().find(|quotes| begins.starts_with(quotes));
@@ -450,7 +450,7 @@ impl Reader<'_> {
     }
 }
 
-/// In bytes per ns; without one, as fast as it goes.
+/// In bytes per ns; if absent, unlimited.
 fn bandwidth(quantity: Option<Quantity<Bandwidth>>) -> Result<f64, String> {
     match quantity {
         None => Ok(f64::INFINITY),
@@ -459,7 +459,7 @@ fn bandwidth(quantity: Option<Quantity<Bandwidth>>) -> Result<f64, String> {
     }
 }
 
-/// In ns; without one, 0.
+/// In ns; if absent, 0.
 fn not_negative(time: Option<Quantity<Time>>) -> Result<u64, String> {
     match time.map_or(0, Quantity::ns) {
         time @ 0.. => Ok(time as u64),

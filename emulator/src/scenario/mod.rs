@@ -1,4 +1,5 @@
-//! A job described in a file: its hosts and ranks, what they do, and what is slow, late or wrong about them.
+//! A job described in a file: its hosts and ranks, what they do, and what goes slowly, late or
+//! wrong.
 //!
 //! ```toml
 //! title = "One rank computes more slowly than the others"
@@ -8,11 +9,12 @@
 //! [job]
 //! hosts = 2
 //! ranks_per_host = 2
-//! ranks = "processes"     # or "threads": one process a host, a thread a rank; or "devices": one thread drives all GPUs of its host
-//! seed = 1                # of everything that is chosen at random
-//! time_limit = "60 s"     # then everything is killed
+//! ranks = "processes"     # or "threads": one process per host, one thread per rank;
+//!                         # or "devices": one thread per host, which drives all its GPUs
+//! seed = 1                # of all random choices
+//! time_limit = "60 s"     # after this everything is killed
 //! hang_after = "3 s"      # how long a job goes on once a rank hangs on purpose
-//! program = """           # what the ranks do: see the module `program`
+//! program = """           # see the module `program`
 //! repeat 10 {
 //!   compute forward 3 ms
 //!   all_reduce 16 MiB f32 sum
@@ -23,17 +25,17 @@
 //! NCCL_PROTO = "Simple"
 //!
 //! [gpu]
-//! bandwidth = "10 GB/s"   # of one channel; without it, as fast as the processor is
+//! bandwidth = "10 GB/s"   # of one channel; if absent, as fast as the processor
 //! launch_latency = "4 us"
 //! timer_offset = "-60 s to 60 s"     # of the GPU's own timer, chosen in that range for each GPU
 //! timer_drift = "-50 ppm to 50 ppm"
 //! timer_granularity = "32 ns"
-//! timer_wander = "0 ppm"               # by how much its rate swings to both sides, within 8 s
+//! timer_wander = "0 ppm"             # how far its rate swings to either side, within 8 s
 //!
 //! [network]
-//! kind = "socket"         # NCCL's own; or "plugin": the emulator's, which has a bandwidth and a latency
+//! kind = "socket"         # NCCL's own; or "plugin": the emulator's, with bandwidth and latency
 //!
-//! [[slow]]                # a rank whose computation, or whose NCCL kernels, take so much longer
+//! [[slow]]                # a rank whose computation or NCCL kernels take longer by a factor
 //! rank = 3
 //! compute = 1.5
 //! kernels = 1.2
@@ -44,10 +46,10 @@
 //! bandwidth = "1 GB/s"
 //! latency = "20 us"
 //!
-//! [[stall]]               # a kernel of NCCL that stands still
+//! [[stall]]               # a stall of an NCCL kernel
 //! rank = 1
 //! kernel = 5              # counted from 0
-//! step = 2                # before which step, or at once
+//! step = 2                # the step before which it stalls; if absent, at once
 //! for = "200 ms"
 //!
 //! [[timer]]               # one rank's timer
@@ -85,7 +87,7 @@ use program::Program;
 pub struct Scenario {
     /// A short name: that of the file.
     pub name: String,
-    /// What it shows, in a sentence.
+    /// What it shows, in one sentence.
     pub title: String,
     /// More about it.
     pub about: String,
@@ -95,9 +97,9 @@ pub struct Scenario {
     pub hosts: u32,
     /// How many ranks each of them has.
     pub ranks_per_host: u32,
-    /// What a rank is on its host.
+    /// How ranks are placed on a host.
     pub layout: Layout,
-    /// Of everything that is chosen at random.
+    /// The seed of everything that is chosen at random.
     pub seed: u64,
     /// When everything is killed, in ns.
     pub time_limit_ns: u64,
@@ -109,9 +111,9 @@ pub struct Scenario {
     pub gpus: Vec<Gpu>,
     /// What all GPUs have in common.
     pub machine: Machine,
-    /// Links that are slow.
+    /// Slow links.
     pub links: Vec<Link>,
-    /// Kernels that stand still.
+    /// Stalls of kernels.
     pub stalls: Vec<Stall>,
     /// The clocks, by host.
     pub clocks: Vec<Clocks>,
@@ -141,15 +143,15 @@ impl std::fmt::Display for Release {
     }
 }
 
-/// What a rank is on its host.
+/// How ranks are placed on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
-    /// A process.
+    /// Each rank is a process.
     Processes,
-    /// A thread of the host's one process.
+    /// Each rank is a thread of the host's one process.
     Threads,
-    /// A GPU of the host's one process, which has one thread for all of them.
+    /// Each rank is a GPU of the host's one process, which has one thread for all of them.
     Devices,
 }
 
@@ -160,26 +162,26 @@ pub struct Gpu {
     pub timer_offset_ns: i64,
     /// How much faster the timer runs, in parts per million.
     pub timer_drift_ppm: f64,
-    /// The steps of the timer, in ns.
+    /// The granularity of the timer, in ns.
     pub timer_granularity_ns: u64,
-    /// By how much the timer's rate swings to both sides, in parts per million.
+    /// How far the timer's rate swings to either side, in parts per million.
     pub timer_wander_ppm: f64,
-    /// How much longer the application's kernels take.
+    /// The factor by which the application's kernels take longer.
     pub compute: f64,
-    /// How much longer NCCL's kernels take.
+    /// The factor by which NCCL's kernels take longer.
     pub kernels: f64,
 }
 
 /// What all GPUs have in common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
-    /// Of one channel, in bytes per ns; infinite is as fast as the processor.
+    /// The bandwidth of one channel, in bytes per ns; infinity means as fast as the processor.
     pub bandwidth: f64,
     /// From a launch to the start of the kernel, in ns.
     pub launch_latency_ns: u64,
-    /// Whether GPUs of a host reach each other's memory.
+    /// Whether GPUs of a host can access each other's memory.
     pub peer_access: bool,
-    /// Whether there is virtual memory management.
+    /// Whether the GPUs have virtual memory management.
     pub virtual_memory: bool,
 }
 
@@ -192,24 +194,24 @@ pub struct Link {
     pub to: u32,
     /// In bytes per ns.
     pub bandwidth: f64,
-    /// Of each step, in ns.
+    /// Added to each step, in ns.
     pub latency_ns: u64,
 }
 
-/// A kernel that stands still.
+/// A stall of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
-    /// On which rank's GPU.
+    /// The rank whose GPU stalls.
     pub rank: u32,
-    /// Which of NCCL's kernels there, from 0.
+    /// Which of NCCL's kernels there, counted from 0.
     pub kernel: u64,
-    /// Before which step, or at once.
+    /// The step before which it stalls; `None` for at once.
     pub step: Option<u32>,
-    /// For how long, in ns.
+    /// How long, in ns.
     pub for_ns: u64,
 }
 
-/// How wrong a host's clocks are.
+/// The errors of a host's clocks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Clocks {
     /// `CLOCK_REALTIME`.
@@ -221,9 +223,9 @@ pub struct Clocks {
 /// The network between the hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
-    /// Whose it is.
+    /// Whose network it is.
     pub kind: NetworkKind,
-    /// Every link that is not among the routes.
+    /// Every link that is not in `routes`.
     pub usual: network::Link,
     /// Links between particular hosts, from the first to the second.
     pub routes: Vec<(u32, u32, network::Link)>,
@@ -239,15 +241,15 @@ pub enum NetworkKind {
     Plugin,
 }
 
-/// The most ranks of a job; also the most GPUs of a host.
+/// The most ranks of a job, and the most GPUs of a host.
 pub const MOST_RANKS: u32 = 16;
 
 impl Scenario {
-    /// Reads a scenario. With a seed, that one counts instead of the file's.
+    /// Reads a scenario. `seed` overrides the one in the file.
     ///
     /// # Errors
     ///
-    /// Names the place, and what is allowed there.
+    /// Names the place, and says what is allowed there.
     pub fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenario, String> {
         file::parse(name, text, seed)
     }
@@ -256,7 +258,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// When there is none, or it makes no sense.
+    /// When there is none, or it is invalid.
     pub fn load(wanted: &str, seed: Option<u64>) -> Result<Scenario, String> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == wanted) {
             return Scenario::parse(name, text, seed);
@@ -295,7 +297,7 @@ impl Scenario {
         }
     }
 
-    /// The ranks that live in a process.
+    /// The ranks in a process.
     pub fn ranks_of(&self, process: u32) -> std::ops::Range<u32> {
         match self.layout {
             Layout::Processes => process..process + 1,

@@ -1,7 +1,7 @@
-//! What the ranks of a job do: a small language, one statement a line.
+//! What the ranks of a job do: a small language with one statement per line.
 //!
-//! All ranks run the same program, as the processes of a training job do. A rank that does not belong to a communicator
-//! skips what concerns it. `#` begins a comment.
+//! All ranks run the same program, as the processes of a training job do. A rank skips statements
+//! on communicators that it does not belong to. `#` begins a comment.
 //!
 //! ```text
 //! communicator dp = stride 2             # ranks 0, 2, 4, ... and ranks 1, 3, 5, ...
@@ -21,52 +21,64 @@
 //!
 //! # The model
 //!
-//! It is that of PyTorch. A rank has a stream on which it computes, and one more for each communicator. An operation waits
-//! for what was computed before it, and computation goes on beside it, up to `wait`. The host waits for nothing before
-//! `sync`. At the end of the program it waits for everything and destroys the communicators that are left.
+//! The model is PyTorch's. A rank has a stream on which it computes, and one more for each
+//! communicator. An operation waits for earlier computation, and later computation runs beside it
+//! until a `wait`. The host does not wait before `sync`. At the end of the program it waits for
+//! everything and destroys the remaining communicators.
 //!
-//! Ranks within an operation (`root`, `from`, `to`) are those of the communicator; elsewhere they are those of the job.
-//! `SIZE` is what the call is told: its count, times the size of an element. So it is the size of what each rank
-//! contributes to an `all_gather`, of what it is left with after a `reduce_scatter`, and of what goes to each peer in an
-//! `all_to_all`.
+//! Ranks within an operation (`root`, `from`, `to`) are those of the communicator; elsewhere they
+//! are those of the job. `SIZE` is the count passed to the call, times the size of an element. So
+//! it is the size of each rank's contribution to an `all_gather`, of each rank's result of a
+//! `reduce_scatter`, and of the data for each peer in an `all_to_all`.
 //!
 //! | statement | what it does |
 //! | --- | --- |
 //! | `communicator NAME = all` | makes a communicator of all ranks |
-//! | `communicator NAME = ranks 2,0` | of these, in this order |
+//! | `communicator NAME = ranks 2,0` | of these ranks, in this order |
 //! | `communicator NAME = stride K` | one for each remainder of the rank by `K` |
-//! | `communicator NAME = blocks K` | one for each `K` ranks that follow each other |
-//! | `communicator NAME = split PARENT by rank % K [reversed]` | `ncclCommSplit`; also `rank / K`, and `rank < K`, where the others get none |
-//! | `destroy NAME`, `abort NAME`, `create NAME` | ends a communicator, also with work in flight; makes it once more |
+//! | `communicator NAME = blocks K` | one for each `K` consecutive ranks |
+//! | `communicator NAME = split PARENT by rank % K [reversed]` | `ncclCommSplit` |
+//! | `destroy NAME`, `abort NAME` | ends it, even with work in flight |
+//! | `create NAME` | makes it again |
 //! | `finalize NAME` | `ncclCommFinalize`; only `destroy` may follow |
 //! | `all_reduce SIZE TYPE OP [in place] [on NAME]` | also `reduce_scatter` |
 //! | `all_gather SIZE TYPE [in place] [on NAME]` | |
 //! | `reduce SIZE TYPE OP root R [in place] [on NAME]` | |
 //! | `broadcast SIZE TYPE root R [in place] [on NAME]` | |
 //! | `send SIZE TYPE from A to B [on NAME]` | one rank sends, the other receives |
-//! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next and receives from the one before, in a group |
-//! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group; `native` calls `ncclAlltoAll`, where NCCL has it |
+//! | `send_recv ring SIZE TYPE [on NAME]` | each sends to the next rank, in a group |
+//! | `all_to_all SIZE TYPE [native] [on NAME]` | sends and receives in a group |
 //! | `gather SIZE TYPE root R [native] [on NAME]` | likewise; also `scatter` |
-//! | `... symmetric [on NAME]` | a collective or a `native` call on memory of `ncclMemAlloc` that is registered as symmetric windows; needs `peer_access` and `virtual_memory` in `[gpu]` |
+//! | `... symmetric [on NAME]` | a collective or a `native` call on symmetric windows |
 //! | `group { ... }` | `ncclGroupStart`, operations, `ncclGroupEnd` |
 //! | `compute NAME TIME` | a kernel of the application |
-//! | `wait NAME` | what is computed from now on waits for the communicator's operations |
+//! | `wait NAME` | later computation waits for the communicator's operations |
 //! | `sync` | the host waits for everything |
 //! | `sleep TIME` | the host waits |
 //! | `repeat N { ... }` | |
-//! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | what some ranks do |
-//! | `capture NAME { ... }` | records operations and computation as a CUDA graph instead of doing them |
-//! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph, on the stream of computation or on that communicator's |
+//! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | for some ranks only |
+//! | `capture NAME { ... }` | captures operations and computation as a CUDA graph |
+//! | `replay NAME [N times] [on COMMUNICATOR]` | launches that graph on a stream |
 //! | `instantiate NAME of GRAPH` | makes another executable graph of a captured one |
-//! | `instantiate NAME of clone of GRAPH`, `... of child GRAPH` | the same of a clone of it, or of a graph with it as a child graph |
-//! | `update NAME { ... }` | records as `capture` does, and updates that executable graph by it (`cudaGraphExecUpdate`) |
-//! | `release`, `acquire` | calls `ncclscope_release`, and `ncclscope_acquire`: CUPTI is lent meanwhile |
-//! | `environment NAME=VALUE` | for communicators made from here on: `NCCL_ALGO`, `NCCL_PROTO` |
-//! | `hang` | the rank stops; some time later the whole job is killed, which is how this scenario should end |
-//! | `exit`, `exit at once`, `exec` | leaves the communicators as they are: `exit(0)`, `_exit(0)`, another program in the process |
+//! | `instantiate NAME of clone of GRAPH` | the same, from a clone |
+//! | `instantiate NAME of child GRAPH` | the same, from a graph with it as a child graph |
+//! | `update NAME { ... }` | captures again and calls `cudaGraphExecUpdate` |
+//! | `release` | calls `ncclscope_release`: CUPTI is lent |
+//! | `acquire` | calls `ncclscope_acquire`: CUPTI is taken back |
+//! | `environment NAME=VALUE` | for communicators made later: `NCCL_ALGO`, `NCCL_PROTO` |
+//! | `hang` | the rank stops; later the job is killed, as intended |
+//! | `exit`, `exit at once` | `exit(0)`, `_exit(0)`, without destroying communicators |
+//! | `exec` | the same, by running another program in the process |
 //!
-//! `TYPE` is one of `i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64`, `OP` one of `sum prod min max avg`. Without `on`, it is `world`,
-//! which is made at the start where the program does not make it.
+//! `split` also takes `rank / K` and `rank < K`; with the latter the other ranks get no
+//! communicator. `native` calls NCCL's own function (`ncclAlltoAll`) where NCCL has it. `symmetric`
+//! uses memory of `ncclMemAlloc`, registered as symmetric windows; it needs `peer_access` and
+//! `virtual_memory` in `[gpu]`. `replay` uses the stream of computation, or that of the
+//! communicator.
+//!
+//! `TYPE` is one of `i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64`, `OP` one of `sum prod min max avg`.
+//! Without `on`, an operation uses `world`, which is created at the start unless the program
+//! creates it.
 
 mod parse;
 #[cfg(test)]
@@ -78,10 +90,10 @@ use std::fmt;
 
 use super::words::{Datatype, Reduction};
 
-/// A program that makes sense for a number of ranks.
+/// A program that is valid for a number of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
-    /// What is done, in order.
+    /// The statements, in order.
     pub statements: Vec<Statement>,
     /// The communicators, by their index in [`Verb`].
     pub communicators: Vec<Communicator>,
@@ -92,7 +104,7 @@ pub struct Program {
 /// One statement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
-    /// Its line in the program, from 1; 0 when nobody wrote it.
+    /// Its line in the program, from 1; 0 if it was added.
     pub line: usize,
     /// What it does.
     pub verb: Verb,
@@ -115,31 +127,33 @@ pub enum Verb {
     Group(Vec<Statement>),
     /// A kernel of the application, and how long it takes in ns.
     Compute(String, u64),
-    /// Computation waits for a communicator's operations.
+    /// Makes computation wait for a communicator's operations.
     Wait(usize),
     /// The host waits for everything.
     Sync,
     /// The host waits, in ns.
     Sleep(u64),
-    /// So many times.
+    /// Repeats statements this many times.
     Repeat(u64, Vec<Statement>),
-    /// Only these ranks, which are in order.
+    /// Only these ranks, in order.
     Only(Vec<u32>, Vec<Statement>),
     /// Records a graph of this name.
     Capture(String, Vec<Statement>),
-    /// Launches the graph so many times, on the stream of computation or on that of a communicator.
+    /// Launches the graph this many times, on the stream of computation or on that of a
+    /// communicator.
     Replay(String, u64, Option<usize>),
-    /// Makes another executable graph, of the first name, of what is made of a captured one.
+    /// Makes another executable graph, with the first name, of the captured graph with the last
+    /// name.
     Instantiate(String, Made, String),
-    /// Records a graph and updates the executable one of this name by it.
+    /// Captures a graph and updates the executable graph of this name with it.
     Update(String, Vec<Statement>),
-    /// Has the recording lend CUPTI, or take it again.
+    /// Makes the recording lend CUPTI, or take it back.
     Lend(Lend),
     /// Sets a variable of the process.
     Environment(String, String),
     /// The rank stops.
     Hang,
-    /// The process ends with its communicators in place.
+    /// The process ends without destroying its communicators.
     Exit(Exit),
 }
 
@@ -154,7 +168,7 @@ pub enum Made {
     Parent,
 }
 
-/// What the recording is asked for, by its functions of that name.
+/// What the recording is asked to do, by the functions of these names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lend {
     /// `ncclscope_release`
@@ -166,28 +180,28 @@ pub enum Lend {
 /// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// `exit(0)`: what is registered for that moment runs.
+    /// `exit(0)`: exit handlers run.
     Orderly,
-    /// `_exit(0)`: nothing runs.
+    /// `_exit(0)`: exit handlers do not run.
     AtOnce,
-    /// Another program takes the process over.
+    /// Another program replaces the process.
     Exec,
 }
 
 /// An operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation {
-    /// A number of its own for each operation in the text.
+    /// A number that identifies the operation in the text.
     pub site: usize,
-    /// What it is.
+    /// Its kind.
     pub what: What,
-    /// Elements, as the call is told.
+    /// Elements, as passed to the call.
     pub count: usize,
     /// Their type.
     pub datatype: Datatype,
     /// Whether it reads and writes the same memory.
     pub in_place: bool,
-    /// Whether NCCL's own function is to be called instead of sends and receives.
+    /// Whether to call NCCL's own function instead of sends and receives.
     pub native: bool,
     /// Whether its memory is NCCL's, registered as symmetric windows.
     pub symmetric: bool,
@@ -240,14 +254,14 @@ impl What {
     }
 }
 
-/// A communicator, or several of one name that have no rank in common.
+/// A communicator, or several with one name that have no rank in common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Communicator {
     /// Its name.
     pub name: String,
-    /// Where it is declared; 0 when nobody wrote it.
+    /// The line of its declaration; 0 if it was added.
     pub line: usize,
-    /// What it is split from, if it is.
+    /// How it is split from another one, if it is.
     pub split: Option<Split>,
     /// The ranks of the job in each communicator of this name, in the order of their ranks there.
     pub groups: Vec<Vec<u32>>,
@@ -266,7 +280,7 @@ impl Communicator {
 /// A rank's place in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Membership<'a> {
-    /// Which of the communicators of that name.
+    /// Which of the communicators with that name.
     pub group: usize,
     /// The rank in it.
     pub rank: u32,
@@ -286,14 +300,14 @@ impl Membership<'_> {
 pub struct Split {
     /// The parent.
     pub parent: usize,
-    /// Which ranks come together.
+    /// How ranks are grouped.
     pub by: By,
-    /// Whether they come in the opposite order.
+    /// Whether they are in reverse order.
     pub reversed: bool,
 }
 
 impl Split {
-    /// The colour and key of a rank of the parent; without a colour it gets no communicator.
+    /// The colour and key of a rank of the parent. Without a colour it gets no communicator.
     pub fn color_and_key(&self, rank: u32) -> (Option<u32>, i32) {
         let color = match self.by {
             By::Remainder(by) => Some(rank % by),
@@ -304,7 +318,7 @@ impl Split {
     }
 }
 
-/// Which ranks of a parent come together.
+/// How the ranks of a parent are grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// `rank % K`
@@ -330,14 +344,14 @@ impl fmt::Display for Error {
     }
 }
 
-/// The variables that `environment` may set: NCCL reads them anew for each communicator.
+/// The variables that `environment` may set: NCCL reads them again for each communicator.
 pub const VARIABLES: [&str; 2] = ["NCCL_ALGO", "NCCL_PROTO"];
 
 /// The communicator of all ranks.
 const WORLD: &str = "world";
 
 impl Program {
-    /// The variables that the program sets on its way.
+    /// The variables that the program sets while it runs.
     pub fn variables(&self) -> HashSet<&str> {
         fn collect<'a>(statements: &'a [Statement], into: &mut HashSet<&'a str>) {
             for statement in statements {
@@ -353,7 +367,7 @@ impl Program {
         names
     }
 
-    /// Whether some rank stops on purpose, so that the job must be killed.
+    /// Whether a rank stops on purpose, so that the job must be killed.
     pub fn hangs(&self) -> bool {
         any(&self.statements, &|verb| matches!(verb, Verb::Hang))
     }
@@ -363,13 +377,13 @@ impl Program {
         any(&self.statements, &|verb| matches!(verb, Verb::Exit(_)))
     }
 
-    /// Whether some operation needs symmetric windows.
+    /// Whether an operation needs symmetric windows.
     pub fn needs_windows(&self) -> bool {
         any(&self.statements, &|verb| matches!(verb, Verb::Operation(operation) if operation.symmetric))
     }
 }
 
-/// Whether one of these statements, or of those within them, is such a one.
+/// Whether `such` is true for one of these statements or of those within them.
 fn any(statements: &[Statement], such: &impl Fn(&Verb) -> bool) -> bool {
     statements.iter().any(|statement| {
         such(&statement.verb)

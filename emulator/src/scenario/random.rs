@@ -1,18 +1,19 @@
-//! Chance that can be repeated, and scenarios made by it.
+//! Reproducible random numbers, and random scenarios.
 
 use std::fmt::Write;
 
 use super::units::Range;
 use super::words::{Datatype, Reduction};
 
-/// Random numbers: the same for the same seed, on every machine and in every release of this program (splitmix64).
+/// Random numbers (splitmix64). The same seed gives the same ones on every machine and in every
+/// release of this program.
 #[derive(Debug, Clone)]
 pub struct Dice {
     state: u64,
 }
 
 impl Dice {
-    /// Dice that always fall the same way for a seed.
+    /// Dice for a seed.
     pub fn new(seed: u64) -> Dice {
         Dice { state: seed }
     }
@@ -28,12 +29,12 @@ impl Dice {
         self.number() % limit
     }
 
-    /// Whether it happens, `times` out of 100.
+    /// Returns true `times` times out of 100.
     pub fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
 
-    /// One of several.
+    /// One of several choices.
     pub fn one_of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }
@@ -52,14 +53,14 @@ pub fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Where the program goes, which is thrown last.
+/// Marks where the program goes, which is chosen last.
 const PROGRAM: &str = "# program\n";
 
 /// A random scenario, as the text of a file.
 pub fn scenario(seed: u64) -> String {
     let mut dice = Dice::new(seed);
     let hosts = 1 + dice.below(3);
-    // At least two ranks: with one, NCCL only copies.
+    // At least two ranks, because with one NCCL only copies.
     let ranks_per_host = if hosts == 1 { 2 + dice.below(3) } else { 1 + dice.below(2) };
     let layout = *dice.one_of(&["processes", "processes", "threads", "devices"]);
     let mut text = String::new();
@@ -115,7 +116,8 @@ pub fn scenario(seed: u64) -> String {
     text.replacen(PROGRAM, &format!("program = \"\"\"\n{program}\"\"\"\n"), 1)
 }
 
-/// The same with all that a scenario may have beside: timers of any step whose rate changes, and now and then a job that is large.
+/// The same with all other options of a scenario: timers with any granularity and a changing rate,
+/// and now and then a large job.
 pub fn scenario_with_options(seed: u64) -> String {
     let mut dice = Dice::new(seed ^ 0x0971_0115_0000_0000);
     let steps = *dice.one_of(&["1 ns", "32 ns", "1 us", "1024 ns", "2 us", "10 us", "100 us"]);
@@ -124,7 +126,7 @@ pub fn scenario_with_options(seed: u64) -> String {
     let lends = dice.percent(30);
     let lent = 1 + dice.below(5);
     let text = scenario(seed);
-    // Of ranks that share a process only one could.
+    // Among ranks that share a process only one could do it.
     let lends = lends && text.contains("ranks = \"processes\"");
     let change = |line: &str| match line {
         _ if line.starts_with("replay ") && lends => {
@@ -181,7 +183,7 @@ impl Writer {
             self.line(&format!("replay graph {times} times"));
         }
         self.line("sync");
-        // Children first: a parent may go before them, but hardly anybody does that.
+        // Children first: destroying a parent before them is allowed, but hardly anybody does it.
         while let Some((name, _)) = self.communicators.pop() {
             if self.dice.percent(50) {
                 self.line(&format!("destroy {name}"));
@@ -227,7 +229,7 @@ impl Writer {
         let (name, size) = self.dice.one_of(&self.communicators).clone();
         let datatype = *self.dice.one_of(&Datatype::ALL);
         let reduction = self.dice.one_of(&Reduction::ALL).word();
-        // From a few elements to some MiB, seldom a round number.
+        // From a few elements to some MiB, rarely a round number.
         let bits = 1 + self.dice.below(19);
         let count = 1 + self.dice.below(1 << bits);
         let what = format!("{} B {}", count * datatype.size() as u64, datatype.word());

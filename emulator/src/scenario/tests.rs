@@ -3,13 +3,13 @@ use super::*;
 
 const HEAD: &str = "title = \"t\"\n[job]\nhosts = 2\nranks_per_host = 2\n";
 
-/// Reads a job of two hosts of two ranks, with more text after it.
+/// Reads a job of two hosts with two ranks each, followed by more text.
 fn parse(more: &str) -> Result<Scenario, String> {
     Scenario::parse("test", &format!("{HEAD}program = \"\"\"\nsync\n\"\"\"\n{more}"), None)
 }
 
 #[test]
-fn what_comes_with_the_emulator_makes_sense() {
+fn shipped_scenarios_are_valid() {
     for (name, text) in SHIPPED {
         let scenario = Scenario::parse(name, text, None).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(!scenario.title.ends_with('.') && scenario.title.len() > 10, "{name}");
@@ -20,7 +20,7 @@ fn what_comes_with_the_emulator_makes_sense() {
 }
 
 #[test]
-fn what_a_file_says_is_what_one_gets() {
+fn the_settings_of_a_file_are_read() {
     let scenario = parse(
         r#"
         [nccl]
@@ -74,7 +74,7 @@ fn what_a_file_says_is_what_one_gets() {
 }
 
 #[test]
-fn a_seed_decides_what_is_left_to_chance() {
+fn a_seed_decides_all_random_choices() {
     let (name, text) = SHIPPED.iter().find(|(name, _)| *name == "mixed").expect("it is shipped");
     let timers = |seed| Scenario::parse(name, text, seed).unwrap().gpus;
     assert_eq!(timers(Some(7)), timers(Some(7)));
@@ -83,7 +83,7 @@ fn a_seed_decides_what_is_left_to_chance() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_with_its_line() {
+fn invalid_settings_name_their_line() {
     for (more, expected) in [
         ("[gpus]", &["line 8", "unknown field `gpus`, expected one of `title`, `about`, `since`, `job`"][..]),
         ("[gpu]\nbandwith = \"1 GB/s\"", &["line 9", "unknown field `bandwith`, expected one of `bandwidth`"]),

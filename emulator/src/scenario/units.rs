@@ -1,19 +1,20 @@
 //! Quantities with their units, as scenarios write them: `4 us`, `16 MiB`, `50 ppm`, `20 GB/s`.
 //!
-//! A number, a blank, a unit. Nothing is guessed: a quantity without its unit, or with one of another kind, is an error.
+//! A number, a space, a unit. Nothing is guessed: a quantity without a unit, or with one of
+//! another kind, is an error.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// A kind of quantity: its units, and what each is worth.
+/// A kind of quantity: its units, and the size of each.
 pub trait Kind {
-    /// What it is called in messages.
+    /// Its name in messages.
     const NAME: &'static str;
-    /// A good example.
+    /// A valid example.
     const EXAMPLE: &'static str;
-    /// The units, and how many of the base unit each is.
+    /// The units, each with its size in the base unit.
     const UNITS: &'static [(&'static str, f64)];
 }
 
@@ -62,7 +63,7 @@ impl Kind for Drift {
 ///
 /// # Errors
 ///
-/// Says what is expected instead.
+/// Says what was expected.
 pub fn parse<K: Kind>(text: &str) -> Result<f64, String> {
     let expected = || {
         let units: Vec<_> = K::UNITS.iter().map(|(unit, _)| *unit).collect();
@@ -84,7 +85,7 @@ pub fn parse<K: Kind>(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 ///
-/// Says what is expected instead.
+/// Says what was expected.
 pub fn whole<K: Kind>(text: &str) -> Result<u64, String> {
     // Beyond this an f64 no longer holds every whole number.
     const MOST: f64 = (1_u64 << 53) as f64;
@@ -107,13 +108,13 @@ pub fn whole<K: Kind>(text: &str) -> Result<u64, String> {
 /// A quantity in a TOML string, in its base unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quantity<K> {
-    /// How much of the base unit.
+    /// The value in the base unit.
     pub value: f64,
     kind: PhantomData<K>,
 }
 
 impl<K> Quantity<K> {
-    /// So much of the base unit.
+    /// A quantity from a value in the base unit.
     pub fn new(value: f64) -> Quantity<K> {
         Quantity { value, kind: PhantomData }
     }
@@ -126,7 +127,7 @@ impl Quantity<Time> {
     }
 }
 
-/// One value, or any of a range: `50 ppm`, `-50 ppm to 50 ppm`.
+/// One value, or a range of values: `50 ppm`, `-50 ppm to 50 ppm`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range<K> {
     /// The least.
@@ -160,7 +161,8 @@ impl<'de, K: Kind> Deserialize<'de> for Range<K> {
     }
 }
 
-/// Reads a TOML string with `read`; anything else gets an error that shows how a quantity is written.
+/// Reads a TOML string with `read`. Any other type gives an error that shows how a quantity is
+/// written.
 fn text<'de, K: Kind, D: Deserializer<'de>, T>(
     deserializer: D,
     read: impl Fn(&str) -> Result<T, String>,
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_says_what_would_be() {
+    fn an_invalid_quantity_shows_a_valid_one() {
         let of_time = |text: &str| parse::<Time>(text).unwrap_err();
         assert_eq!(of_time("4"), "expected a time such as `20 us` (units: ns, us, ms, s), not `4`");
         for text in [

@@ -98,7 +98,7 @@ impl Datatype {
     }
 }
 
-/// How elements of several ranks become one.
+/// How elements of several ranks are reduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// `sum`

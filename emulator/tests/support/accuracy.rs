@@ -1,4 +1,5 @@
-//! How right the matches of kernels and operations are: what a trace says is read here, and judged by [`emulator::accuracy`].
+//! Whether kernels are matched to the right operations: reads what a trace says, for
+//! [`emulator::accuracy`] to judge.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -18,10 +19,10 @@ use ncclscope_tests::perfetto::{Row, Trace, Value};
 
 use super::{Job, Plan};
 
-/// A job to be judged.
+/// A job to judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Case {
-    /// What it is about.
+    /// Its name.
     pub(crate) name: String,
     /// A scenario's name, or a file.
     pub(crate) scenario: String,
@@ -29,27 +30,29 @@ pub(crate) struct Case {
     pub(crate) cupti: &'static str,
     /// How CUPTI misbehaves.
     pub(crate) misbehaviour: String,
-    /// What is demanded where NCCL tells of launches, from 2.28 on.
+    /// The demand where NCCL reports launches, from 2.28 on.
     pub(crate) demand: Demand,
-    /// Whether chance made it: then it may turn out to have no kernel that NCCL tells of, and CUPTI may use so many buffers that
-    /// the recording has none left, if it says so.
+    /// Whether it is random. Then it may have no kernel that NCCL reports, and CUPTI may use more
+    /// buffers than the recording has, as long as the recording says so.
     pub(crate) is_random: bool,
 }
 
-/// A case by its name: the scenario, the release of CUPTI, how it misbehaves, and what is demanded.
+/// A case by name: the scenario, the release of CUPTI, its misbehaviour, and the demand.
 type Fixed = (&'static str, &'static str, &'static str, &'static str, Demand);
 
-/// The releases of NCCL that are judged: those of the first four profiler interfaces, and those that tell of launches.
+/// The NCCL releases that are judged: those of the first four profiler interfaces, and those that
+/// report launches.
 pub(crate) const RELEASES: [&str; 6] = ["2.23.4", "2.26.5", "2.27.7", "2.28.9", "2.30.7", "2.32.3"];
 
-/// The one in which the wall clock is set and CUPTI keeps it. In the other its clock is `CLOCK_BOOTTIME`, as where the recording
-/// begins in `cuInit`.
+/// The case in which the wall clock is set while CUPTI's times are on it. In the other one CUPTI's
+/// times are on `CLOCK_BOOTTIME`, as when the recording begins in `cuInit`.
 const WALL_CLOCK: &str = "clock step, wall clock";
 
-/// In this one kernels of graphs name other launches than their own: their times tell them apart.
+/// The case in which kernels of graphs name other launches than their own: their times tell them
+/// apart.
 const CONFUSED: &str = "lent, launches confused";
 
-/// The cases that are always the same.
+/// The fixed cases.
 const FIXED: [Fixed; 40] = [
     ("training", "training", "13.0", "", Demand::Whole),
     ("groups", "groups", "12.9", "", Demand::Whole),
@@ -93,8 +96,9 @@ const FIXED: [Fixed; 40] = [
     ("CUPTI taken", "small", "13.0", "taken=Nsight Systems", Demand::Nothing),
 ];
 
-/// A random job that came out wrong once, by its seed, and what was wrong. It is played by every run of the tests since it is right.
-/// These are from before random jobs drew options of CUPTI's and of timers, and are played without them.
+/// Random jobs that once came out wrong, by seed, with what was wrong. Since the fix every test
+/// run plays them. They date from before random jobs had options for CUPTI and timers, and are
+/// played without these.
 pub(crate) const RIGHT_AGAIN: &[(u64, &str)] = &[
     (27, "operations of which NCCL tells a part were taken for wrong"),
     (32, "runs of a graph confused, where records come in another order"),
@@ -117,7 +121,7 @@ pub(crate) const RIGHT_AGAIN: &[(u64, &str)] = &[
     (1_795_330_649, "two works that began within one step of the timer: the yardstick took one for the other"),
 ];
 
-/// The cases that are always the same.
+/// The fixed cases.
 pub(crate) fn fixed() -> Vec<Case> {
     let case = |(name, scenario, cupti, misbehaviour, demand): Fixed| Case {
         name: name.into(),
@@ -130,7 +134,7 @@ pub(crate) fn fixed() -> Vec<Case> {
     FIXED.into_iter().map(case).collect()
 }
 
-/// One of the cases that are always the same.
+/// One of the fixed cases.
 #[track_caller]
 pub(crate) fn named(name: &str) -> Case {
     fixed().into_iter().find(|case| case.name == name).unwrap_or_else(|| panic!("there is no case {name}"))
@@ -140,14 +144,14 @@ pub(crate) fn named(name: &str) -> Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Planted {
     Nothing,
-    /// By what nobody can see from outside.
+    /// By less than can be noticed from outside.
     Little,
     /// By a millisecond or more.
     Skew,
 }
 
 impl Case {
-    /// Plays it with a release of NCCL and judges every trace.
+    /// Plays it with an NCCL release and judges every trace.
     ///
     /// # Panics
     ///
@@ -161,7 +165,7 @@ impl Case {
         judge_job(&job)
     }
 
-    /// Plays it with a release of NCCL.
+    /// Plays it with an NCCL release.
     #[track_caller]
     pub(crate) fn play(&self, nccl: &str) -> Job {
         let clock = if self.scenario == "clock_drift" && self.name != WALL_CLOCK { "boottime" } else { "wall" };
@@ -170,7 +174,7 @@ impl Case {
         plan.quiet().run().succeeded()
     }
 
-    /// What is not as demanded with a release of NCCL, a sentence each.
+    /// What falls short of the demand with an NCCL release, a sentence each.
     pub(crate) fn faults(&self, nccl: &str, verdict: &Verdict) -> Vec<String> {
         let minor: u32 = nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default();
         let demand = match self.demand(nccl) {
@@ -180,28 +184,31 @@ impl Case {
         };
         let mut verdict = verdict.clone();
         if self.name == WALL_CLOCK {
-            // Times may be as uncertain as they are said to be.
+            // Times may be exactly as uncertain as stated.
             [verdict.clock.wide, verdict.timer.wide] = [0; 2];
         }
         if self.demand == Demand::Contradicted {
-            // Before the GPU's timer is known, a channel is as uncertain as its kernel, which is another's.
+            // Before the GPU's timer is known, a channel is as uncertain as its kernel, which is
+            // another tool's.
             verdict.timer.wide = 0;
         }
         let planted = self.planted();
         if planted != Planted::Nothing {
-            // They are drawn at a wrong time, which the label says.
+            // They are drawn at a wrong time, as their label says.
             *verdict.right.entry(CONTRADICTED.to_owned()).or_default() += std::mem::take(&mut verdict.contradicted[1]);
-            // They may be off by what nobody can see, if the recording says how much that may be.
+            // They may be off by an amount that cannot be noticed, if the recording states how
+            // much that may be.
             [verdict.clock.outside, verdict.timer.outside] = [0; 2];
             // And where they are known to be off, they say so, however short they are.
             [verdict.clock.wide, verdict.timer.wide] = [0; 2];
         }
         if planted == Planted::Skew {
-            // The last ones may end after they are read.
+            // The last ones may end after their records are read.
             verdict.unfinished += verdict.refused;
         }
         let demand = match (planted, demand) {
-            // Where launches were not seen, wrong times may leave no run of its graph that a kernel could be.
+            // If launches were not seen, wrong times may rule out every run of its graph for a
+            // kernel.
             (Planted::Skew, Demand::Whole) => Demand::NeverWrong,
             (Planted::Skew, Demand::WholeButDropped) => Demand::NeverWrongButDropped,
             (_, demand) => demand,
@@ -217,7 +224,8 @@ impl Case {
             Planted::Little if off > 0 => faults.push(format!("{off} remarks on errors that nobody can see")),
             _ => {}
         }
-        // A jump of CUPTI's times looks as that of a timer, where no thread sees a kernel soon enough: the remark is documented for both.
+        // If no thread sees a kernel soon enough, a jump of CUPTI's times looks like one of a
+        // timer: the note is documented for both.
         let jumps = self.scenario == "clock_drift" || self.misbehaviour.contains("skew=2ms@");
         if set > 0 && !jumps {
             faults.push(format!("{set} remarks that a GPU's timer was set, which none was"));
@@ -225,17 +233,18 @@ impl Case {
         if planted != Planted::Nothing && verdict.unexplained > 0 {
             faults.push(format!("{} off by more than is stated and CUPTI's times may be", verdict.unexplained));
         }
-        // A case that is always the same has to try what it is there for.
+        // A fixed case must contain what it tests.
         if verdict.kernels == 0 && !self.is_random {
             faults.push("no kernel ran".to_owned());
         }
-        // Without callbacks the GPU's timers say whose a kernel is, and before 2.31 they say nothing once a graph has been replayed.
+        // Without callbacks the GPUs' timers show what a kernel carried. Before 2.31 they show
+        // nothing once a graph has been replayed.
         let (least, reason) = match (&*self.misbehaviour, &*self.scenario) {
             ("withhold", _) if minor >= 31 => (verdict.kernels, "all can be"),
             ("withhold", "graphs") => (0, ""),
             ("withhold", _) if minor >= 28 => (verdict.kernels / 2, "half of them can be"),
             ("withhold", _) => (0, ""),
-            // By the order of launches, where these are not told; of graphs next to none.
+            // By the order of launches, where NCCL does not report them; for graphs hardly any.
             _ if minor < 28 && self.scenario != "replays" => (1, "some can be"),
             _ => (0, ""),
         };
@@ -248,7 +257,7 @@ impl Case {
         faults
     }
 
-    /// What is wrong with CUPTI's times in it.
+    /// How CUPTI's times are off in it.
     fn planted(&self) -> Planted {
         let word = |name: &str| self.misbehaviour.split(',').find_map(|word| word.strip_prefix(name));
         match (word("skew="), word("conversion=")) {
@@ -258,7 +267,7 @@ impl Case {
         }
     }
 
-    /// What is demanded with a release of NCCL: before 2.28 it does not tell of launches.
+    /// The demand with an NCCL release: before 2.28 it does not report launches.
     pub(crate) fn demand(&self, nccl: &str) -> Demand {
         let minor: u32 = nccl.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default();
         match self.demand {
@@ -269,7 +278,7 @@ impl Case {
     }
 }
 
-/// A case by chance, the same for a seed on every machine, and the release of NCCL that it is for.
+/// A random case, the same for a seed on every machine, and its NCCL release.
 ///
 /// # Panics
 ///
@@ -321,7 +330,7 @@ pub(crate) const HEAD: &str = "\
 \x20                           |        matched rightly, by                 |                              | untold    |      | by order alone    | kernels, us        | channels, us: after 1 s
 scenario             NCCL   |kernels  launch   node   call  order  other | part wrong  run unmatched torn |  yes   no | lost | right wrong  none |    worst   stated  | worst  stated stated  result";
 
-/// A line of the table.
+/// A row of the table.
 pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String]) -> String {
     const METHODS: [&str; 4] =
         ["exact_launch_bracket", "exact_graph_node", "inferred_call_bracket", "inferred_thread_order"];
@@ -361,7 +370,7 @@ pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String])
     )
 }
 
-/// The truth about each process of a job, and what its trace says of the kernels.
+/// The truth about each process of a job, and what its trace says about the kernels.
 #[track_caller]
 pub(crate) fn read(job: &Job) -> Vec<(Vec<Line>, Seen)> {
     let read = |(path, truth, trace): (std::path::PathBuf, Vec<Line>, Option<Trace>)| {
@@ -372,7 +381,7 @@ pub(crate) fn read(job: &Job) -> Vec<(Vec<Line>, Seen)> {
     job.told().into_iter().map(read).collect()
 }
 
-/// Knows kernels of graphs by their node and their time, not by the launch that records name.
+/// Identifies kernels of graphs by their node and time, not by the launch that records name.
 fn know_by_times(truth: &[Line], seen: &mut Seen) {
     for kernel in seen.kernels.iter_mut().filter(|kernel| kernel.key.1 != 0) {
         let runs = truth.iter().filter_map(|line| match line {
@@ -385,7 +394,7 @@ fn know_by_times(truth: &[Line], seen: &mut Seen) {
     }
 }
 
-/// What a trace says of the kernels of the process that this is the truth about.
+/// What a trace says about the kernels of the process whose truth this is.
 #[track_caller]
 pub(crate) fn seen(truth: &[Line], trace: &Trace) -> Seen {
     Reader { numbers: Numbers::new(truth) }.read(trace)
@@ -396,7 +405,7 @@ struct Reader {
     numbers: Numbers,
 }
 
-/// A slice with its arguments, those of ours without the `nccl.` in front.
+/// A slice with its arguments; ours are without their `nccl.` prefix.
 #[derive(Default)]
 struct Slice {
     begin: i64,
@@ -433,13 +442,13 @@ impl Reader {
             let key = row.str("key");
             slice.args.insert(key.strip_prefix("nccl.").unwrap_or(key).into(), row.value("value").clone());
         }
-        // The operations of a kernel that carries several are drawn below it, as long as it is.
+        // The operations of a kernel with several are drawn below it, with the same duration.
         let mut carried: HashMap<(i64, i64, &str), Vec<&Slice>> = HashMap::new();
         for slice in slices.values().filter(|slice| !slice.is_kernel) {
             let stream = slice.track.trim_end_matches(" · operations");
             carried.entry((slice.begin, slice.end, stream)).or_default().push(slice);
         }
-        // Where CUPTI could not be had, there is no such figure.
+        // Where CUPTI was not available, there is no such figure.
         let figure = |name: &str| {
             let rows = trace.rows(&format!("SELECT int_value FROM args WHERE key = 'nccl.{name}'"));
             rows.first().map_or(0, |row| row.i64("int_value").cast_unsigned())
@@ -447,7 +456,7 @@ impl Reader {
         let (dropped, discarded) = (figure("activities_dropped"), figure("activity_buffers_discarded"));
         let (unfinished, refused) = (figure("kernels_unfinished"), figure("activities_implausible"));
         let channels = channels(trace);
-        // The last word's, not those of remarks.
+        // The recording's last word, not notes before it.
         let bound = |name: &str| {
             let rows = trace.rows(&format!(
                 "SELECT int_value FROM slice JOIN args USING (arg_set_id) WHERE slice.name = 'recording ended' AND key = 'nccl.{name}'"
@@ -464,7 +473,8 @@ impl Reader {
             Seen { kernels: Vec::new(), channels, dropped, discarded, unfinished, refused, cupti_off, remarks };
         let mut arrows: HashMap<i64, Vec<[i64; 2]>> = HashMap::new();
         for row in trace.rows(
-            // Perfetto has arrows lead from what is earlier, which by CUPTI's times may be the kernel.
+            // In Perfetto arrows lead from the earlier end, which by CUPTI's times may be the
+            // kernel.
             "SELECT kernel.id AS kernel, launch.ts AS ts, launch.dur AS dur FROM flow \
              JOIN slice AS launch ON launch.id IN (slice_out, slice_in) JOIN slice AS kernel ON kernel.id IN (slice_out, slice_in) \
              WHERE launch.name GLOB 'KernelLaunch*' AND kernel.category = 'kernel'",
@@ -542,7 +552,7 @@ impl Reader {
             receive: address("recv_buffer"),
             bytes: address("bytes"),
             count: address("count"),
-            // NCCL has no name for some.
+            // NCCL has no name for some datatypes.
             datatype: slice.text("datatype").filter(|it| *it != "Unknown").map(str::to_owned),
             algorithm: slice.text("algorithm").or(slice.text("algorithm_text")).map(str::to_owned),
             protocol: slice.text("protocol").or(slice.text("protocol_text")).map(str::to_owned),
@@ -553,14 +563,15 @@ impl Reader {
     }
 }
 
-/// The work of channels of which the trace says when the GPU did it, and how far off that may be.
+/// The work of channels for which the trace says when the GPU did it, and how far off that may be.
 #[track_caller]
 fn channels(trace: &Trace) -> Vec<SeenChannel> {
     let arg = |key: &str| {
         format!("(SELECT int_value FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.{key}')")
     };
     let [channel, stamp, error] = ["channel", "gpu_start_ns", "time_error_ns"].map(arg);
-    // The end of what was begun by the GPU's timer may be NCCL's all the same, and what found no lane is drawn without one.
+    // The end of work that the GPU's timer began may still be NCCL's, and work that found no lane
+    // is drawn without one.
     let seen = "EXISTS (SELECT 1 FROM args WHERE args.arg_set_id = slice.arg_set_id AND key IN ('nccl.doubt', 'nccl.note') \
                 AND (string_value GLOB 'as NCCL saw it*' OR string_value GLOB '*begin only*'))";
     let rows = trace.rows(&format!(
@@ -579,7 +590,8 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
     rows.iter().map(read).collect()
 }
 
-/// Which send or receive it is among those of its communicator, peer and direction. The trace tells it in a correlation id only.
+/// The number of a send or receive among those of its communicator, peer and direction. The trace
+/// has it only inside a correlation id.
 struct Numbers {
     /// The rank and size, by communicator and device.
     ranks: HashMap<(u64, u32), (u32, u32)>,

@@ -1,4 +1,4 @@
-//! Each kind of event that NCCL reports, counted against the truth.
+//! Counts each kind of event that NCCL reports, and compares with the truth.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,19 +9,21 @@ use super::Played;
 use super::played::key;
 
 impl Played {
-    /// Whether a kernel's communicator has all its ranks on one host.
+    /// Whether all ranks of a kernel's communicator are on one host.
     fn is_on_one_host(&self, kernel: &Kernel) -> bool {
         let comm = self.comms.get(&key(kernel));
         comm.is_some_and(|(hash, _)| self.hosts[hash].values().collect::<HashSet<_>>().len() == 1)
     }
 
-    /// The calls that NCCL tells a profiler about: operations, and not those of a communicator of one rank, which copies.
+    /// The calls that NCCL reports: operations, except those of a communicator of one rank, which
+    /// only copies.
     pub(super) fn told_calls(&self) -> impl Iterator<Item = &Call> {
         let operations = self.calls.iter().filter(|call| !call.function.starts_with("Comm"));
         operations.filter(|call| self.sizes.get(&call.communicator).is_some_and(|size| *size > 1))
     }
 
-    /// The names under which NCCL tells of a call. What it builds from sends and receives it tells as these, one a peer.
+    /// The names by which NCCL reports a call. An operation built from sends and receives is
+    /// reported as those, one per peer.
     pub(super) fn names(&self, call: &Call) -> Vec<&'static str> {
         let size = self.sizes[&call.communicator] as usize;
         let is_root = i64::from(call.root) == self.rank_in(call);
@@ -69,7 +71,8 @@ impl Played {
         assert_eq!(self.count("category = 'api' AND name = 'GroupApi'"), self.told_groups(), "groups of calls");
     }
 
-    /// How many groups of calls the application made that have one of which NCCL tells; a call outside of any is one by itself.
+    /// How many groups of calls the application made that contain a call that NCCL reports; a call
+    /// outside of any group is its own group.
     fn told_groups(&self) -> i64 {
         let told: HashSet<_> = self.told_calls().map(|call| (call.thread, call.called)).collect();
         let mut calls: Vec<&Call> = self.calls.iter().collect();
@@ -88,10 +91,12 @@ impl Played {
         groups
     }
 
-    /// The kernels that NCCL hands over operations for, and those for which it may or may not: all replays of a node or none.
+    /// The kernels whose operations NCCL hands over, and those for which it may or may not: all
+    /// replays of a node or none.
     ///
-    /// A captured plan in which this rank's proxy has no part is told once, at its capture. That is so when all ranks are on one host. In a
-    /// tree it depends on the rank's place, which the truth does not tell; in a ring every host has a connection in and out.
+    /// A captured plan in which this rank's proxy has no part is reported once, at its capture.
+    /// That is so when all ranks are on one host. In a tree it depends on the rank's place, which
+    /// the truth does not have. In a ring every host has a connection in and out.
     fn told_runs(&self) -> (Vec<&Kernel>, HashMap<u64, Vec<&Kernel>>) {
         let channels = self.count("category = 'gpu'") > 0;
         let mut certain = Vec::new();
@@ -128,7 +133,8 @@ impl Played {
             expected.extend(expected.clone().into_iter().map(|sum| sum + replays.len() as i64));
         }
         let found = self.count("category = 'api' AND name = 'Group'");
-        // Up to 2.26 NCCL leaves out the groups of some plans whose communicator is on one host; which, is not understood.
+        // Up to 2.26 NCCL leaves out the groups of some plans whose communicator is on one host.
+        // We do not know which.
         let most = expected.iter().copied().max().unwrap_or_default();
         let right = if self.minor() < 227 { (most * 3 / 4..=most).contains(&found) } else { expected.contains(&found) };
         assert!(right, "{found} groups, and kernels that NCCL tells of: {expected:?}");
@@ -156,7 +162,8 @@ impl Played {
         }
     }
 
-    /// Each copy and memset of the truth is drawn once, on its stream, at its true time to the error that the trace states; and none else is.
+    /// Each copy and memset in the truth is drawn once, on its stream, at its true time within the
+    /// stated error; and no others are.
     #[track_caller]
     pub(super) fn check_copies(&self) {
         if self.is_joined {
@@ -189,14 +196,14 @@ impl Played {
                 assert!((drawn - truth).abs() <= error, "{} ns off, {error} stated: {copy:?}", drawn - truth);
             }
             assert_eq!(row.str("name") == "memset", copy.set, "{} {copy:?}", row.str("name"));
-            // A copy engine's has the size of the operation.
+            // A copy engine's copy has the size of the operation.
             assert!(!row.is_null("matched") || row.i64("bytes") == copy.bytes as i64, "{row:?} {copy:?}");
         }
         found.retain(|_, rows| !rows.is_empty());
         assert!(found.is_empty(), "copies that were never made: {found:?}");
     }
 
-    /// What the trace says of itself and of its GPUs, beside its events.
+    /// What the trace says about itself and its GPUs, besides its events.
     #[track_caller]
     pub(super) fn check_facts(&self) {
         if self.is_joined {
@@ -231,7 +238,7 @@ impl Played {
         assert!(used.iter().all(|device| (*device as usize) < shown.len()), "GPUs {used:?} worked: {shown:?}");
     }
 
-    /// Each collective of a copy engine's: called, queued, synchronised before and after, copied.
+    /// Each collective of a copy engine: called, queued, synchronised before and after, copied.
     #[track_caller]
     pub(crate) fn check_copy_engine(&self) {
         let mut expected: BTreeMap<String, i64> = BTreeMap::new();
@@ -248,7 +255,7 @@ impl Played {
         }
         assert_eq!(self.count("category = 'api' AND name = 'CeBatch'"), all, "one batch each");
         assert_eq!(self.count("category = 'api' AND name = 'CeSync'"), 2 * all, "one before and one after");
-        // Every rank copies in these, in one batch.
+        // Every rank copies in these, as one batch.
         let copied = self.counts(
             "category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NULL AND \
              extract_arg(arg_set_id, 'nccl.match') = 'exact_launch_bracket'",
@@ -259,7 +266,7 @@ impl Played {
         self.check_copies();
     }
 
-    /// Whether NCCL was asked for the work of each channel, on a release that can be asked.
+    /// Whether NCCL was asked for the work of each channel, and the release can report it.
     fn wants_channels(&self) -> bool {
         let no_allgatherv = self.process.environment.get("NCCL_ALLGATHERV_ENABLE") == Some(&"0".into());
         let can = match self.process.nccl {
@@ -280,7 +287,7 @@ impl Played {
 
     #[track_caller]
     pub(super) fn check_channels(&self) {
-        // Up to 2.30 the GPU counts what a rank sends to itself, and the host does not ask for it.
+        // Up to 2.30 the GPU counts sends of a rank to itself, and the host does not ask for them.
         let asked = |kernel: &Kernel, operation: u32| self.minor() >= 231 || !self.is_to_itself(kernel, operation);
         let stamped = |kernel: &Kernel| {
             let stamped = kernel.channels.iter().filter(|it| it.counter.is_some());
@@ -299,10 +306,11 @@ impl Played {
         assert!(right, "{found} kernel channels of {whole}, and {cut} of aborted kernels");
     }
 
-    /// The proxy operations that each kernel must have had: by communicator, function and whether it sends.
+    /// The proxy operations that each kernel must have had: by communicator, function and
+    /// direction.
     ///
-    /// Where each rank has a host of its own, a ring takes every channel over the network, once in and once out; and so does
-    /// every channel of a send or receive whose peer is on another host.
+    /// If each rank has a host of its own, a ring takes every channel over the network, once in
+    /// and once out; and so does every channel of a send or receive whose peer is on another host.
     fn certain_proxy_operations(&self) -> BTreeMap<(i64, String, bool), i64> {
         let mut certain = BTreeMap::new();
         for kernel in self.told_kernels() {
@@ -347,8 +355,8 @@ impl Played {
         }
         let (found, idle) = rows.iter().fold((0, 0), |(n, idle), row| (n + row.i64("n"), idle + row.i64("idle")));
         assert!(idle < found || found == 0, "no proxy operation has a step");
-        // What the progress thread took over, by its own account: broadcasts too, of which NCCL tells nothing else, and up to 2.30 the work of
-        // channels.
+        // The work that the progress thread reports it took over. This includes broadcasts, which
+        // NCCL does not report otherwise, and up to 2.30 the work of channels.
         if self.minor() >= 228 {
             let taken = self.trace().rows(
                 "SELECT coalesce(sum(int_value), 0) AS n FROM slice JOIN args USING (arg_set_id) WHERE category = 'proxy' AND \
@@ -360,7 +368,7 @@ impl Played {
             let mut told = found + self.count("category = 'proxy' AND name = 'proxy operation without progress'");
             if self.minor() < 231 {
                 told += self.count("category = 'gpu'");
-                // What a rank sends to itself is taken over and not asked for.
+                // A rank's sends to itself are taken over and not asked for.
                 let of = |kernel: &Kernel| {
                     kernel.channels.iter().filter(|it| self.is_to_itself(kernel, it.operation)).count()
                 };
@@ -382,14 +390,15 @@ impl Played {
     }
 }
 
-/// Requires that every ring between hosts left and entered each of them once a channel, in the traces of all processes.
+/// Asserts that every ring between hosts left and entered each of them once per channel, over the
+/// traces of all processes.
 #[track_caller]
 pub(super) fn check_rings(processes: &[Played]) {
     let mut expected: BTreeMap<i64, i64> = BTreeMap::new();
     let mut found: BTreeMap<i64, i64> = BTreeMap::new();
     for played in processes {
         for kernel in played.told_kernels() {
-            // As many in all as the rank that is first in it knows of, times its hosts.
+            // The total is what the ring's first rank knows, times the number of hosts.
             let Some((hash, 0)) = played.comms.get(&key(kernel)) else { continue };
             let hosts = played.hosts[hash].values().collect::<HashSet<_>>().len() as i64;
             let rings = kernel.operations.iter().enumerate().filter(|(_, it)| {

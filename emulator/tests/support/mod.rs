@@ -1,4 +1,4 @@
-//! Jobs of the real NCCL with the plugin loaded, and what their traces must have in common with the truth.
+//! Jobs of the real NCCL with the plugin loaded, and how their traces must agree with the truth.
 
 #![allow(dead_code, reason = "each program that includes this uses a part of it")]
 
@@ -22,7 +22,8 @@ use tempfile::TempDir;
 
 pub(crate) use played::Played;
 
-/// How long a job may take before the emulator ends it, and how much later a test gives up on the emulator itself.
+/// How long a job may take before the emulator ends it; a test gives up on the emulator itself
+/// some time later.
 const JOB_LIMIT: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(75);
 
@@ -73,19 +74,19 @@ impl Plan {
         self
     }
 
-    /// The same without printing what the job said.
+    /// The same without printing the job's output.
     pub(crate) fn quiet(mut self) -> Plan {
         self.is_quiet = true;
         self
     }
 
-    /// The same, killed after so long.
+    /// The same, killed after this time.
     pub(crate) fn killed_after(mut self, limit: Duration) -> Plan {
         self.limit = limit;
         self
     }
 
-    /// The same in a folder that somebody looks into meanwhile: its traces are in `traces`.
+    /// The same in a folder that is read while it runs: its traces are in `traces`.
     pub(crate) fn in_folder(mut self, folder: TempDir) -> Plan {
         self.folder = Some(folder);
         self
@@ -111,7 +112,7 @@ impl Plan {
             let words = format!("release={release},{}", self.misbehaviour);
             command.arg("--cupti").arg(&libraries).env("EMULATED_CUPTI", words);
         }
-        // The last of a name holds.
+        // The last value of a name counts.
         let setting = |name| self.settings.iter().rev().find(|(of, _)| of == name).map(|(_, value)| value.as_str());
         let preset = setting("NCCLSCOPE_PRESET");
         let asked = Asked {
@@ -129,10 +130,10 @@ impl Plan {
     }
 }
 
-/// Which reports NCCL was to be asked for, beside those of its calls and operations.
+/// The events that NCCL was asked for, besides those of calls and operations.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
-    /// Those of proxies.
+    /// Events of proxies.
     proxy: bool,
     /// The work of each channel.
     channels: bool,
@@ -140,31 +141,32 @@ struct Asked {
 
 /// A job that has run.
 pub(crate) struct Job {
-    /// The emulator's exit code; none when it was killed.
+    /// The emulator's exit code; `None` when it was killed.
     pub(crate) status: Option<i32>,
-    /// What it printed.
+    /// Its standard output.
     pub(crate) stdout: String,
-    /// What it complained of.
+    /// Its standard error.
     pub(crate) stderr: String,
     folder: TempDir,
-    /// What NCCL was to be asked for.
+    /// What NCCL was asked for.
     asked: Asked,
 }
 
 impl Job {
-    /// Requires that it ended well: every result was right.
+    /// Asserts that it succeeded: every result was right.
     #[track_caller]
     pub(crate) fn succeeded(self) -> Job {
         assert_eq!(self.status, Some(0), "{}{}", self.stdout, self.stderr);
         self
     }
 
-    /// What `ncclscope info` says of its traces.
+    /// The output of `ncclscope info` on its traces.
     pub(crate) fn info(&self) -> String {
         info(&self.folder.path().join("traces"))
     }
 
-    /// Requires that each of its captures makes its trace again, byte for byte; how many there are.
+    /// Asserts that each of its captures reproduces its trace byte for byte; returns how many
+    /// there are.
     #[track_caller]
     pub(crate) fn check_captures(&self) -> usize {
         let captures = files(&self.folder.path().join("traces"), ".capture");
@@ -184,12 +186,12 @@ impl Job {
         captures.len()
     }
 
-    /// The folder of its traces, which is gone with the job.
+    /// The folder of its traces, which is deleted with the job.
     pub(crate) fn traces(&self) -> PathBuf {
         self.folder.path().join("traces")
     }
 
-    /// What `ncclscope merge` makes of its traces, and what it says.
+    /// What `ncclscope merge` makes of its traces, and its output.
     #[track_caller]
     pub(crate) fn joined(&self) -> (Trace, String) {
         let (joined, said) = self.joined_as("joined.perfetto-trace");
@@ -198,7 +200,7 @@ impl Job {
         (trace, said)
     }
 
-    /// The file of this name that `ncclscope merge` makes of its traces, and what it says.
+    /// The file of this name that `ncclscope merge` makes of its traces, and its output.
     #[track_caller]
     pub(crate) fn joined_as(&self, name: &str) -> (PathBuf, String) {
         let joined = self.folder.path().join(name);
@@ -212,7 +214,7 @@ impl Job {
         (joined, said)
     }
 
-    /// Everything that its processes said.
+    /// The output of all its processes.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();
         for path in files(&self.folder.path().join("job"), ".log") {
@@ -229,7 +231,7 @@ impl Job {
         Trace::from_bytes(bytes).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Writes the traces of all its processes as one into a file, which is gone with the job.
+    /// Writes the traces of all its processes as one file, which is deleted with the job.
     #[track_caller]
     pub(crate) fn trace_file(&self) -> PathBuf {
         let path = self.folder.path().join("all.perfetto-trace");
@@ -237,7 +239,7 @@ impl Job {
         path
     }
 
-    /// The truth about each of its processes and where that is, with its trace.
+    /// For each of its processes the truth, where that is, and the trace.
     #[track_caller]
     pub(crate) fn told(&self) -> Vec<(PathBuf, Vec<Line>, Option<Trace>)> {
         let mut traces = HashMap::new();
@@ -282,7 +284,8 @@ impl Job {
         processes
     }
 
-    /// Requires of each process what [`Played::check`] does, and of all together that what went between hosts is in one of their traces.
+    /// Runs [`Played::check`] on each process, and asserts for all together that every transfer
+    /// between hosts is in one of their traces.
     #[track_caller]
     pub(crate) fn check(&self) -> Vec<Played> {
         let processes = self.processes();
@@ -298,9 +301,9 @@ impl Job {
 pub(crate) struct Beside {
     /// What happened in each process, with the joined trace.
     pub(crate) processes: Vec<Played>,
-    /// What the command said.
+    /// The command's output.
     pub(crate) said: String,
-    /// How right the matches are.
+    /// The verdict on the matches.
     pub(crate) verdict: Verdict,
 }
 
@@ -312,7 +315,7 @@ pub(crate) enum Tool {
 }
 
 impl Job {
-    /// Leaves of each of its traces what came after the first capture.
+    /// Keeps only the part of each of its traces after the first capture.
     #[track_caller]
     pub(crate) fn cut_traces(&self) {
         for path in files(&self.folder.path().join("traces"), ".perfetto-trace") {
@@ -330,14 +333,15 @@ impl Job {
         }
     }
 
-    /// As [`Job::joined_with`] of Kineto.
+    /// Like [`Job::joined_with`] for Kineto.
     #[track_caller]
     pub(crate) fn joined_with_another_tool(&self, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
         self.joined_with(Tool::Kineto, ahead, edit)
     }
 
-    /// Joins each trace with what another tool would have recorded of its kernels and of calls into CUDA, on a clock that is ahead by so many
-    /// ns. `edit` has the events of its file before it is written.
+    /// Merges each trace with what another tool would have recorded of its kernels and of calls
+    /// into CUDA, on a clock that is ahead by this many ns. `edit` can change the events of its
+    /// file before it is written.
     #[track_caller]
     pub(crate) fn joined_with(&self, tool: Tool, ahead: i64, edit: &dyn Fn(&mut Vec<String>)) -> Beside {
         let mut beside = Beside { processes: self.processes(), said: String::new(), verdict: Verdict::default() };
@@ -379,8 +383,8 @@ impl Job {
     }
 }
 
-/// What `ncclscope info` says of the traces in a folder; nothing where there are none yet. A process that has just begun
-/// may have an empty one.
+/// The output of `ncclscope info` on the traces in a folder; nothing if there are none yet. A
+/// process that has just begun may have an empty one.
 pub(crate) fn info(folder: &Path) -> String {
     if !folder.is_dir() {
         return String::new();
@@ -392,7 +396,7 @@ pub(crate) fn info(folder: &Path) -> String {
     let mut out = Vec::new();
     let line = ["ncclscope".into(), "info".into()].into_iter().chain(traces);
     match ncclscope::cli::run(line, &mut out) {
-        // Whether the traces can be trusted.
+        // The exit code says whether the traces can be trusted.
         Ok(()) | Err(ncclscope::cli::Failure::Exit(_)) => {}
         Err(error) => assert!(error.to_string().contains("is empty"), "{error}"),
     }
@@ -420,7 +424,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What the plugin said in any process of a job.
+/// The plugin's messages in all processes of a job.
 pub(crate) fn plugin_said(job: &Job) -> Vec<String> {
     said(&job.logs()).into_iter().map(str::to_owned).collect()
 }

@@ -1,4 +1,5 @@
-//! What another tool saw, as an SQLite export of Nsight Systems: the tables and columns that its exports of schema 3 have, as far as they are read.
+//! Another tool's recording, as an SQLite export of Nsight Systems: the tables and columns of its
+//! schema 3 that are read.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Where the session began on the clock of the export, ns: any time but 0.
+/// When the session began on the clock of the export, in ns: any time but 0.
 const BEGAN: i64 = 28_254_349_605;
 
 const TABLES: &str = "
@@ -40,12 +41,12 @@ struct Event {
     args: Value,
 }
 
-/// Writes what Kineto would have written of a process as an export.
+/// Writes as an export what Kineto would have written about a process.
 pub(super) fn write(path: &Path, pid: u32, events: &[String]) {
     let events: Vec<Event> =
         events.iter().map(|event| serde_json::from_str(event).expect("an event is JSON")).collect();
     let first = events.iter().map(|event| nanoseconds(&event.ts)).min().expect("something was seen");
-    // Some seconds before the first.
+    // Some seconds before the first event.
     let epoch = first - 3_000_000_000;
     let process = 1 << 48 | i64::from(pid) << 24;
     let _ = std::fs::remove_file(path);
@@ -67,7 +68,7 @@ pub(super) fn write(path: &Path, pid: u32, events: &[String]) {
         let correlation = number("correlation");
         match cat.as_str() {
             "kernel" => {
-                // Nsight Systems demangles otherwise than others.
+                // Nsight Systems demangles in a different way.
                 let name = string(format!("{}(ncclDevKernelArgsStorage<(unsigned long)4096>)", kernel_name::common(name)));
                 let (device, context, stream) = (number("device"), number("context"), number("stream"));
                 let (grid, node) = (args["grid"][0].as_i64(), args["graph node id"].as_i64());
@@ -96,7 +97,8 @@ pub(super) fn write(path: &Path, pid: u32, events: &[String]) {
     writing.commit().expect("room for a file");
 }
 
-/// Microseconds with three decimals, as nanoseconds. Floating-point numbers lose digits of times since 1970.
+/// Microseconds with three decimals, as nanoseconds. Floating-point numbers lose digits of times
+/// since 1970.
 fn nanoseconds(micros: &RawValue) -> i64 {
     let (whole, decimals) = micros.get().split_once('.').expect("decimals");
     assert_eq!(decimals.len(), 3, "{micros}");

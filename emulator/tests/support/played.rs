@@ -1,4 +1,4 @@
-//! What one process of a job did, held against its trace.
+//! What one process of a job did, compared with its trace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -11,15 +11,15 @@ use ncclscope_tests::timeline::Figures;
 
 use super::{Asked, accuracy};
 
-/// What one process did, and the trace of it.
+/// What one process did, and its trace.
 pub(crate) struct Played {
     /// The process.
     pub(crate) process: Process,
-    /// Its kernels, the application's own among them.
+    /// Its kernels, including the application's own.
     pub(crate) kernels: Vec<Kernel>,
     /// Its calls into NCCL.
     pub(crate) calls: Vec<Call>,
-    /// What its threads asked the emulator's own network for.
+    /// The requests of its threads to the emulator's own network.
     pub(super) transfers: Vec<Transfer>,
     /// The truth, line by line.
     pub(super) lines: Vec<Line>,
@@ -27,18 +27,18 @@ pub(crate) struct Played {
     pub(crate) sizes: HashMap<String, u32>,
     /// The ranks in them, by name and world rank.
     pub(super) ranks: HashMap<(String, u32), u32>,
-    /// The hash of each kernel's communicator, and the rank in it. Names stand for several, on other ranks, and addresses are
-    /// used again.
+    /// The hash of each kernel's communicator, and the rank in it. A name may stand for different
+    /// communicators on other ranks, and addresses are reused.
     pub(super) comms: HashMap<(i64, i64), (u64, u32)>,
-    /// The host of each rank of each communicator, of the whole job, by hash.
+    /// The host of each rank of each communicator, for the whole job, by hash.
     pub(super) hosts: HashMap<u64, HashMap<u32, u32>>,
-    /// What NCCL was to be asked for.
+    /// What NCCL was asked for.
     pub(super) asked: Asked,
-    /// What it captured.
+    /// Its captures.
     pub(super) captures: Vec<Capture>,
-    /// The trace; none when the plugin left none.
+    /// The trace; `None` when the plugin left none.
     pub(super) trace: Option<Trace>,
-    /// The kernels in it are another tool's.
+    /// Whether the kernels in it are another tool's.
     pub(super) is_joined: bool,
 }
 
@@ -47,7 +47,7 @@ impl Played {
         let mut process = None;
         let (mut kernels, mut calls, mut captures, mut transfers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut sizes, mut ranks, mut comms) = (HashMap::new(), HashMap::new(), HashMap::new());
-        // By the address on the device, as far as the file has been read.
+        // By the address on the device, up to this point of the file.
         let mut hashes: HashMap<u64, (u64, u32)> = HashMap::new();
         for line in lines.clone() {
             match line {
@@ -92,35 +92,38 @@ impl Played {
         self.trace.as_ref().unwrap_or_else(|| panic!("process {} left no trace", self.process.pid))
     }
 
-    /// NCCL's version, in hundredths: 2.30.7 is 230.
+    /// NCCL's version, as 230 for 2.30.7.
     pub(crate) fn minor(&self) -> u32 {
         self.process.nccl / 100
     }
 
-    /// Whether NCCL tells a profiler nothing about an operation but its call. Since 2.29 broadcasts go another way.
+    /// Whether NCCL reports only the call of an operation. Since 2.29 broadcasts take another
+    /// path.
     pub(super) fn is_silent(&self, operation: &Operation) -> bool {
         self.minor() >= 229
             && self.process.environment.get("NCCL_ALLGATHERV_ENABLE") != Some(&"0".into())
             && matches!(&*operation.function, "Broadcast" | "AllGatherV")
     }
 
-    /// The kernels of NCCL for whose operations NCCL sends events.
+    /// The NCCL kernels for whose operations NCCL sends events.
     pub(crate) fn told_kernels(&self) -> impl Iterator<Item = &Kernel> {
         let silent = |kernel: &Kernel| kernel.operations.iter().all(|it| self.is_silent(it));
         self.kernels.iter().filter(move |kernel| kernel.device_comm.is_some() && !silent(kernel))
     }
 
-    /// Requires that the trace is whole, that nothing in it is in doubt, and that it has what was played: each call, each
-    /// launch, each operation, each channel, no more and no less; and each call at its true time.
+    /// Asserts that the trace is complete, that nothing in it is doubtful, and that it has exactly
+    /// what was played: each call, launch, operation and channel; and each call at its true time.
     #[track_caller]
     pub(crate) fn check(&self) {
-        // NCCL stops looking at a communicator that is aborted: channels of its last kernels stay open.
+        // NCCL stops polling a communicator that is aborted: channels of its last kernels stay
+        // open.
         let aborted = self.kernels.iter().any(|kernel| kernel.aborted);
         let open = if aborted { self.count("category = 'gpu' AND dur < 0") } else { 0 };
         assert_sound(self.trace(), open as u64);
         let figures = Figures::read(self.trace());
         let mut doubts = figures.remarkable();
-        // Without CUPTI short jobs do not tell enough to relate a GPU's timer to the host's clock, and NCCL's own miscounts are found.
+        // Without CUPTI short jobs do not give enough to relate a GPU's timer to the host's clock,
+        // and NCCL's own miscounts are noticed.
         doubts.retain(|name, _| !name.starts_with("channels_"));
         assert_eq!(doubts, BTreeMap::new(), "doubts in a quiet job");
         self.check_calls();
@@ -131,7 +134,7 @@ impl Played {
         self.check_times();
     }
 
-    /// Each call lies where it was made, on the host's shifted clock, to the error that the trace states.
+    /// Each call is drawn when it was made, on the host's shifted clock, within the stated error.
     #[track_caller]
     fn check_times(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
@@ -165,7 +168,7 @@ impl Played {
                 if key.1 == format!("nccl{}", call.function) {
                     let said = (row.str("function"), row.i64("count"));
                     assert_eq!(said, (&*call.function, call.count as i64), "{}", row.str("name"));
-                    // NCCL has no word for some of its datatypes.
+                    // NCCL has no name for some of its datatypes.
                     if row.str("datatype") == "Unknown" {
                         assert!(!matches!(&*call.datatype, "ncclFloat32" | "ncclFloat16" | "ncclBfloat16"), "{call:?}");
                     } else {
@@ -179,7 +182,8 @@ impl Played {
         }
     }
 
-    /// Each launch has its call into CUDA in it, on the thread that made it, to the error that the trace states.
+    /// Each launch contains its call into CUDA, on the thread that made it, within the stated
+    /// error.
     #[track_caller]
     pub(crate) fn check_launch_times(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
@@ -205,8 +209,9 @@ impl Played {
         }
     }
 
-    /// Each message that NCCL handed to the network is a step that waited for the network from then to when NCCL was told that it is done, and an
-    /// event of the network itself inside of the calls, with the bytes that were moved, to the error that the trace states.
+    /// Each message that NCCL passed to the network is drawn in two ways, within the stated error:
+    /// as a step that waited for the network until NCCL learned that the message was done, and as
+    /// an event of the network itself, inside the calls, with the bytes that were moved.
     #[track_caller]
     pub(crate) fn check_transfers(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
@@ -217,12 +222,12 @@ impl Played {
         assert!(!self.transfers.is_empty(), "the network was not used");
         let threads: HashSet<u32> = self.transfers.iter().map(|transfer| transfer.thread).collect();
         assert_eq!(threads.len(), 1, "one communicator has one progress thread");
-        // NCCL tells of something after the network's call and before its next one.
+        // NCCL reports an event after the network's call and before its next one.
         let mut calls: Vec<u64> = self.transfers.iter().flat_map(|it| [it.called, it.asked]).collect();
         calls.sort_unstable();
         let next =
             |after: u64| calls.get(calls.partition_point(|call| *call <= after)).copied().unwrap_or(u64::MAX >> 2);
-        // A receive's size is told when it is flushed.
+        // A receive's size is reported when it is flushed.
         let waits = self.trace().rows(
             "SELECT wait.ts, wait.dur, track.name GLOB '*send*' AS sends, extract_arg(coalesce(flush.arg_set_id, wait.arg_set_id), \
              'nccl.bytes') AS bytes FROM slice AS wait JOIN track ON track.id = wait.track_id LEFT JOIN slice AS flush ON \
@@ -249,7 +254,7 @@ impl Played {
                 let (begin, end) = (event.i64("ts"), event.i64("ts") + event.i64("dur"));
                 assert!(within(begin, truth.called, truth.returned), "event from {begin}: {truth:?}");
                 assert!(within(end, truth.asked, truth.answered), "event to {end}: {truth:?}");
-                // Room, for a receive.
+                // The size of the buffer, for a receive.
                 assert!(
                     event.i64("bytes") as u64 >= truth.bytes && (!sends || event.i64("bytes") as u64 == truth.bytes),
                     "{truth:?}"
@@ -258,7 +263,8 @@ impl Played {
         }
     }
 
-    /// Each operation on a communicator's track is as long as a kernel that carried one of its function, on the GPU's stream.
+    /// Each operation on a communicator's track lasts as long as a kernel on the GPU's stream that
+    /// carried one of its function.
     #[track_caller]
     pub(crate) fn check_runs(&self) {
         let alone = self.trace().rows(
@@ -268,7 +274,8 @@ impl Played {
         );
         assert!(alone.is_empty(), "operations that ran without a kernel: {alone:?}");
         let mut found = self.counts("category = 'run'");
-        // NCCL 2.29 and newer does not tell of broadcasts: those that are alone in their group are found by the call all the same.
+        // NCCL 2.29 and newer does not report broadcasts. Those that are alone in their group are
+        // found by the call all the same.
         if self.minor() >= 229 {
             found.remove("Broadcast");
         }
@@ -282,8 +289,9 @@ impl Played {
         assert_eq!(found, expected, "operations while the GPU worked on them");
     }
 
-    /// Requires that the trace has every kernel of the truth, on its stream, at its true time within the stated error, and
-    /// says of each of NCCL's which operations it carried: all of them, and never a wrong one.
+    /// Asserts that the trace has every kernel of the truth, on its stream, at its true time
+    /// within the stated error. For each of NCCL's kernels it must name all operations that it
+    /// carried, and never a wrong one.
     #[track_caller]
     pub(crate) fn check_kernels(&self) {
         let arg = |key: &str| {
@@ -328,10 +336,11 @@ impl Played {
             self.check_match(kernel, row);
         }
         assert!(found.is_empty(), "kernels that never ran: {found:?}");
-        // Before 2.28 NCCL does not tell of launches.
+        // Before 2.28 NCCL does not report launches.
         let demand = if self.minor() < 228 { Demand::NeverWrong } else { Demand::Whole };
         let mut verdict = judge(&self.lines, &accuracy::seen(&self.lines, self.trace()));
-        // How wide channels' bounds may be is for the tests of accuracy: on a busy machine, and without CUPTI, they are wide.
+        // How large channels' errors may be is up to the accuracy tests: on a busy machine, and
+        // without CUPTI, they are large.
         verdict.timer.wide = 0;
         if self.is_joined {
             // Another tool's kernels have no arrows from our launches.
@@ -342,8 +351,8 @@ impl Played {
         self.check_facts();
     }
 
-    /// The kernels, the calls that launched them and those that made graphs as Kineto writes them, at true times and so many ns. Calls that
-    /// launch into a capture are not among them.
+    /// The kernels, the calls that launched them and the calls that made graphs, as Kineto writes
+    /// them, at true times plus `offset` ns. Launches during a capture are not included.
     pub(super) fn kineto(&self, offset: i64) -> Vec<String> {
         let micros = |ns: i64| format!("{}.{:03}", ns / 1000, ns % 1000);
         let time = |at: u64| {
@@ -365,7 +374,8 @@ impl Played {
             events.push(call("cudaStreamEndCapture", *thread, *end, 0));
             events.push(call("cudaGraphInstantiateWithFlags", *thread, *instantiate, 0));
         }
-        // Each thread that launches is in one step until the launch in the middle, and in the next from there on.
+        // Each thread that launches is in one step until the middle launch, and in the next from
+        // there on.
         let mut launches: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
         for kernel in &self.kernels {
             launches.entry(kernel.thread).or_default().push((kernel.called, kernel.returned));
@@ -404,8 +414,8 @@ impl Played {
         events
     }
 
-    /// Requires that each operation on the GPU says in which of the steps that [`Played::kineto`] makes it was asked for, or its graph
-    /// launched; and that these are in order, on each stream.
+    /// Asserts that each operation on the GPU names the step of [`Played::kineto`] in which it was
+    /// called, or its graph launched; and that the steps are in order on each stream.
     #[track_caller]
     pub(crate) fn check_steps(&self) {
         let rows = self.trace().rows(
@@ -420,8 +430,8 @@ impl Played {
         assert!(last.values().any(|step| *step == 2), "no operation of the second step: {last:?}");
     }
 
-    /// Requires that each of NCCL's kernels that the trace matches, and each of which it says that it carried one all-reduce, is of the size
-    /// that it had.
+    /// Asserts that each NCCL kernel with one all-reduce, according to its match in the trace, has
+    /// the right size.
     #[track_caller]
     pub(crate) fn check_sizes(&self) {
         let arg = |key: &str| format!("extract_arg(arg_set_id, 'nccl.{key}')");
@@ -441,8 +451,9 @@ impl Played {
         }
     }
 
-    /// Requires that an arrow leads to each kernel that was matched by its launch, from the launch that it had, and to each of its
-    /// operations on the communicator's track from where that was handed over; or to there, where the kernel had begun already.
+    /// Asserts that each kernel matched by its launch has an arrow from that launch, and that each
+    /// of its operations on the communicator's track has an arrow from its hand-over; or to it, if
+    /// the kernel had already begun.
     #[track_caller]
     pub(crate) fn check_arrows(&self) {
         let arg = |of: &str, key: &str| {
@@ -464,9 +475,10 @@ impl Played {
         assert!(runs.is_empty(), "operations without the arrow from their hand-over: {runs:?}");
     }
 
-    /// Requires that the arrows to a launch come from the calls of just those operations that its kernel carried. Where NCCL hands over on
-    /// another thread, as it does for a while after a graph, there are none to a launch that may carry several. The answer is the number of
-    /// launches with arrows from several calls.
+    /// Asserts that the arrows to a launch come from the calls of exactly those operations that
+    /// its kernel carried. Where NCCL hands over on another thread, as it does for a while after a
+    /// graph, a launch that may carry several has no arrows. Returns the number of launches with
+    /// arrows from several calls.
     #[track_caller]
     pub(crate) fn check_calls_of_launches(&self) -> usize {
         let rows = self.trace().rows(
@@ -499,7 +511,8 @@ impl Played {
         several
     }
 
-    /// Requires that what NCCL was handed is outstanding until its kernel has ended, and that all of it is done where the job is.
+    /// Asserts that an operation that was handed over is outstanding until its kernel has ended,
+    /// and that none is outstanding when the job is done.
     #[track_caller]
     pub(crate) fn check_outstanding(&self) {
         let counters = self.trace().rows(
@@ -514,7 +527,7 @@ impl Played {
         }
     }
 
-    /// What the trace says a kernel carried is what it carried.
+    /// Asserts that the operations that the trace names for a kernel are those it carried.
     #[track_caller]
     fn check_match(&self, kernel: &Kernel, row: &Row) {
         if kernel.device_comm.is_none() {
@@ -545,7 +558,7 @@ impl Played {
         }
     }
 
-    /// Why there are no kernels, by the trace's first word.
+    /// Why there are no kernels, in the trace's first message.
     #[track_caller]
     pub(crate) fn why_no_kernels(&self) -> String {
         let rows = self.trace().rows(
@@ -557,13 +570,13 @@ impl Played {
         reason.unwrap_or_else(|| panic!("the trace does not say why it has no kernels: {notes:?}"))
     }
 
-    /// How many slices meet a condition.
+    /// How many slices match a condition.
     #[track_caller]
     pub(crate) fn count(&self, condition: &str) -> i64 {
         self.trace().rows(&format!("SELECT count(*) AS n FROM slice WHERE {condition}"))[0].i64("n")
     }
 
-    /// How many slices meet a condition, by the first word of their names.
+    /// How many slices match a condition, by the first word of their names.
     #[track_caller]
     pub(super) fn counts(&self, condition: &str) -> BTreeMap<String, i64> {
         let mut counts = BTreeMap::new();
@@ -604,7 +617,8 @@ fn called_name(call: &Call) -> String {
     format!("nccl{} {size} {short}", call.function)
 }
 
-/// What identifies a kernel in the truth and in CUPTI's records: the call that launched it and, in a graph, the node.
+/// What identifies a kernel in the truth and in CUPTI's records: the call that launched it and, in
+/// a graph, the node.
 pub(super) fn key(kernel: &Kernel) -> (i64, i64) {
     (i64::from(kernel.correlation), kernel.graph.map_or(0, |place| place.node.cast_signed()))
 }

@@ -1,17 +1,18 @@
-//! A profiler plugin that asks NCCL for what preset `standard` asks for, and does nothing with it.
+//! A profiler plugin that asks NCCL for the same events as preset `standard`, and ignores them.
 //!
-//! What it costs is what NCCL itself does for a profiler: the rest of the cost of ours is our own.
+//! Its cost is what NCCL itself does for a profiler. The rest of our plugin's cost is our own.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Calls, launches, operations, the proxy's operations and steps: what preset `standard` asks for. Releases ignore what they do not know.
+/// Calls, launches, operations, the proxy's operations and steps, as in preset `standard`.
+/// Releases ignore bits that they do not know.
 const MASK: c_int = 0b1111_0001_1111;
 
 type Init = unsafe extern "C" fn(*mut *mut c_void, *mut c_int) -> c_int;
-/// From v5 on the communicator's number comes before the mask.
+/// From v5 on the communicator's id comes before the mask.
 type InitNumbered = unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int) -> c_int;
 
-/// What NCCL looks up: the same in every version but for the type of `init`.
+/// The table that NCCL looks up. It is the same in every version except for the type of `init`.
 #[repr(C)]
 struct Table<I> {
     name: *const c_char,
@@ -39,7 +40,7 @@ macro_rules! export {
     )*};
 }
 
-// Further arguments of `init` are not looked at; the caller takes them from the stack itself.
+// Further arguments of `init` are ignored; the caller removes them from the stack.
 export! {
     ncclProfiler_v1: Init = init;
     ncclProfiler_v2: Init = init;
@@ -50,7 +51,8 @@ export! {
     ncclProfiler_v7: InitNumbered = init_numbered;
 }
 
-/// What NCCL keeps for an event, or a communicator: anything but null, which would make it leave out what belongs to it.
+/// The handle of events and communicators: anything but null, for which NCCL would omit the events
+/// that belong to it.
 const SOMETHING: *mut c_void = std::ptr::without_provenance_mut(0x40);
 
 unsafe extern "C" fn init(context: *mut *mut c_void, mask: *mut c_int) -> c_int {

@@ -1,5 +1,6 @@
-//! `ncclscope-gpu` on emulated GPUs: a process that is to be a workload has them made first, and the real libnccl led to them. All else is
-//! the suite's own program, which finds an emulated driver and CUPTI where it would find real ones.
+//! `ncclscope-gpu` on emulated GPUs: a process that runs a workload first creates them and
+//! redirects the real libnccl to them. Everything else is the suite's own program, which finds an
+//! emulated driver and CUPTI where it would find real ones.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,6 +1,8 @@
-//! The suite on emulated GPUs: every row is there, what can be answered is answered well, and what is broken is told.
+//! The suite on emulated GPUs: every row is there, questions that can be answered are answered
+//! correctly, and problems are reported.
 //!
-//! `cargo xtask e2e` fetches the libraries and runs this. Figures are never looked at: they are those of emulated GPUs.
+//! `cargo xtask e2e` fetches the libraries and runs this. Figures are not checked, because they
+//! are those of emulated GPUs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,10 +13,10 @@ use ncclscope_tests::play;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The release in which channels are told apart best.
+/// The release whose channels are easiest to tell apart.
 const NCCL: &str = "2.32.3";
 
-/// Rows of the whole suite, in their order.
+/// The rows of the whole suite, in order.
 const ROWS: &str = "collectives alone shared groups communicators graphs graphs-channels overlap injected attach-late \
     injected-graphs lent second-nccl injected-kernels capture bracket external timer bracket-external bracket-timer external-timer \
     channels launches graph-ids clock-raw clock-given late hung pool globaltimer correlation external-all external-single other-cupti kinds \
@@ -22,10 +24,10 @@ const ROWS: &str = "collectives alone shared groups communicators graphs graphs-
     exit-terminated fork-before fork-after ddp py-graph fsdp ddp-injected py-no-destroy py-at-once py-exception py-terminated \
     py-fork-before py-fork-after profiler-before profiler-after profiler-lent profiler-returned profiler-kept profiler-daemon kineto lost";
 
-/// A suite that has run.
+/// The results of a suite.
 struct Run {
     status: Option<i32>,
-    /// State, figure and reason, by the row's name; and the names in their order.
+    /// State, figure and reason by row name, and the names in order.
     rows: BTreeMap<String, [String; 3]>,
     order: Vec<String>,
     report: Value,
@@ -43,7 +45,7 @@ fn libraries(folder: &Path) -> PathBuf {
     libraries
 }
 
-/// A library of this build: beside the programs, or where dependencies are.
+/// A library of this build: beside the programs, or among the dependencies.
 fn built(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let found = tests.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
@@ -58,7 +60,8 @@ fn suite(words: &[&str], variables: &[(&str, &str)]) -> Run {
     Run::read(output.status.code(), folder)
 }
 
-/// The suite, with all that it wants in a folder; where neither part of the first minutes is asked for, the short form.
+/// The suite with everything it needs in a folder. It is the short form unless a part of the first
+/// ten minutes is asked for.
 #[track_caller]
 fn command(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Command {
     let libraries = libraries(folder);
@@ -95,7 +98,7 @@ impl Run {
         Run { status, rows, order, report, folder }
     }
 
-    /// The names of the files in the archive, as another program reads it.
+    /// The names of the files in the archive, as read by another program.
     #[track_caller]
     fn archive(&self) -> Vec<String> {
         let archive = self.folder.path().join("report").join(ncclscope_gpu::home::ARCHIVE);
@@ -104,7 +107,7 @@ impl Run {
         String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// What is brought home is a few files, none of them large or in a folder of its own.
+    /// The output is a few files, none of them large, and no folders.
     #[track_caller]
     fn check_output(&self) {
         let files: Vec<_> = std::fs::read_dir(self.folder.path().join("report")).unwrap().map(Result::unwrap).collect();
@@ -125,7 +128,7 @@ impl Run {
 
 #[test]
 fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
-    // More than the short form has, for a machine with other work.
+    // Longer than the short form, for a busy machine.
     let run = suite(&["--minutes", "30"], &[]);
     assert_eq!(run.order, ROWS.split_whitespace().collect::<Vec<_>>());
     for (name, [state, figure, why]) in &run.rows {
@@ -135,7 +138,7 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
             _ if is_python => assert_eq!((state.as_str(), why.as_str()), ("not run", "needs PyTorch"), "{name}"),
             "other-cupti" => assert_eq!((state.as_str(), why.as_str()), ("not run", "needs a second libcupti")),
             "second-nccl" => assert_eq!((state.as_str(), why.as_str()), ("not run", "emulated GPUs have one libnccl")),
-            // Whether this build writes captures is told, and no more.
+            // The row says whether this build writes captures, and nothing else.
             "capture" => assert_ne!(state, "not ok", "{why}"),
             _ => {
                 assert_eq!(state, "ok", "{name}: {figure}; {why}");
@@ -145,7 +148,7 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
     }
     assert_eq!(run.status, Some(0));
     assert_eq!(run.report["emulated"], true);
-    // Each way of matching was the only one in its run.
+    // Each way of matching was the only one used in its run.
     assert!(
         run.row("bracket")[1].contains("exact_launch_bracket") && run.row("bracket")[1].contains("exact_graph_node")
     );
@@ -156,14 +159,14 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
     for row in run.report["rows"].as_array().unwrap() {
         assert!(markdown.contains(row["question"].as_str().unwrap()), "{row}");
     }
-    // A trace for each workload stays beside the report.
+    // A trace of each workload stays beside the report.
     let jobs = run.report["jobs"].as_array().unwrap();
     let job = jobs.iter().find(|job| job["name"] == "collectives").unwrap();
     let traces = job["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 2);
     assert!(traces.iter().all(|path| run.folder.path().join("report-jobs").join(path.as_str().unwrap()).is_file()));
     assert!(run.archive().contains(&"graph-ids/told-0.json".to_owned()));
-    // What was not asked is said to be so.
+    // Rows that were not asked say so.
     assert!(
         run.row("launches")[1].contains("cudaGraphLaunch: unasked (no libcudart was found)"),
         "{:?}",
@@ -174,11 +177,12 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
 
 #[test]
 fn the_first_ten_minutes_end_in_time_with_all_rows_in_a_few_small_files() {
-    // In which no machine plays all of it: two rows watch clocks for 3 s, and two wait for kernels of 2 and 4 s.
+    // No machine plays all of it in this time: two rows watch clocks for 3 s, and two wait for
+    // kernels of 2 and 4 s.
     let run = suite(&["--first", "--minutes", "0.18"], &[]);
     assert!(run.report["seconds"].as_f64().unwrap() < 10.8);
     assert!(run.rows.values().all(|row| row[0] != "not ok"), "{:?}", run.rows);
-    // The first is what everything rests on, and what had no time is told.
+    // The most important rows come first, and rows without time are listed.
     assert_eq!(run.order[..2], ["launches", "graph-ids"]);
     let late = run.row("profiler-daemon");
     assert_eq!(late, ["not run", "", "no time left: see --minutes"]);
@@ -227,7 +231,8 @@ fn without_the_profiler_and_with_a_job_that_hangs_rows_are_not_ok_and_the_suite_
 fn programs_of_pytorch_are_started_as_ranks_and_judged_by_their_ends_and_traces() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    // No PyTorch: it answers where it would be, and as a rank it tells what it was given and ends well without a trace.
+    // Not PyTorch: it says where PyTorch would be, and as a rank it reports its arguments and
+    // succeeds without a trace.
     let python = folder.path().join("python3");
     let text = "#!/bin/sh\n\
         if [ \"$1\" = -c ]; then echo 9.9; echo /nowhere; exit; fi\n\
@@ -238,7 +243,7 @@ fn programs_of_pytorch_are_started_as_ranks_and_judged_by_their_ends_and_traces(
     assert_eq!(run.order, ["ddp", "py-at-once", "py-terminated", "lost"]);
     let [state, _, why] = run.row("ddp");
     assert!(state == "not ok" && why.contains("there is no trace") && why.contains("0 traces of 2 processes"), "{why}");
-    // --quick leaves it out, unless it is named.
+    // --quick leaves it out unless it is named.
     assert!(run.row("py-terminated")[2].contains("there is no trace"), "{:?}", run.row("py-terminated"));
     let told = std::fs::read_to_string(run.folder.path().join("report-jobs/py-at-once/told-1.json")).unwrap();
     assert_eq!(told.trim(), "1 of 2 on 0: train.py --exit at-once;");
@@ -247,7 +252,7 @@ fn programs_of_pytorch_are_started_as_ranks_and_judged_by_their_ends_and_traces(
 }
 
 #[test]
-fn matches_that_are_wrong_are_told_and_kernels_that_are_lost() {
+fn wrong_matches_and_lost_kernels_are_reported() {
     let run = suite(&["--only", "collectives,bracket-external"], &[("EMULATED_CUPTI", "swap=30%,seed=3")]);
     let [state, figure, why] = run.row("collectives");
     assert!(state == "not ok" && why.contains("matched wrongly"), "{figure}; {why}");

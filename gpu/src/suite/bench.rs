@@ -1,4 +1,4 @@
-//! What all topics share: the machine, how jobs are started, and the rows so far.
+//! The state that all topics share: the machine, how jobs are started, and the rows so far.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,23 +15,23 @@ use crate::job::{Ended, Job, Process, TRACES};
 use crate::report::{JobRun, Row, State};
 use crate::trace::{Seen, Verdict};
 
-/// The suite at work.
+/// A running suite.
 pub(super) struct Bench {
     pub(super) suite: Suite,
-    /// Topics and rows that are asked now; all of them where there are none.
+    /// Topics and rows that are asked now; if empty, all of them.
     pub(super) wanted: Vec<String>,
     pub(super) machine: Machine,
     pub(super) gpus: Vec<Description>,
-    /// The folder of jobs, and that which is brought home.
+    /// The folder of jobs, and the output.
     pub(super) jobs_folder: PathBuf,
     pub(super) home: Home,
     pub(super) began: Instant,
-    /// When everything must have come to its end.
+    /// When everything must have ended.
     end: Option<Instant>,
-    /// The GPUs' files, held open: without persistence mode the driver would start a GPU anew
-    /// for each process, which takes seconds.
+    /// The GPUs' device files, held open: without persistence mode the driver would initialise the
+    /// GPU for each process, which takes seconds.
     _devices: Vec<File>,
-    /// A job of this row had less time than jobs have, and needed more.
+    /// A job of this row had less time than usual, and needed more.
     is_cut: bool,
     pub(super) rows: Vec<Row>,
     pub(super) jobs: Vec<JobRun>,
@@ -39,21 +39,22 @@ pub(super) struct Bench {
     pub(super) nccl: u32,
     driver_cuda: u32,
     cupti: Option<u32>,
-    /// Records that were lost, in all jobs, and how many traces there were.
+    /// The number of lost records in all jobs, and the number of traces.
     lost: u64,
     traces: usize,
 }
 
-/// How ranks are put onto GPUs.
+/// How ranks are placed on GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// One rank, which sends to itself.
     Alone,
-    /// Two ranks on the first GPU, which NCCL takes for those of two hosts: it goes over sockets, through the proxy.
+    /// Two ranks on the first GPU, which NCCL takes for ranks on two hosts: it communicates over
+    /// sockets, through the proxy.
     Hosts,
     /// Two ranks on the first GPU of one host, which NCCL allows from 2.30 on.
     Shared,
-    /// A rank on each of so many GPUs.
+    /// One rank on each of this many GPUs.
     Gpus(u32),
 }
 
@@ -62,15 +63,15 @@ pub(super) enum Layout {
 pub(super) enum Plugin {
     /// None.
     None,
-    /// The one that does nothing.
+    /// The plugin that does nothing.
     Empty,
     /// Ours.
     Ours,
-    /// Ours, which CUDA loads before.
+    /// Ours, which CUDA has loaded before.
     Injected,
 }
 
-/// A job as a topic wants it.
+/// A topic's description of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) name: String,
@@ -79,11 +80,11 @@ pub(super) struct Plan {
     pub(super) plugin: Plugin,
     pub(super) arguments: Vec<String>,
     pub(super) variables: Vec<(String, String)>,
-    /// Which of the libcupti that were found, best first.
+    /// Which of the libcupti that were found, by index; the best is first.
     pub(super) cupti: usize,
 }
 
-/// A question that is about to be answered.
+/// A question.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) topic: &'static str,
@@ -120,15 +121,15 @@ impl Plan {
         self
     }
 
-    /// Everything, the time of channels included.
+    /// Records everything, including the time of channels.
     pub(super) fn full(self) -> Plan {
-        // From 2.29 to 2.30 channels hang where broadcasts are done so.
+        // From 2.29 to 2.30 channels hang where broadcasts use this path.
         self.set("NCCLSCOPE_PRESET", "full").set("NCCL_ALLGATHERV_ENABLE", "0")
     }
 }
 
 impl Answer {
-    /// Good where there are no faults.
+    /// Good if there are no faults.
     pub(super) fn by(figure: String, faults: &[String]) -> Answer {
         let state = if faults.is_empty() { State::Ok } else { State::NotOk };
         Answer { figure, state, why: faults.join("; "), values: Vec::new() }
@@ -152,16 +153,16 @@ impl Answer {
     }
 }
 
-/// The topic of the last row, which is always asked.
+/// The topic of the last row, which is always included.
 const LOSSES: &str = "losses";
-/// With less time than this no job begins.
+/// No job begins with less time than this.
 const LEAST: Duration = Duration::from_secs(5);
-/// Time after the last job, for its traces and for the report.
+/// Time after the last job, to read its traces and write the report.
 const CLOSING: Duration = Duration::from_secs(12);
 /// The part of it that is left when the process is ended.
 const LAST: Duration = Duration::from_secs(3);
 
-/// A setting of the shell that is about the machine, not about a job.
+/// A variable of the shell that concerns the machine, not a job.
 const KEPT: &str = "NCCLSCOPE_MIN_FREE";
 
 /// Variables of the shell that are meant for other jobs.
@@ -177,14 +178,15 @@ const FOREIGN: [&str; 8] = [
 ];
 
 impl Bench {
-    /// Asks a first process what there is.
+    /// Starts a process that finds out what there is.
     pub(super) fn new(suite: Suite, machine: Machine) -> Result<Bench, String> {
         let absolute = |path: &Path| std::path::absolute(path).map_err(|error| error.to_string());
         let home = absolute(&suite.output)?;
         let beside = PathBuf::from(format!("{}-jobs", home.display()));
         let jobs_folder = suite.jobs.as_deref().map_or(Ok(beside), absolute)?;
         let began = Instant::now();
-        // After the last job its traces are read and the report is written; should that take too long, the process ends all the same.
+        // After the last job its traces are read and the report is written. If that takes too
+        // long, the process is ended anyway.
         let all = suite.seconds().map(Duration::from_secs_f64);
         let end = all.map(|all| began + all - (all / 10).min(CLOSING));
         let home = Home::new(&home, all.map(|all| began + all - (all / 40).min(LAST)))?;
@@ -207,7 +209,7 @@ impl Bench {
             lost: 0,
             traces: 0,
         };
-        // Should the driver hang, what was found on the machine is told.
+        // If the driver hangs, the report already has what was found on the machine.
         bench.home.report(bench.report())?;
         bench.probe()?;
         // CUPTI must not be newer than the driver.
@@ -222,7 +224,7 @@ impl Bench {
         if bench.gpus.is_empty() { Err("there is no GPU".into()) } else { Ok(bench) }
     }
 
-    /// Has a process look at the driver, the GPUs and the libraries.
+    /// Starts a process that reads the versions of the driver, the GPUs and the libraries.
     fn probe(&mut self) -> Result<(), String> {
         let ended = self.run(&Plan::new("probe", "probe", Layout::Alone).plugin(Plugin::None))?;
         let Some(Some(told)) = ended.told.first().filter(|_| ended.is_well()) else { return Err(ended.why()) };
@@ -234,7 +236,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Several ranks, as this machine can have them best.
+    /// The best layout with several ranks on this machine.
     pub(super) fn several(&self) -> Layout {
         const MOST: u32 = 8;
         match self.gpus.len() as u32 {
@@ -269,7 +271,8 @@ impl Bench {
             .to_vec()
     }
 
-    /// What a verdict comes to: before 2.28 NCCL tells nothing of launches, so kernels may stay unmatched there, but not be matched wrongly.
+    /// The answer that follows from a verdict. Before 2.28 NCCL does not report launches, so
+    /// kernels may stay unmatched there, but none may be matched wrongly.
     pub(super) fn judge(&self, figure: String, verdict: &Verdict, mut further: Vec<String>) -> Answer {
         if self.tells_launches() {
             further.splice(0..0, verdict.faults());
@@ -283,13 +286,13 @@ impl Bench {
         }
     }
 
-    /// Whether NCCL tells of launches.
+    /// Whether NCCL reports launches.
     pub(super) fn tells_launches(&self) -> bool {
         const LAUNCHES: u32 = 22_800;
         self.nccl >= LAUNCHES
     }
 
-    /// Why CUPTI cannot be asked, if it cannot.
+    /// Why CUPTI is not available, if it is not.
     pub(super) fn no_cupti(&self) -> Option<String> {
         self.cupti.is_none().then(|| "needs CUPTI (libcupti.so.12 or .13)".to_owned())
     }
@@ -303,12 +306,13 @@ impl Bench {
         self.suite.quick || self.suite.first || self.suite.second
     }
 
-    /// How often a workload does what it does.
+    /// How often a workload repeats its work.
     pub(super) fn repeats(&self) -> u32 {
         if self.is_short() { 5 } else { 25 }
     }
 
-    /// The processes of a job, with what surrounds them; `command` gives the program and its arguments for a rank.
+    /// The processes of a job, with their environment; `command` gives the program and its
+    /// arguments for a rank.
     pub(super) fn processes(&self, plan: &Plan, command: impl Fn(u32, u32) -> Vec<OsString>) -> Vec<Process> {
         let ranks = match plan.layout {
             Layout::Alone => 1,
@@ -326,7 +330,7 @@ impl Bench {
         let mut variables: Vec<(String, OsString)> = own.map(|name| (name, OsString::new())).collect();
         let mut set = |name: &str, value: OsString| variables.push((name.to_owned(), value));
         set("NCCL_DEBUG", "WARN".into());
-        // The last line of a log is to say what was wrong.
+        // The last line of a log must say what was wrong.
         set("RUST_BACKTRACE", "0".into());
         set("RANK", rank.to_string().into());
         set("WORLD_SIZE", ranks.to_string().into());
@@ -342,7 +346,7 @@ impl Bench {
                 set("NCCL_NET", "Socket".into());
                 set("NCCL_SOCKET_IFNAME", "lo".into());
                 set("NCCL_IB_DISABLE", "1".into());
-                // What else would find out that the hosts are one.
+                // Other ways by which NCCL would find out that the hosts are one.
                 set("NCCL_MNNVL_ENABLE", "0".into());
                 set("NCCL_RAS_ENABLE", "0".into());
             }
@@ -367,7 +371,7 @@ impl Bench {
         variables
     }
 
-    /// Runs a workload of this program's.
+    /// Runs one of this program's workloads.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<Ended, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let folder = self.jobs_folder.join(&plan.name);
@@ -389,7 +393,7 @@ impl Bench {
         self.start(&Job { name: plan.name.clone(), processes, limit: self.limit() })
     }
 
-    /// Runs a job, as far as there is time, and remembers it.
+    /// Runs a job if there is time, and adds it to the report.
     pub(super) fn start(&mut self, job: &Job) -> Result<Ended, String> {
         let rest = self.end.map(|end| end.saturating_duration_since(Instant::now()));
         let limit = rest.map_or(job.limit, |rest| rest.min(job.limit));
@@ -413,7 +417,7 @@ impl Bench {
         Ok(ended)
     }
 
-    /// Runs a plan and reads its traces; why that could not be, if a process did not end well.
+    /// Runs a plan and reads its traces; returns the reason if a process failed.
     pub(super) fn watch(&mut self, plan: &Plan) -> Result<(Ended, Vec<Seen>), String> {
         let ended = self.run(plan)?;
         let seen = self.read(&ended);
@@ -427,7 +431,7 @@ impl Bench {
         seen
     }
 
-    /// Answers a question, unless there is no time left.
+    /// Answers a question if there is time left.
     pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
         let is_wanted = |name: &str| self.wanted.is_empty() || self.is_named(name);
         if !is_wanted(question.topic) && !is_wanted(&question.name) && question.topic != LOSSES {
@@ -436,7 +440,7 @@ impl Bench {
         let is_late = question.topic != LOSSES && self.end.is_some_and(|end| Instant::now() + LEAST > end);
         self.is_cut = is_late;
         let answer = if is_late { Answer::not_run("") } else { answer(self) };
-        // What had no time to come to its end says nothing.
+        // A job that was cut short gives no answer.
         let answer = match std::mem::take(&mut self.is_cut) {
             true => Answer::not_run("no time left: see --minutes"),
             false => answer,
@@ -461,16 +465,17 @@ impl Bench {
             jobs: jobs.iter().map(|&job| job.to_owned()).collect(),
             values: answer.values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         });
-        // Whoever ends the suite has what was answered so far. That there is no room is told at the end.
+        // If the suite is killed, the answers so far are written. A lack of space is reported at
+        // the end.
         let _ = self.home.report(self.report());
     }
 
-    /// Whether a topic or a row is named among what is wanted.
+    /// Whether a topic or a row is named on the command line.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.wanted.iter().any(|wanted| wanted == name)
     }
 
-    /// The last row: what was lost in all traces together.
+    /// The last row: the records lost in all traces together.
     pub(super) fn lost(&mut self) {
         let (lost, traces) = (self.lost, self.traces);
         let question = Question::new(LOSSES, "lost", "how many records were lost in all traces of this report");
@@ -481,7 +486,7 @@ impl Bench {
     }
 }
 
-/// The files of GPUs that this process may open.
+/// The device files of GPUs that this process may open.
 fn devices() -> Vec<File> {
     let files = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_gpu = |path: &PathBuf| {

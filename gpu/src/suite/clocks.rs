@@ -1,14 +1,15 @@
-//! How far times may be off, by the trace's own account, and how the GPU's timer drifts against the host's clock.
+//! How far times may be off according to the trace, and how the GPU's timer drifts against the
+//! host's clock.
 
 use super::bench::{Answer, Bench, Plan, Question};
 use crate::trace::{Channel, Seen, Verdict};
 
 const TOPIC: &str = "clocks";
-/// The stretch after a moment in which errors are looked at, in ns.
+/// How long after a moment errors are collected, in ns.
 const STRETCH_NS: i64 = 500_000_000;
 
 pub(super) fn run(bench: &mut Bench) {
-    // A job has a minute, its start and its end included.
+    // A job has a minute, including its start and end.
     let usual: &[f64] = if bench.is_short() { &[1.0, 10.0] } else { &[1.0, 10.0, 40.0] };
     let moments = if bench.suite.clock_seconds.is_empty() { usual.to_vec() } else { bench.suite.clock_seconds.clone() };
     let longest = moments.iter().copied().fold(0.0, f64::max);
@@ -45,7 +46,7 @@ pub(super) fn run(bench: &mut Bench) {
     });
 }
 
-/// The errors that are admitted so long after the first channel.
+/// The errors stated this long after the first channel.
 fn bound(seen: &[Seen], seconds: f64) -> Answer {
     let (mut channels, mut kernels) = (Vec::new(), Vec::new());
     for seen in seen {
@@ -81,7 +82,8 @@ fn drift(seen: &[Seen]) -> Answer {
     }
 }
 
-/// By how much more the timer advanced than the trace's clock, in parts per million: a straight line through all channels.
+/// By how much more the timer advanced than the trace's clock, in parts per million, from a
+/// straight line through all channels.
 fn slope(channels: &[Channel]) -> Option<f64> {
     let first = channels.first()?;
     let point = |channel: &Channel| {

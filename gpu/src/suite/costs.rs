@@ -1,4 +1,5 @@
-//! What the profiler costs: A and B in the order A, B, B, A, each a process of its own, so that what drifts meets both alike.
+//! The profiler's cost: A and B are run in the order A, B, B, A, each in its own process, so that
+//! drift affects both alike.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use crate::job::{Ended, median};
 
 const TOPIC: &str = "costs";
 
-/// What is compared with no plugin: a name, the plugin, the settings, and what it is.
+/// A case to compare with no plugin: a name, the plugin, the settings, and a description.
 type Compared = (&'static str, Plugin, &'static [(&'static str, &'static str)], &'static str);
 
 const COMPARED: [Compared; 5] = [
@@ -45,7 +46,7 @@ pub(super) fn run(bench: &mut Bench) {
                 for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
                     match bench.run(&plan(order, cycle, is_b)) {
                         Ok(ended) if ended.is_well() => {
-                            // What was lost is counted; the traces themselves are large and alike.
+                            // Losses are counted; the traces themselves are large and all alike.
                             drop(bench.read(&ended));
                             ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
                             if is_b { b.add(&ended) } else { a.add(&ended) }
@@ -73,7 +74,8 @@ pub(super) fn run(bench: &mut Bench) {
     });
 }
 
-/// What the application's own kernels cost more where the profiler is injected: by themselves, and as nodes of a graph.
+/// The additional cost of the application's own kernels where the profiler is injected: alone, and
+/// as nodes of a graph.
 fn application(bench: &mut Bench, cycles: u32) {
     let text = "what a launch of the application's own kernel costs more with the profiler injected, and a node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "application", text), &[], |bench| {
@@ -116,7 +118,7 @@ fn application(bench: &mut Bench, cycles: u32) {
     });
 }
 
-/// What processes of one kind told: the median of each, and all of their batches.
+/// The results of processes of one kind: the median of each, and all their batches.
 #[derive(Default)]
 struct Sample {
     launch: Vec<f64>,
@@ -143,12 +145,13 @@ fn compare(a: &Sample, b: &Sample) -> Answer {
     Answer::ok(text).value("launch_ns", launch).value("whole_ns", whole)
 }
 
-/// By how much the median of B is above that of A, in ns, and the same in words with the spread of both.
+/// How far the median of B is above that of A, in ns; and the same in words with the spread of
+/// both.
 fn difference(a: &[f64], b: &[f64]) -> (f64, String) {
     let (mut a, mut b) = (a.to_vec(), b.to_vec());
     let (middle_a, middle_b) = (median(&mut a), median(&mut b));
     let more = middle_b - middle_a;
-    // Sorted by now.
+    // They are sorted already.
     let spread = |it: &[f64]| match (it.first(), it.last()) {
         (Some(least), Some(most)) => format!("{:.2} to {:.2}", least / 1000.0, most / 1000.0),
         _ => String::new(),

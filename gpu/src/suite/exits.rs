@@ -1,14 +1,16 @@
-//! Processes that end as they should not: what was recorded must be in a trace that can be read, and the process must end as without us.
+//! Processes that end abnormally: what was recorded must be in a readable trace, and the process
+//! must end as it does without us.
 
 use super::bench::{Answer, Bench, Plan, Plugin, Question};
 use crate::job::How;
 use crate::trace::Verdict;
 
 const TOPIC: &str = "exits";
-/// What a panic of Rust's ends with.
+/// The exit status of a Rust panic.
 const PANIC: i32 = 101;
 
-/// A way to end: the workload, how every process must end, whether the trace has its last word, and what it is.
+/// A way to end: the workload, how every process must end, whether the trace has its last word,
+/// and a description.
 const WAYS: [(&str, How, bool, &str); 8] = [
     ("exit-return", How::Status(0), true, "main returns with everything open"),
     ("exit-hung", How::Status(0), true, "main returns while a kernel runs that does not end"),
@@ -33,7 +35,7 @@ pub(super) fn run(bench: &mut Bench) {
                 Err(why) => return Answer::not_ok(why),
             };
             let alike = ended.how.iter().all(|how| *how == must) || {
-                // What happens without us is not our doing.
+                // If it also happens without us, it is not our fault.
                 let plan = Plan { name: format!("{name}-without"), ..plan }.plugin(Plugin::None);
                 bench.run(&plan).is_ok_and(|without| without.how == ended.how)
             };
@@ -41,7 +43,7 @@ pub(super) fn run(bench: &mut Bench) {
             let verdict = Verdict::of(&seen, &ended.told);
             let mut faults = Vec::new();
             faults.extend((!alike).then(|| format!("not as without the profiler; {}", ended.why())));
-            // A child of a fork leaves no trace.
+            // A forked child leaves no trace.
             let traces = verdict.traces;
             faults.extend(
                 (traces != ended.how.len()).then(|| format!("{traces} traces of {} processes", ended.how.len())),

@@ -1,16 +1,18 @@
-//! The first ten minutes on a GPU, in two calls. Each is useful alone, and what decides the design comes first.
+//! The first ten minutes on a GPU, in two calls. Each is useful alone, and rows that may change
+//! the design come first.
 //!
-//! A pass is some rows, which are asked in the suite's own order; the next begins when they have been.
+//! A pass is a set of rows, which are asked in the suite's own order. The next pass begins after
+//! that.
 
-/// How long the first call may take, in seconds, and the second.
+/// How long the first call may take, in seconds; and the second.
 pub(super) const FIRST_SECONDS: f64 = 280.0;
 pub(super) const SECOND_SECONDS: f64 = 420.0;
 
-/// What the first call asks.
+/// The rows of the first call.
 pub(super) const FIRST: [&str; 6] = [
-    // What everything rests on, without NCCL.
+    // The basis of everything, without NCCL.
     "launches graph-ids clock-raw clock-given late hung",
-    // PyTorch, which most users run: its own graphs, and its own profiler.
+    // PyTorch, which most users run: its graphs and its profiler.
     "ddp py-graph profiler-lent",
     "alone groups graphs-channels lent capture",
     "kinds pool other-cupti",
@@ -18,7 +20,7 @@ pub(super) const FIRST: [&str; 6] = [
     "profiler-returned profiler-kept profiler-daemon",
 ];
 
-/// What the second call asks.
+/// The rows of the second call.
 pub(super) const SECOND: [&str; 6] = [
     "bracket timer bracket-timer channels bound-1s bound-10s drift",
     "standard no-cupti light application memory",

@@ -1,13 +1,15 @@
-//! The ways of matching, each in a run of the same workload, held against what was asked for and against each other.
+//! The ways of matching, each in a run of the same workload, compared with what was called and
+//! with each other.
 
 use super::bench::{Answer, Bench, Plan, Question};
 use crate::trace::{Agreement, Seen, Verdict};
 
 const TOPIC: &str = "matching";
-/// Of a hundred kernels so many are to be matched by stream and timer alone.
+/// The percentage of kernels that must be matched by stream and timer alone.
 const BY_TIMER: f64 = 99.9;
 
-/// A way of matching: its name, the setting that leaves it alone, and whether it needs the time of channels.
+/// A way of matching: its name, the setting that disables all others, and whether it needs the
+/// time of channels.
 const WAYS: [(&str, &str, &str); 3] = [
     (
         "bracket",
@@ -88,7 +90,7 @@ fn judge(bench: &Bench, verdict: &Verdict, is_timer: bool) -> Answer {
         verdict.wrong
     );
     let answer = if is_timer {
-        // What it leaves open it says, and why; what it says must be right.
+        // It says which kernels it leaves open, and why; what it states must be right.
         let mut faults = verdict.wrongs();
         faults.extend((verdict.all_matched() == 0).then(|| "none is matched".to_owned()));
         let answer = Answer::by(format!("{figure}; the aim is {BY_TIMER} %"), &faults);
@@ -108,7 +110,7 @@ fn agree(agreement: Agreement) -> Answer {
     Answer::by(figure, &faults).value("both", both).value("same", same).value("one", one)
 }
 
-/// Why there is no time of channels, if there is none.
+/// Why channels have no times, if they have none.
 fn without_channels(seen: &[Seen]) -> Option<String> {
     if seen.iter().any(|seen| !seen.channels.is_empty()) {
         return None;

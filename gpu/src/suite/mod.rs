@@ -1,13 +1,13 @@
-//! The suite: what is asked, in which order, and what comes of it.
+//! The suite: the questions, their order, and the results.
 //!
 //! | topic | rows |
 //! | --- | --- |
-//! | `workloads` | each workload with the profiler: is every kernel matched, and none wrongly |
-//! | `matching` | the ways of matching, held against each other kernel by kernel |
+//! | `workloads` | each workload with the profiler: every kernel must be matched, none wrongly |
+//! | `matching` | the ways of matching, compared with each other kernel by kernel |
 //! | `questions` | what CUPTI and the GPU's timer do |
-//! | `clocks` | how wide the bounds of the clocks are, and how they drift |
+//! | `clocks` | how large the clocks' error bounds are, and how clocks drift |
 //! | `costs` | what the profiler costs, in time and in memory |
-//! | `exits` | processes that end as they should not |
+//! | `exits` | processes that end abnormally |
 //! | `python` | PyTorch |
 
 mod bench;
@@ -34,40 +34,46 @@ use bench::Bench;
 /// Asks every question that this machine can answer, and writes a report.
 #[derive(Args, Clone, Debug)]
 pub struct Suite {
-    /// The short form, for under five minutes.
+    /// The short form, which takes less than five minutes.
     #[arg(long)]
     pub quick: bool,
-    /// The first ten minutes on a GPU, their first part: what decides most, in 280 seconds at most.
+    /// The first part of the first ten minutes on a GPU: the most important rows, in 280 seconds
+    /// at most.
     #[arg(long, conflicts_with_all = ["second", "quick", "only"])]
     pub first: bool,
-    /// Their second part: what is left of that which matters, in 420 seconds at most.
+    /// The second part: the remaining important rows, in 420 seconds at most.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     pub second: bool,
-    /// The folder for the report and an archive of what jobs left: a few files, none above 16 MiB, whole at every moment.
+    /// The folder for the report and an archive of the jobs' files: a few files, none above 16
+    /// MiB, each complete at every moment.
     #[arg(long, value_name = "FOLDER", default_value = "gpu-report")]
     pub output: PathBuf,
-    /// The folder in which jobs leave traces and logs [default: that of the report, with -jobs at its end]
+    /// The folder in which jobs leave traces and logs [default: that of the report, with -jobs
+    /// appended]
     #[arg(long, value_name = "FOLDER")]
     pub jobs: Option<PathBuf>,
-    /// Only these topics, or rows of them: workloads, matching, questions, clocks, costs, exits, python.
+    /// Only these topics, or rows of them: workloads, matching, questions, clocks, costs, exits,
+    /// python.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Minutes after which everything has ended; what is left is told as not run [default: none; with --quick 4.5 if no row is named]
+    /// Minutes after which everything has ended; remaining rows are reported as not run [default:
+    /// none; with --quick 4.5 if no row is named]
     #[arg(long, value_name = "MINUTES")]
     pub minutes: Option<f64>,
-    /// How long clocks are looked at, in seconds, less than a job may take [default: 1,10,40; with --quick 1,10]
+    /// How long clocks are watched, in seconds, less than a job may take [default: 1,10,40; with
+    /// --quick 1,10]
     #[arg(long, value_name = "SECONDS", value_delimiter = ',')]
     pub clock_seconds: Vec<f64>,
-    /// How often cost is measured in each order of A, B, B, A [default: 5; with --quick 1]
+    /// How often cost is measured in each order A, B, B, A [default: 5; with --quick 1]
     #[arg(long)]
     pub cost_cycles: Option<u32>,
     /// Seconds that one job may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub job_limit: u64,
-    /// Where things are.
+    /// The paths given on the command line.
     #[command(flatten)]
     pub wanted: Wanted,
-    /// A job that never ends, to see what becomes of it.
+    /// Adds a job that never ends, to test what happens to it.
     #[arg(long, hide = true)]
     pub hang: bool,
 }
@@ -76,13 +82,13 @@ pub struct Suite {
 const TOPICS: [fn(&mut Bench); 7] =
     [workloads::run, matching::run, questions::run, clocks::run, costs::run, exits::run, python::run];
 
-/// There is nothing to ask.
+/// Exit code: something required for every question is missing.
 const MISSING: u8 = 3;
-/// Bad usage.
+/// Exit code: wrong usage.
 const USAGE: u8 = 2;
 
 impl Suite {
-    /// Topics and rows, in the order in which they are asked; those of a pass in the suite's own order. Everything where a pass has none.
+    /// The topics and rows of each pass, in the suite's own order; an empty pass means everything.
     fn passes(&self) -> Vec<Vec<String>> {
         let passes = match (self.first, self.second) {
             (true, _) => &first::FIRST[..],
@@ -94,7 +100,8 @@ impl Suite {
 
     /// Seconds after which everything has ended.
     fn seconds(&self) -> Option<f64> {
-        // The short form keeps its promise, unless rows are named: they are not to be dropped.
+        // The short form must end in time, unless rows are named, because those must not be
+        // dropped.
         const QUICK_MINUTES: f64 = 4.5;
         let quick = (self.quick && self.only.is_empty()).then_some(QUICK_MINUTES * 60.0);
         let first = self.first.then_some(first::FIRST_SECONDS).or(self.second.then_some(first::SECOND_SECONDS));
@@ -105,7 +112,7 @@ impl Suite {
         }
     }
 
-    /// Runs it; the program's exit code.
+    /// Runs the suite; returns the program's exit code.
     #[must_use]
     pub fn run(self) -> ExitCode {
         let machine = Machine::look(&self.wanted);
@@ -151,13 +158,13 @@ impl Suite {
     }
 }
 
-/// Says something to whoever looks on; that nobody does is no reason to end.
+/// Prints a line. A closed output is not an error.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 impl Bench {
-    /// What there is so far.
+    /// The report so far.
     fn report(&self) -> Report {
         let seconds = self.began.elapsed();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);

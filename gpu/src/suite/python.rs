@@ -1,4 +1,4 @@
-//! PyTorch: training, processes that end as they should not, and its own profiler before and after ours.
+//! PyTorch: training, processes that end abnormally, and its own profiler before and after ours.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,41 +9,43 @@ use crate::job::{Ended, How, Job};
 use crate::trace::{Seen, Verdict};
 
 const TOPIC: &str = "python";
-/// What Python ends with after an exception.
+/// Python's exit status after an exception.
 const EXCEPTION: i32 = 1;
 
-/// What a row demands.
+/// What a row requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Demand {
-    /// Every kernel of NCCL's is there and matched.
+    /// Every NCCL kernel is there and matched.
     Matched,
-    /// The same, or kernels went to the other profiler, and the trace says so.
+    /// The same, or the other profiler got kernels and the trace says so.
     Beside,
     /// The other profiler has CUPTI, and the trace says so.
     Taken,
-    /// What is in our trace is right, PyTorch's profiler saw kernels while it had CUPTI, and we have it again afterwards.
+    /// Everything in our trace is right, PyTorch's profiler saw kernels while it had CUPTI, and we
+    /// have CUPTI again afterwards.
     Lent,
-    /// The same, but PyTorch is told to keep CUPTI: we do not have it again, and say so.
+    /// The same, but PyTorch is told to keep CUPTI: we do not get it back, and say so.
     Kept,
 }
 
-/// A row: its name, the arguments of `train.py`, how its processes differ from others, how they end, what is demanded, and what it is.
+/// A row: its name, the arguments of `train.py`, how the profiler gets into its processes, how
+/// they end, what is required, and a description.
 type Asked = (&'static str, &'static [&'static str], Way, How, Demand, &'static str);
 
-/// What is around a process.
+/// How the profiler gets into a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// NCCL loads the profiler.
     Plugin,
-    /// CUDA loads it before.
+    /// CUDA loads it before that.
     Injected,
-    /// NCCL does, and this variable is set.
+    /// NCCL loads it, and this variable is set.
     With(&'static str, &'static str),
 }
 
 const WELL: How = How::Status(0);
 
-/// What the short form leaves out.
+/// Rows that the short form leaves out.
 const LONG: [&str; 10] = [
     "ddp-injected",
     "py-exception",
@@ -152,18 +154,18 @@ pub(super) fn run(bench: &mut Bench) {
     bench.ask(&question, &[], cost);
 }
 
-/// Has PyTorch's gigabytes read while other rows are asked: the first process that imports it
-/// may take longer than a job may.
+/// Reads PyTorch's gigabytes into the page cache while other rows are asked: the first process
+/// that imports it may take longer than a job's limit.
 pub(super) fn warm_up(bench: &Bench) {
     if bench.machine.torch.is_some() {
         let mut import = Command::new(&bench.suite.wanted.python);
         import.args(["-c", "import torch"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // It ends by itself, and whether it could is told by the rows.
+        // It ends by itself, and the rows show whether it succeeded.
         let _ = import.spawn();
     }
 }
 
-/// Why a row is not asked, if it is not.
+/// Why a row is left out, if it is.
 fn left_out(bench: &Bench, name: &str) -> Option<String> {
     let is_named = bench.is_named(name);
     let is_left_out = bench.is_short() && !is_named && LONG.contains(&name) && bench.machine.torch.is_some();
@@ -188,7 +190,7 @@ fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer 
     let figure = format!("{} of {} kernels matched{theirs}", verdict.all_matched(), verdict.kernels);
     match demand {
         Demand::Matched | Demand::Beside => {
-            // Kernels that the other profiler took are not in the trace.
+            // Kernels that the other profiler got are not in the trace.
             let is_told = demand == Demand::Beside && seen.iter().all(Seen::says_silent);
             faults.extend(verdict.missing().filter(|_| !is_told));
             let figure = match is_told {
@@ -197,7 +199,8 @@ fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer 
             };
             bench.judge(figure, &verdict, faults)
         }
-        // Kernels that ran while CUPTI was lent are not in our trace; those that are have to be right, and there have to be some again.
+        // Kernels that ran while CUPTI was lent are not in our trace. Those in it must be right,
+        // and there must be some after that.
         Demand::Lent => {
             faults.splice(0..0, verdict.wrongs());
             if again.len() < seen.len() {
@@ -230,7 +233,7 @@ fn taken(seen: &[Seen]) -> Vec<String> {
     faults
 }
 
-/// Runs `train.py`, a process a rank.
+/// Runs `train.py`, one process per rank.
 fn train(
     bench: &mut Bench,
     name: &str,
@@ -245,10 +248,10 @@ fn train(
         return Err(Answer::not_run("needs the folder python of the suite"));
     };
     let plan = Plan::new(name, "python", bench.several()).plugin(plugin).set("NCCLSCOPE_FLUSH_PERIOD", "100");
-    // PyTorch has CUPTI in the process already; a second copy cannot trace.
+    // PyTorch has loaded CUPTI into the process already, and a second copy cannot trace.
     let plan = plan.set("NCCLSCOPE_CUPTI", "auto").set("MASTER_ADDR", "127.0.0.1").set("PYTHONUNBUFFERED", "1");
     let plan = plan.set("PYTHONPATH", &module().unwrap_or_default().display().to_string());
-    // Unless the row says otherwise, as PyTorch has it.
+    // Unless the row sets them, as PyTorch has them.
     let plan = ["TEARDOWN_CUPTI", "KINETO_USE_DAEMON"].iter().fold(plan, |plan, name| plan.set(name, ""));
     let plan = variable.into_iter().fold(plan, |plan, (name, value)| plan.set(name, value));
     let folder = bench.jobs_folder.join(name);
@@ -272,7 +275,7 @@ fn module() -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("ncclscope/__init__.py").is_file())
 }
 
-/// A step of DDP with nothing, with torch.profiler, and with us.
+/// The duration of a DDP step with nothing, with torch.profiler, and with our profiler.
 fn cost(bench: &mut Bench) -> Answer {
     if let Some(why) = left_out(bench, "kineto") {
         return Answer::not_run(why);
@@ -286,7 +289,7 @@ fn cost(bench: &mut Bench) -> Answer {
     };
     let mut figures = || {
         let mut best = [f64::MAX; 3];
-        // There and back again, so that what drifts meets all alike.
+        // In both orders, so that drift affects all alike.
         for order in [[0, 1, 2], [2, 1, 0]] {
             for which in order {
                 let (name, plugin, arguments): (_, _, &[&str]) = match which {

@@ -1,4 +1,4 @@
-//! What CUPTI and the GPU's timer do, asked without NCCL and without the profiler.
+//! What CUPTI and the GPU's timer do, without NCCL and without the profiler.
 
 use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
 use crate::job::Ended;
@@ -6,13 +6,13 @@ use crate::workload::probes::LEVELS;
 
 const TOPIC: &str = "questions";
 
-/// Kernels of the graph that the row `graph-ids` replays, and how often.
+/// The number of kernels in the graph that the row `graph-ids` replays.
 const GRAPH_NODES: u64 = 2;
 const GRAPH_LAUNCHES: u64 = REPEATS as u64;
-/// How often a workload does what it does.
+/// How often a workload repeats its work.
 const REPEATS: u32 = 100;
 
-/// A question: its name, which is also the workload's, the text, and how it is answered.
+/// A question: its name, which is also the workload's, the text, and the function that answers it.
 type Asked = (&'static str, &'static str, fn(&Ended) -> Answer);
 
 const QUESTIONS: [Asked; 11] = [
@@ -54,7 +54,8 @@ pub(super) fn run(bench: &mut Bench) {
     kinds(bench);
 }
 
-/// The same under the second libcupti that was found: one that is newer or older than that of everything else.
+/// The same with the second libcupti that was found, which is newer or older than the one used
+/// otherwise.
 fn other(bench: &mut Bench) {
     let text = "what the rows launches and pool say under another libcupti, on the same driver";
     bench.ask(&Question::new(TOPIC, "other-cupti", text), &["other-launches", "other-pool"], |bench| {
@@ -84,7 +85,7 @@ fn plan(bench: &Bench, name: &'static str) -> Plan {
         "external-all" => "external",
         name => name,
     };
-    // A thousand kernels each.
+    // Each has a thousand kernels.
     let launches = match (bench.is_emulated(), bench.is_short()) {
         (true, _) => 5,
         (false, true) => 1_200,
@@ -94,7 +95,7 @@ fn plan(bench: &Bench, name: &'static str) -> Plan {
     let seconds = bench.suite.clock_seconds.iter().copied().reduce(f64::max).map_or(seconds, |most| most + 1.5);
     let plan = Plan::new(name, workload, Layout::Alone).plugin(Plugin::None);
     match name {
-        // As many as there is time for: the job comes to its end well before it would be killed.
+        // As many as there is time for: the job ends well before it would be killed.
         "pool" => plan.with("repeats", launches).with("seconds", bench.suite.job_limit / 2),
         "clock-raw" => plan.with("seconds", seconds),
         "clock-given" => plan.with("seconds", 2.5),
@@ -148,7 +149,7 @@ fn external_single(ended: &Ended) -> Answer {
         return Answer::not_run(why);
     }
     let [launches, ids, right] = ["launches", "ids", "right"].map(|name| figure(ended, name));
-    // Either answer is one; ids that are wrong are none.
+    // Either result is an answer, but wrong ids are not.
     let faults = (launches == 0.0 || ids > right).then(|| "some are not those that were pushed".to_owned());
     Answer::by(format!("{right} of {launches} launches have theirs; {ids} ids came"), faults.as_slice())
         .value("launches", launches)
@@ -192,7 +193,7 @@ fn graph_ids(ended: &Ended) -> Answer {
     Answer::by(parts.join("; "), &faults)
 }
 
-/// The functions that launch.
+/// The functions that launch kernels or graphs.
 const FUNCTIONS: [(&str, &str); 4] = [
     ("kernel", "cuLaunchKernel"),
     ("kernel_ex", "cuLaunchKernelEx"),
@@ -226,7 +227,8 @@ fn clock(ended: &Ended) -> Answer {
     };
     let (least, most) = (series("begin_least_ns"), series("begin_most_ns"));
     let (end_least, end_most) = (series("end_least_ns"), series("end_most_ns"));
-    // What the earliest of a second is apart from the earliest of the next: a launch is late, and never early.
+    // How the earliest time of a second differs from that of the next: a launch may be late, but
+    // never early.
     let jumps = least.windows(2).map(|pair| (pair[1] - pair[0]).abs());
     let jump = jumps.fold(0.0, f64::max);
     let wide = |low: &[f64], high: &[f64]| low.iter().zip(high).map(|(low, high)| high - low).fold(0.0, f64::max);
@@ -277,7 +279,7 @@ fn hung(ended: &Ended) -> Answer {
         "unfinished",
     ]
     .map(|name| figure(ended, name));
-    // Whatever it is, it is what the profiler must know.
+    // Whatever the answer is, the profiler must take it into account.
     let text = format!(
         "flushing {flush:.1} ms ({came} of 10 came), disabling {disable:.1} ms, by force {force:.1} ms ({forced} came, {unfinished} without an end), \
          unsubscribing {unsubscribe:.1} ms; {} the kernel of {kernel:.0} ms",
@@ -305,7 +307,8 @@ fn pool(ended: &Ended) -> Answer {
     Answer::by(format!("{records} of {expected} kernels recorded; {memory}{limit}"), &faults)
 }
 
-/// What each further thing that CUPTI is asked for costs a launch: up and down again, a process each.
+/// How much each further request to CUPTI adds to the cost of a launch: up and down again, one
+/// process each.
 fn kinds(bench: &mut Bench) {
     let text = "what a launch costs with more and more asked of CUPTI: on its thread, with its execution, and a node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "kinds", text), &[], |bench| {
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_spoils_times_is_said_to() {
+    fn a_pool_that_spoils_times_is_reported() {
         let good = [("expected", 5000.0), ("records", 5000.0)];
         assert_eq!(pool(&ended(&good)).state, State::Ok);
         for bad in [("zero", 1.0), ("reversed", 1.0), ("records", 4999.0)] {

@@ -1,10 +1,10 @@
-//! Each workload with the profiler: is every kernel of NCCL's matched, and none of them wrongly.
+//! Each workload with the profiler: every NCCL kernel must be matched, and none wrongly.
 
 use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
 use crate::trace::Verdict;
 
 const TOPIC: &str = "workloads";
-/// The release from which on NCCL allows several ranks on a GPU.
+/// The first release in which NCCL allows several ranks on a GPU.
 const MULTI_RANK: u32 = 23_000;
 
 pub(super) fn run(bench: &mut Bench) {
@@ -52,7 +52,7 @@ pub(super) fn run(bench: &mut Bench) {
     }
 }
 
-/// What every workload must show.
+/// The requirement for every workload.
 fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
     if let Some(why) = bench.no_cupti() {
         return Answer::not_run(why);
@@ -82,7 +82,7 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
     bench.judge(figure, &verdict, faults).value("verdict", serde_json::to_value(&verdict).unwrap_or_default())
 }
 
-/// CUPTI is lent in the middle, and taken again.
+/// CUPTI is lent in the middle, and taken back.
 fn lent(bench: &mut Bench) {
     let question = Question::new(
         TOPIC,
@@ -115,7 +115,7 @@ fn lent(bench: &mut Bench) {
     });
 }
 
-/// Two libraries of NCCL's in one process.
+/// Two NCCL libraries in one process.
 fn second(bench: &mut Bench) {
     let text =
         "two libnccl in one process, one after the other: how many kernels are matched, and is one matched wrongly";
@@ -152,7 +152,7 @@ fn kernels(bench: &mut Bench) {
     });
 }
 
-/// What the profiler was given, as it came: small ones are worth keeping for tests on machines without a GPU.
+/// The profiler's raw input: small captures are worth keeping as tests for machines without a GPU.
 fn capture(bench: &mut Bench) {
     let question = Question::new(TOPIC, "capture", "a raw capture of a small job, for replay elsewhere");
     bench.ask(&question, &["capture"], |bench| {

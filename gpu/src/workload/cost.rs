@@ -1,4 +1,5 @@
-//! Many launches, timed on the host: what a launch costs the calling thread, and what it costs from the first to the last.
+//! Many launches, timed on the host: the cost of a launch for the calling thread, and the time
+//! from the first launch to the last.
 
 use std::time::Instant;
 
@@ -6,12 +7,13 @@ use super::Told;
 use super::world::{Team, World};
 use crate::nccl::Operation;
 
-/// Launches of a batch, after which the GPU is waited for.
+/// Launches in a batch, after which the host waits for the GPU.
 const BATCH: u32 = 200;
-/// Batches before those that count.
+/// Batches that are not counted, before those that are.
 const WARM_UP: u32 = 3;
 
-/// Runs `repeats` batches. Of each it tells the time of a launch, and of a launch with its execution, in ns.
+/// Runs `repeats` batches. Reports for each the time of a launch, and of a launch with its
+/// execution, in ns.
 pub(super) fn run(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<(), String> {
     team.is_known = false;
     let (mut launch, mut whole) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! What CUPTI itself does, asked without NCCL and without the profiler, each question in a process of its own.
+//! What CUPTI itself does, without NCCL and without the profiler; each question in its own
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_void};
@@ -17,13 +18,13 @@ use crate::cuda::{Gpu, Stream};
 
 /// The kind of external ids that is pushed.
 const KIND: u32 = sys::CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
-/// Bytes of a buffer.
+/// The size of a buffer, in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// A buffer that came back, and how much of it is filled.
+/// A returned buffer, and how much of it is filled.
 struct Filled(&'static mut [u64], usize);
 
-/// What callbacks saw, in their order.
+/// What callbacks saw, in order.
 #[derive(Default)]
 pub(super) struct Seen {
     filled: Vec<Filled>,
@@ -33,12 +34,12 @@ pub(super) struct Seen {
     pub(super) calls: BTreeMap<u32, u32>,
     /// Nodes that were created.
     created: Vec<u64>,
-    /// Nodes that were cloned, and what from.
+    /// Nodes that were cloned, and their originals.
     cloned: BTreeMap<u64, u64>,
 }
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
-/// Callbacks look at nothing: what is measured is what calling them costs.
+/// Callbacks do nothing: only the cost of calling them is measured.
 pub(super) static IS_QUIET: AtomicBool = AtomicBool::new(false);
 static API: Mutex<Option<Cupti>> = Mutex::new(None);
 
@@ -46,11 +47,11 @@ pub(super) fn with_seen<R>(look: impl FnOnce(&mut Seen) -> R) -> R {
     look(SEEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert_default())
 }
 
-/// What `cuptiGetVersion` says. The driver must have been started.
+/// The version that `cuptiGetVersion` returns. The driver must have been started.
 ///
 /// # Errors
 ///
-/// When the library cannot be loaded, or does not say.
+/// When the library cannot be loaded, or does not report it.
 pub(super) fn version(path: &Path) -> Result<u32, String> {
     let api = load(path)?;
     let mut version = 0;
@@ -61,7 +62,7 @@ pub(super) fn version(path: &Path) -> Result<u32, String> {
 
 fn load(path: &Path) -> Result<Cupti, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the file is a libcupti, by the suite's word.
+    // SAFETY: the suite says that the file is a libcupti.
     unsafe { Cupti::open(&[&name]) }.map_err(|error| error.to_string())
 }
 
@@ -69,7 +70,7 @@ pub(super) fn check(what: &str, result: u32) -> Result<(), String> {
     if result == sys::CUPTI_SUCCESS { Ok(()) } else { Err(format!("{what} gave {result}")) }
 }
 
-/// What a kernel's record says.
+/// The content of a kernel's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ran {
     /// In CUPTI's time.
@@ -80,7 +81,7 @@ pub(super) struct Ran {
     pub(super) node: u64,
 }
 
-/// What records said.
+/// The content of records.
 #[derive(Default)]
 pub(super) struct Records {
     /// Kernels, in the order of their records.
@@ -89,7 +90,7 @@ pub(super) struct Records {
     external: BTreeMap<u32, u64>,
 }
 
-/// A subscription with a GPU to try it on.
+/// A subscription, and a GPU to try it on.
 pub(super) struct Trial {
     pub(super) tap: Tap,
     pub(super) subscriber: sys::CUpti_SubscriberHandle,
@@ -97,14 +98,15 @@ pub(super) struct Trial {
     pub(super) stream: Stream,
 }
 
-/// What gives records, on whichever thread.
+/// Returns records, on whichever thread.
 #[derive(Clone, Copy)]
 pub(super) struct Tap {
     pub(super) api: Cupti,
     version: u32,
 }
 
-/// Functions of the driver that launch kernels or graphs, and one that changes a graph. Old releases and drivers lack some.
+/// Functions of the driver that launch kernels or graphs, and one that changes a graph. Older
+/// releases and drivers lack some.
 const CALLS: [u32; 8] = [
     sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
     sys::CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
@@ -118,7 +120,7 @@ const CALLS: [u32; 8] = [
 const UPDATE: u32 = sys::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2;
 
 impl Trial {
-    /// Subscribes, and asks for kernels alone.
+    /// Subscribes, and enables only kernels.
     fn begin(workload: &Workload) -> Result<Trial, String> {
         let trial = Trial::subscribe(workload)?;
         trial.enable(sys::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)?;
@@ -133,7 +135,7 @@ impl Trial {
         Ok(Trial { tap, subscriber, stream: gpu.stream()?, gpu })
     }
 
-    /// Subscribes where there is one.
+    /// Subscribes when there is a context.
     pub(super) fn subscribe_late(workload: &Workload, gpu: Gpu, stream: Stream) -> Result<Trial, String> {
         let (tap, subscriber) = subscribe(workload)?;
         Ok(Trial { tap, subscriber, stream, gpu })
@@ -148,36 +150,36 @@ impl Trial {
         self.gpu.spin(self.stream, 2_000)
     }
 
-    /// All records since the last time.
+    /// All records since the last call.
     pub(super) fn records(&self) -> Result<Records, String> {
         self.gpu.synchronize()?;
         check("cuptiActivityFlushAll", self.tap.flush(true))?;
-        // Everything has ended, and very many kernels are more than a machine may have memory for.
+        // Everything has ended, and the machine may not have enough memory for so many kernels.
         Ok(self.tap.read(drop))
     }
 }
 
 impl Tap {
-    /// Has CUPTI return what is complete, or everything; its answer.
+    /// Makes CUPTI return complete records, or all of them; returns its result.
     pub(super) fn flush(&self, is_forced: bool) -> u32 {
         let flag = if is_forced { sys::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };
-        // SAFETY: on no callback's thread.
+        // SAFETY: this is not a callback's thread.
         unsafe { (self.api.cuptiActivityFlushAll)(flag) }
     }
 
-    /// The records that CUPTI has returned since the last time. The memory stays lent for good: of
-    /// a kernel that runs CUPTI may still write into it.
+    /// The records that CUPTI has returned since the last call. The memory is never freed: CUPTI
+    /// may still write the record of a running kernel into it.
     pub(super) fn returned(&self) -> Records {
         self.read(std::mem::forget)
     }
 
     fn read(&self, done_with: fn(Box<[u64]>)) -> Records {
-        // SAFETY: the function of a library that stays, in a process with a driver.
+        // SAFETY: the function of a library that stays loaded, in a process with a driver.
         let walker = unsafe { Library::new(self.api.cuptiActivityGetNextRecord) };
         let table = Table::new(self.version);
         let mut records = Records::default();
         for Filled(buffer, valid) in with_seen(|seen| std::mem::take(&mut seen.filled)) {
-            // SAFETY: so much of the buffer was filled, and nobody writes to it any more.
+            // SAFETY: this much of the buffer was filled, and nobody writes to it any more.
             let bytes = unsafe { cupti_sys::records::bytes(buffer.as_ptr().cast(), valid) };
             for record in table.walk(bytes, walker) {
                 if let Some(kernel) = record.view::<Kernel>() {
@@ -192,14 +194,15 @@ impl Tap {
                     records.external.insert(call, id.get(ExternalCorrelation::EXTERNAL_ID).unwrap_or_default());
                 }
             }
-            // SAFETY: it was leaked as a box of so many words, and nothing that was read points there.
+            // SAFETY: it was leaked as a box of this many words, and nothing that was read points
+            // into it.
             done_with(unsafe { Box::from_raw(std::ptr::from_mut(buffer)) });
         }
         records
     }
 }
 
-/// Subscribes, and has callbacks and buffers come. The driver must have been started.
+/// Subscribes, and registers callbacks and buffers. The driver must have been started.
 fn subscribe(workload: &Workload) -> Result<(Tap, sys::CUpti_SubscriberHandle), String> {
     let path = workload.cupti.as_deref().ok_or("no libcupti was named")?;
     let version = version(path)?;
@@ -221,7 +224,7 @@ fn subscribe(workload: &Workload) -> Result<(Tap, sys::CUpti_SubscriberHandle), 
     Ok((Tap { api, version }, subscriber))
 }
 
-/// How finely the GPU's timer counts.
+/// The granularity of the GPU's timer.
 pub(super) fn timer(workload: &Workload, told: &mut Told) -> Result<(), String> {
     const READINGS: u32 = 100_000;
     let gpu = workload.open_gpu()?;
@@ -247,7 +250,7 @@ fn common_divisor(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { common_divisor(other, one % other) }
 }
 
-/// Whether the callback at a launch names the correlation id that the kernel's record has.
+/// Whether the callback at a launch has the same correlation id as the kernel's record.
 pub(super) fn correlation(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     for _ in 0..workload.repeats {
@@ -268,7 +271,8 @@ pub(super) fn correlation(workload: &Workload, told: &mut Told) -> Result<(), St
     Ok(())
 }
 
-/// Whether an external id that was pushed at a launch comes with it, where all calls of the driver are recorded or the launch alone.
+/// Whether an external id that was pushed at a launch is recorded with it, when all calls of the
+/// driver are recorded or only the launch.
 pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     trial.enable(sys::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)?;
@@ -301,11 +305,12 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
     Ok(())
 }
 
-/// Kernels of the graph that is captured.
+/// The number of kernels in the captured graph.
 const NODES: usize = 2;
 
-/// Whether the node that a record names leads back to the kernel that was captured, and to none other: at once, through a copy of the graph,
-/// and after an update, of which it also tells which of the two captures it leads to.
+/// Whether the node that a record names leads back to the kernel that was captured, and to no
+/// other: directly, through a copy of the graph, and after an update. After the update it also
+/// reports which of the two captures the node leads to.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     let capture = || {
@@ -350,9 +355,10 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     Ok(())
 }
 
-/// How many kernels of a graph's replays, in the order in which they ran, have nodes that lead back to those that were created for them.
+/// How many kernels of a graph's replays, in the order in which they ran, have nodes that lead
+/// back to the nodes created for them.
 fn followed(kernels: &[Ran], created: &[u64], cloned: &BTreeMap<u64, u64>) -> usize {
-    // Clones of clones end somewhere.
+    // A limit on clones of clones.
     const GENERATIONS: usize = 16;
     let leads_to = |node: u64, origin: u64| {
         std::iter::successors(Some(node), |node| cloned.get(node).copied()).take(GENERATIONS).any(|node| node == origin)
@@ -361,11 +367,12 @@ fn followed(kernels: &[Ran], created: &[u64], cloned: &BTreeMap<u64, u64>) -> us
     pairs.filter(|(kernel, origin)| leads_to(kernel.node, **origin)).count()
 }
 
-/// `CUpti_CallbackFunc`. These callbacks are few, and nothing is measured meanwhile: it may lock and allocate.
+/// `CUpti_CallbackFunc`. These callbacks are few, and nothing is measured meanwhile, so it may
+/// lock and allocate.
 ///
 /// # Safety
 ///
-/// As CUPTI calls it: `data` is the structure of that domain and id, for the length of the call.
+/// As CUPTI calls it: `data` is the structure for that domain and id, valid for the call.
 unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
     if domain == sys::CUPTI_CB_DOMAIN_DRIVER_API {
         // SAFETY: the structure of this domain.
@@ -387,7 +394,8 @@ unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const
     let Some(api) = *API.lock().unwrap_or_else(std::sync::PoisonError::into_inner) else { return };
     let number = |node| {
         let mut number = 0;
-        // SAFETY: a node that CUPTI just showed, and a writable number; allowed in this callback.
+        // SAFETY: a node that CUPTI just passed, and a writable number; the call is allowed in
+        // this callback.
         let result = unsafe { (api.cuptiGetGraphNodeId)(node, &raw mut number) };
         (result == sys::CUPTI_SUCCESS).then_some(number)
     };
@@ -418,9 +426,9 @@ unsafe extern "C" fn lend(buffer: *mut *mut u8, size: *mut usize, most: *mut usi
 ///
 /// # Safety
 ///
-/// As CUPTI calls it: the buffer is one that was lent, and CUPTI does not use it any more.
+/// As CUPTI calls it: the buffer was lent by us, and CUPTI does not use it any more.
 unsafe extern "C" fn take(_: sys::CUcontext, _: u32, buffer: *mut u8, size: usize, valid: usize) {
-    // SAFETY: it was leaked as so many words, and nobody else has it.
+    // SAFETY: it was leaked as this many words, and nobody else has it.
     let words = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u64>(), size / 8) };
     with_seen(|seen| seen.filled.push(Filled(words, valid)));
 }

@@ -1,4 +1,4 @@
-//! Processes that end as processes should not, and such as fork.
+//! Processes that end abnormally, and processes that fork.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use super::world::{Team, World};
 use super::{Name, Told};
 use crate::nccl::Operation;
 
-/// What is older is in the file when a process is killed: CUPTI is flushed once a second, and kernels wait for what NCCL says of them.
+/// Events older than this are in the file when a process is killed: CUPTI is flushed once a
+/// second, and kernels wait for NCCL's events about them.
 const SETTLED: Duration = Duration::from_millis(2_500);
 
-/// Works a little, tells of it, and ends. Nothing is destroyed.
+/// Works a little, reports that, and ends. Nothing is destroyed.
 pub(super) fn run(world: &mut World<'_>, mut team: Team, told: &mut Told) -> Result<(), String> {
     work(world, &mut team)?;
     if world.workload.name == Name::ForkAfter {
@@ -34,7 +35,7 @@ pub(super) fn run(world: &mut World<'_>, mut team: Team, told: &mut Told) -> Res
         Name::ExitAbort => std::process::abort(),
         Name::ExitPanic => panic!("this is what was asked for"),
         Name::ExitTerminated => {
-            // SAFETY: a signal to this process, whose default is to end it.
+            // SAFETY: a signal to this process, whose default action is to end it.
             unsafe { libc::raise(libc::SIGTERM) };
             Err("SIGTERM did not end the process".into())
         }
@@ -52,9 +53,11 @@ fn work(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     Ok(())
 }
 
-/// Forks a child that does nothing and leaves at once, as a data loader's worker might. Its process id.
+/// Forks a child that does nothing and leaves at once, as a data loader's worker might; returns
+/// its process id.
 pub(super) fn fork() -> Result<i32, String> {
-    // SAFETY: the child calls nothing but `usleep` and `_exit`, which a child of a process with threads may.
+    // SAFETY: the child only calls `usleep` and `_exit`, which a forked child of a process with
+    // threads may call.
     match unsafe { libc::fork() } {
         -1 => Err(format!("failed to fork: {}", std::io::Error::last_os_error())),
         0 => {
@@ -68,7 +71,7 @@ pub(super) fn fork() -> Result<i32, String> {
     }
 }
 
-/// Waits for the child; tells how it ended, 0 is well.
+/// Waits for the child; reports how it ended, where 0 is success.
 pub(super) fn wait(child: i32, told: &mut Told) {
     let mut status = 0;
     // SAFETY: a child of this process, and a writable number.

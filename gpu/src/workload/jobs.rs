@@ -7,21 +7,22 @@ use super::world::{Team, World};
 use super::{Name, Told, Workload, cost, exits};
 use crate::nccl::{ELEMENT, Nccl, Operation};
 
-/// What a collective may be, in every release.
+/// The collectives of every release.
 const COLLECTIVES: [Operation; 5] =
     [Operation::AllReduce, Operation::AllGather, Operation::ReduceScatter, Operation::Broadcast, Operation::Reduce];
 
-/// What came with 2.28.
+/// The collectives that came with 2.28.
 const NEWER: [Operation; 3] = [Operation::AllToAll, Operation::Gather, Operation::Scatter];
 
-/// A small operation, in elements.
+/// The size of a small operation, in elements.
 const SMALL: usize = 1024;
 
 /// Runs a workload that needs NCCL.
 pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let mut world = World::open(workload)?;
     if workload.name == Name::AttachLate {
-        // A kernel runs when the profiler takes CUPTI. Whether it is recorded is not asked.
+        // A kernel is running when the profiler takes CUPTI. Whether it is recorded does not
+        // matter.
         world.gpu.spin(world.gpu.stream()?, 2_000_000_000)?;
     }
     let mut team = world.join()?;
@@ -36,7 +37,8 @@ pub(super) fn run(workload: &Workload, told: &mut Told) -> Result<(), String> {
         Name::Graphs => graphs(&mut world, &mut team)?,
         Name::Overlap => overlap(&mut world, &mut team, told)?,
         Name::Mixed => {
-            // Graphs in one of their own: up to 2.30 NCCL confuses the channels of a communicator that replays.
+            // Graphs get a communicator of their own: up to 2.30 NCCL confuses the channels of a
+            // communicator that replays graphs.
             let (mut other, mut captured) = (world.join()?, world.join()?);
             groups(&mut world, &mut team)?;
             communicators(&mut world, &mut team, &mut other)?;
@@ -84,7 +86,7 @@ pub(super) fn kernels(workload: &Workload, told: &mut Told) -> Result<(), String
     gpu.synchronize()
 }
 
-/// Sizes in elements, from one to the largest that is wanted, each eight times the one before.
+/// Sizes in elements, from one up to the requested maximum, each eight times the previous one.
 fn sizes(workload: &Workload) -> Vec<usize> {
     let most = workload.bytes / ELEMENT;
     std::iter::successors(Some(1), |count| Some(count * 8)).take_while(|count| *count <= most).collect()
@@ -100,7 +102,8 @@ fn collectives(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     Ok(())
 }
 
-/// Releases do these as one operation or as many sends and receives; so their order is not told.
+/// Some releases do these as one operation, others as sends and receives, so their order is not
+/// reported.
 fn newer(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     team.is_known = false;
     for count in sizes(world.workload) {
@@ -113,8 +116,8 @@ fn newer(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits a little, never twice as long, where the ways of matching are compared: the times of kernels tell them apart only if they have no
-/// rhythm, as those of a program that computes have none.
+/// Waits for a short, varying time, never twice the same, where the ways of matching are compared.
+/// The times of kernels tell them apart only if they are irregular, as in a program that computes.
 fn pause(workload: &Workload, turn: u32) {
     if workload.name == Name::Mixed {
         std::thread::sleep(Duration::from_micros(u64::from(turn + 1) * 7_919 % 3_000));
@@ -143,7 +146,7 @@ fn communicators(world: &mut World<'_>, team: &mut Team, other: &mut Team) -> Re
 }
 
 fn graphs(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
-    // Connections are made with the first operation of a kind, which is better not captured.
+    // Connections are made at the first operation of each kind, which is better not captured.
     world.ask(team, &[Operation::AllReduce], SMALL)?;
     world.ask(team, &[Operation::AllGather], SMALL)?;
     world.ring(team, SMALL)?;
@@ -164,7 +167,8 @@ fn graphs(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     captured.destroy()
 }
 
-/// What a training step does: each operation waits for the compute before it, and the next compute goes on beside it.
+/// A training step: each operation waits for the computation before it, and the next computation
+/// runs beside it.
 fn overlap(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<(), String> {
     const COMPUTE_NS: u64 = 300_000;
     let compute = world.gpu.stream()?;
@@ -182,14 +186,15 @@ fn overlap(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<()
     compute.synchronize()
 }
 
-/// Lends CUPTI to nobody, and takes it again; the communicators of the time without it, and of that after it.
+/// Lends CUPTI to nobody, and takes it back; returns the communicators used without it and after
+/// it.
 fn lend(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<[Team; 2], String> {
     groups(world, team)?;
     team.stream.synchronize()?;
     let profiler = Profiler::find()?;
     told.figures.insert("release".into(), profiler.call(c"ncclscope_release")?.into());
     let (mut unseen, mut seen) = (world.join()?, world.join()?);
-    // None of its kernels is recorded.
+    // None of its kernels are recorded.
     unseen.is_known = false;
     groups(world, &mut unseen)?;
     unseen.stream.synchronize()?;
@@ -198,13 +203,13 @@ fn lend(world: &mut World<'_>, team: &mut Team, told: &mut Told) -> Result<[Team
     Ok([unseen, seen])
 }
 
-/// Works with another libnccl beside the first, and leaves with it.
+/// Works with a second libnccl beside the first, and leaves that communicator.
 fn second(world: &mut World<'_>, told: &mut Told) -> Result<(), String> {
     let copy = world.workload.meeting.join(format!("libnccl-{}.so", world.workload.rank));
     let original = world.workload.nccl.as_deref().ok_or("no libnccl was named")?;
     std::fs::copy(original, &copy).map_err(|error| format!("failed to copy {}: {error}", original.display()))?;
     let first = std::mem::replace(&mut world.nccl, Nccl::load_beside(&copy)?);
-    // It is some hundred MiB, and mapped by now.
+    // It has some hundred MiB, and is mapped by now.
     let _ = std::fs::remove_file(&copy);
     let mut other = world.join()?;
     groups(world, &mut other)?;
@@ -216,7 +221,7 @@ fn second(world: &mut World<'_>, told: &mut Told) -> Result<(), String> {
 fn clocks(world: &mut World<'_>, team: &mut Team) -> Result<(), String> {
     const PAUSE: Duration = Duration::from_millis(10);
     let began = Instant::now();
-    // As many on every rank, whatever its clock says.
+    // The same number on every rank, whatever its clock says.
     let times = (world.workload.seconds / PAUSE.as_secs_f64()).ceil() as u32;
     for time in 0..times {
         if team.comm.ranks == 1 {

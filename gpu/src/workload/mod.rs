@@ -1,7 +1,9 @@
-//! What runs on the GPUs: one process of a job each, started by the suite, which tells in a file what it did.
+//! The programs that run on the GPUs: each is one process of a job, started by the suite, and
+//! writes its results to a file.
 //!
-//! What a workload asks NCCL for is different each time, by one element, so that a trace can be held against it: the operations that a
-//! communicator was asked for are, in their order, those that its kernels must carry ([`Told::asked`]).
+//! Each of a workload's NCCL calls differs from the others by at least one element, so that a
+//! trace can be compared with them: the operations called on a communicator, in order, are those
+//! that its kernels must carry ([`Told::asked`]).
 
 mod cost;
 mod cupti;
@@ -23,13 +25,13 @@ use crate::nccl::Nccl;
 /// One process of a job.
 #[derive(Args, Clone, Debug)]
 pub struct Workload {
-    /// What it does.
+    /// The workload.
     #[arg(value_enum)]
     pub name: Name,
     /// Its rank.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
-    /// How many there are.
+    /// The number of ranks.
     #[arg(long, default_value_t = 1)]
     pub ranks: u32,
     /// Its GPU.
@@ -38,25 +40,25 @@ pub struct Workload {
     /// The folder in which the ranks find each other.
     #[arg(long)]
     pub meeting: PathBuf,
-    /// The file for what it tells.
+    /// The file for its results.
     #[arg(long)]
     pub result: PathBuf,
     /// The libnccl.
     #[arg(long)]
     pub nccl: Option<PathBuf>,
-    /// The libcupti, where it is asked itself.
+    /// The libcupti, if it is called directly.
     #[arg(long)]
     pub cupti: Option<PathBuf>,
-    /// The libcudart, where it is asked itself.
+    /// The libcudart, if it is called directly.
     #[arg(long)]
     pub cudart: Option<PathBuf>,
-    /// How much is asked of CUPTI.
+    /// How much CUPTI is asked for, as an index into the levels.
     #[arg(long, default_value_t = 0)]
     pub level: usize,
-    /// How often.
+    /// The number of repetitions.
     #[arg(long, default_value_t = 10)]
     pub repeats: u32,
-    /// How long, in seconds.
+    /// The duration in seconds.
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
     /// The largest operation, in bytes.
@@ -64,10 +66,10 @@ pub struct Workload {
     pub bytes: usize,
 }
 
-/// What a process can do.
+/// The workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Name {
-    /// Says which driver, GPUs, NCCL and CUPTI there are.
+    /// Reports the versions of the driver, GPUs, NCCL and CUPTI.
     Probe,
     /// Every operation, over a range of sizes.
     Collectives,
@@ -75,13 +77,13 @@ pub enum Name {
     Groups,
     /// Two communicators on two streams.
     Communicators,
-    /// A graph that is replayed, with eager work between.
+    /// A graph that is replayed, with operations outside of graphs in between.
     Graphs,
     /// Compute beside communication.
     Overlap,
     /// Some of everything, the same each time.
     Mixed,
-    /// An operation now and then, for a while.
+    /// An operation every now and then, for a while.
     Clocks,
     /// Many launches, timed.
     Cost,
@@ -89,25 +91,25 @@ pub enum Name {
     Kernels,
     /// Readings of the GPU's timer.
     Timer,
-    /// Whether the callback's correlation id is the record's, with no API kind on.
+    /// Whether the callback's correlation id is the record's, with no API kind enabled.
     Correlation,
-    /// Whether external ids come, with all calls of the driver recorded.
+    /// Whether external ids are recorded, with all driver calls recorded.
     External,
-    /// Whether external ids come, with the launch alone recorded.
+    /// Whether external ids are recorded, with only the launch recorded.
     ExternalSingle,
     /// Ids of a graph's nodes through capture, clone and update.
     GraphIds,
-    /// What is told of each function that launches kernels or graphs.
+    /// What is reported about each function that launches kernels or graphs.
     Launches,
     /// CUPTI's times of kernels against the GPU's timer.
     ClockRaw,
-    /// The same, where CUPTI is given a clock when there is a context.
+    /// The same, when CUPTI is given a clock after there is a context.
     ClockGiven,
-    /// Asks CUPTI for kernels while one runs.
+    /// Enables kernels in CUPTI while one runs.
     Late,
     /// Gives CUPTI up while a kernel runs.
     Hung,
-    /// Many launches, timed, with so much asked of CUPTI.
+    /// Many launches, timed, with a given level of requests to CUPTI.
     Kinds,
     /// Very many kernels of a graph with little memory for CUPTI.
     Pool,
@@ -119,7 +121,7 @@ pub enum Name {
     Lend,
     /// Two libnccl in one process.
     SecondNccl,
-    /// Returns while a kernel runs that will not end.
+    /// Returns while a kernel runs that never ends.
     ExitHung,
     /// Returns without destroying anything.
     ExitReturn,
@@ -129,7 +131,7 @@ pub enum Name {
     ExitPanic,
     /// Aborts.
     ExitAbort,
-    /// Gets a SIGTERM.
+    /// Receives a SIGTERM.
     ExitTerminated,
     /// Forks before `cuInit`.
     ForkBefore,
@@ -139,25 +141,25 @@ pub enum Name {
     Hang,
 }
 
-/// What a process tells of itself.
+/// A process's results.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// Of each communicator, in the order of joining, what it was asked for: groups in the order of its stream. Empty where the order is
-    /// not known.
+    /// The operations called on each communicator, in the order of joining; groups in the order of
+    /// its stream. Empty if the order is not known.
     pub asked: Vec<Vec<Vec<Piece>>>,
-    /// Kernels of its own that it launched.
+    /// The number of its own kernels that it launched.
     pub spins: u64,
-    /// Figures, by their names.
+    /// Figures by name.
     pub figures: BTreeMap<String, f64>,
     /// Lists of figures.
     pub series: BTreeMap<String, Vec<f64>>,
-    /// Words.
+    /// Texts by name.
     pub words: BTreeMap<String, String>,
     /// The GPUs it sees.
     pub gpus: Vec<cuda::Description>,
 }
 
-/// An operation, as traces tell it.
+/// An operation, as traces name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Piece {
     /// `AllReduce`, `Send`.
@@ -167,7 +169,7 @@ pub struct Piece {
 }
 
 impl Workload {
-    /// Does it, and writes what it tells.
+    /// Runs the workload, and writes its results.
     ///
     /// # Errors
     ///
@@ -203,7 +205,7 @@ impl Workload {
         self.tell(&told)
     }
 
-    /// Writes what it tells; all of it or nothing.
+    /// Writes the results, completely or not at all.
     fn tell(&self, told: &Told) -> Result<(), String> {
         let unfinished = self.result.with_extension("unfinished");
         let text = serde_json::to_string(told).map_err(|error| error.to_string())?;
@@ -233,7 +235,7 @@ impl Workload {
     }
 }
 
-/// How much memory the process has had at most, and has now, in bytes.
+/// Reports the process's peak and current memory, in bytes.
 fn memory(told: &mut Told) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for (line, name) in [("VmHWM:", "memory_peak"), ("VmRSS:", "memory_now"), ("Threads:", "threads")] {

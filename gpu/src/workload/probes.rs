@@ -1,4 +1,5 @@
-//! What CUPTI does and costs in single situations, each in a process of its own, without NCCL and without the profiler.
+//! What CUPTI does and costs in specific situations; each in its own process, without NCCL and
+//! without the profiler.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,11 +12,12 @@ use super::{Told, Workload};
 use crate::cuda::{Exec, Gpu, Runtime, Stream};
 
 const KERNELS: u32 = sys::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
-/// A kernel that does next to nothing, in ns.
+/// The duration of a minimal kernel, in ns.
 const SHORT: u64 = 1_000;
 
-/// What callbacks and records tell of each function that launches: `cuLaunchKernel`, `cuLaunchKernelEx`, `cuGraphLaunch`, and the runtime's
-/// `cudaGraphLaunch` with the driver's inside of it.
+/// What callbacks and records say about each function that launches: `cuLaunchKernel`,
+/// `cuLaunchKernelEx`, `cuGraphLaunch`, and the runtime's `cudaGraphLaunch` with the driver's
+/// inside it.
 pub(super) fn launches(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::subscribe(workload)?;
     trial.enable(KERNELS)?;
@@ -46,7 +48,7 @@ pub(super) fn launches(workload: &Workload, told: &mut Told) -> Result<(), Strin
     let exec = graph(&trial.gpu, trial.stream, 2)?;
     trial.records()?;
     ask("graph", 2, &|| exec.launch(trial.stream))?;
-    // A runtime that cannot be had, or that wants a newer driver, costs this one answer alone.
+    // If the runtime is missing, or needs a newer driver, only this answer is lost.
     let runtime = workload.cudart.as_deref().ok_or_else(|| "no libcudart was found".to_owned()).and_then(Runtime::load);
     let runtime = runtime.and_then(|runtime| runtime.launch(exec, trial.stream).map(|()| runtime));
     trial.records()?;
@@ -63,15 +65,15 @@ pub(super) fn launches(workload: &Workload, told: &mut Told) -> Result<(), Strin
     Ok(())
 }
 
-/// A graph of so many kernels, one after the other.
+/// A graph of this many kernels, one after the other.
 fn graph(gpu: &Gpu, stream: Stream, nodes: u32) -> Result<Exec, String> {
     stream.begin_capture()?;
     (0..nodes).try_for_each(|_| gpu.spin(stream, 0))?;
     stream.end_capture()?.instantiate()
 }
 
-/// CUPTI's times of kernels against the GPU's own timer, second by second; with a clock of ours that comes when there is a context, if
-/// that is asked for.
+/// CUPTI's times of kernels against the GPU's own timer, second by second; optionally with our
+/// clock, registered when there is a context.
 pub(super) fn clock(workload: &Workload, is_ours: bool, told: &mut Told) -> Result<(), String> {
     const READINGS: usize = 64;
     const PAUSE: Duration = Duration::from_millis(5);
@@ -87,7 +89,7 @@ pub(super) fn clock(workload: &Workload, is_ours: bool, told: &mut Told) -> Resu
     trial.enable(KERNELS)?;
     let memory = trial.gpu.memory(READINGS * 8)?;
     let mut readings = [0; READINGS];
-    // By the launch's correlation id: what the timer showed when the kernel began and ended.
+    // By the launch's correlation id: the timer when the kernel began and ended.
     let mut shown: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let mut kernels: Vec<Ran> = Vec::new();
     let (began, mut flushed) = (Instant::now(), Instant::now());
@@ -115,7 +117,7 @@ pub(super) fn clock(workload: &Workload, is_ours: bool, told: &mut Told) -> Resu
     told.series.insert("end_least_ns".into(), series(|it| it.end.0));
     told.series.insert("end_most_ns".into(), series(|it| it.end.1));
     let last = kernels.last().map_or(0, |kernel| kernel.end);
-    // A time is of the clock that it is nearest to.
+    // A time belongs to the clock that it is closest to.
     let nearest = |time: u64| f64::from(u8::from(time.abs_diff(wall) < time.abs_diff(boot)));
     let figures = [
         ("launches", shown.len() as f64),
@@ -138,7 +140,8 @@ fn clock_of(id: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// How far CUPTI's times of kernels that began in a second were from the timer's, beyond what they were at first: the least and the most.
+/// How far CUPTI's times of kernels that began in a second were from the timer's, minus the
+/// initial distance: the least and the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Second {
     begin: (i64, i64),
@@ -163,10 +166,10 @@ fn by_second(kernels: &[Ran], shown: &BTreeMap<u32, (u64, u64)>) -> Vec<Second> 
     seconds.into_values().collect()
 }
 
-/// A kernel that runs for a while, in ns.
+/// The duration of a long kernel, in ns.
 const LONG: u64 = 2_000_000_000;
 
-/// Subscribing and asking for kernels while one runs: what waits for it, and what is recorded.
+/// Subscribing and enabling kernels while one runs: what waits for it, and what is recorded.
 pub(super) fn late(workload: &Workload, told: &mut Told) -> Result<(), String> {
     crate::cuda::start()?;
     let gpu = workload.open_gpu()?;
@@ -187,7 +190,8 @@ pub(super) fn late(workload: &Workload, told: &mut Told) -> Result<(), String> {
     Ok(())
 }
 
-/// Flushing, stopping and giving CUPTI up while a kernel runs: what waits for it, and what comes.
+/// Flushing, disabling and unsubscribing while a kernel runs: what waits for it, and what is
+/// returned.
 pub(super) fn hung(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::subscribe(workload)?;
     trial.enable(KERNELS)?;
@@ -237,11 +241,11 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What CUPTI is asked for, each with all before it.
+/// The levels of requests to CUPTI, each including the previous ones.
 pub(crate) const LEVELS: [&str; 5] =
     ["nothing", "callbacks at launches", "records of kernels", "a flush every second", "records of the driver's calls"];
 
-/// What a launch costs with so much asked of CUPTI: by itself, and as a node of a graph.
+/// The cost of a launch at a level of requests to CUPTI: alone, and as a node of a graph.
 pub(super) fn kinds(workload: &Workload, told: &mut Told) -> Result<(), String> {
     const BATCH: u32 = 500;
     const NODES: u32 = 1000;
@@ -322,7 +326,7 @@ pub(super) fn pool(workload: &Workload, told: &mut Told) -> Result<(), String> {
     IS_QUIET.store(true, Relaxed);
     let trial = Trial::subscribe(workload)?;
     let (mut limit, mut size) = (8_usize, size_of::<usize>());
-    // SAFETY: value and size are as this attribute has them.
+    // SAFETY: value and size match this attribute.
     let result = unsafe {
         let value = (&raw mut limit).cast();
         (trial.tap.api.cuptiActivitySetAttribute)(
@@ -377,7 +381,8 @@ mod tests {
     #[test]
     fn a_jump_of_cupti_s_conversion_is_seen_in_its_second() {
         const SECOND: u64 = 1_000_000_000;
-        // The timer is 7 s behind; from the second second on CUPTI is 4 us later, and all kernels last 20 us.
+        // The timer is 7 s behind; from the second second on CUPTI is 4 us later, and all kernels
+        // last 20 us.
         let kernel = |at: u64, late: u64, id: u32| {
             let ran = Ran { start: at + late, end: at + late + 20_000, correlation: id, node: 0 };
             (ran, (id, (at - 7 * SECOND + 100, at - 7 * SECOND + 19_900)))

@@ -1,4 +1,4 @@
-//! What a workload asks of the profiler in its process.
+//! A workload's calls to the profiler in its process.
 
 use std::ffi::{CStr, c_int};
 
@@ -9,17 +9,17 @@ pub(super) struct Profiler(Library);
 
 impl Profiler {
     pub(super) fn find() -> Result<Profiler, String> {
-        // SAFETY: a library that is loaded already runs no code of its own.
+        // SAFETY: the library is loaded already, so none of its code runs.
         let library = unsafe { Library::open(Some("libncclscope.so"), libc::RTLD_NOLOAD | RTLD_LAZY) };
         library.map(Profiler).map_err(|_| "the profiler is not in this process".into())
     }
 
-    /// What a function without parameters answers.
+    /// Calls a function without parameters; returns its result.
     pub(super) fn call(&self, name: &CStr) -> Result<c_int, String> {
-        // SAFETY: include/ncclscope.h gives the functions that are asked for this type.
+        // SAFETY: include/ncclscope.h gives the functions called here this type.
         let function = unsafe { self.0.get::<unsafe extern "C" fn() -> c_int>(name.to_bytes_with_nul()) };
         let function = function.map_err(|error| error.to_string())?;
-        // SAFETY: it may be called on any thread that is in no callback.
+        // SAFETY: it may be called on any thread that is not in a callback.
         Ok(unsafe { function() })
     }
 }

@@ -1,4 +1,5 @@
-//! Communicators as workloads use them: each with a stream of its own, memory, and a list of what it was asked for.
+//! Communicators as workloads use them: each with its own stream, memory, and a list of its
+//! operations.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use super::{Piece, Told, Workload};
 use crate::cuda::{Buffer, Exec, Gpu, Stream};
 use crate::nccl::{Communicator, ELEMENT, Nccl, Operation, UniqueId};
 
-/// How long ranks wait for each other at most.
+/// How long ranks wait for each other.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// This process's GPU and NCCL, and the communicators it has joined.
@@ -20,7 +21,7 @@ pub(super) struct World<'w> {
     serial: usize,
 }
 
-/// A communicator, its stream, and what it was asked for.
+/// A communicator, its stream, and its operations.
 #[derive(Debug)]
 pub(super) struct Team {
     pub(super) comm: Communicator,
@@ -30,11 +31,11 @@ pub(super) struct Team {
     room: usize,
     asked: Vec<Vec<Piece>>,
     captured: Option<Vec<Vec<Piece>>>,
-    /// Whether the order of its kernels is that of its list.
+    /// Whether its kernels have the order of its list.
     pub(super) is_known: bool,
 }
 
-/// A captured piece of work.
+/// Captured work.
 #[derive(Debug)]
 pub(super) struct Captured {
     exec: Exec,
@@ -49,7 +50,7 @@ impl<'w> World<'w> {
         Ok(World { workload, gpu, nccl: Nccl::load(path)?, joined: 0, serial: 0 })
     }
 
-    /// Joins the next communicator, of all ranks.
+    /// Joins the next communicator, which contains all ranks.
     pub(super) fn join(&mut self) -> Result<Team, String> {
         let Workload { rank, ranks, meeting, bytes, .. } = self.workload;
         let file = meeting.join(format!("id-{}", self.joined));
@@ -58,26 +59,28 @@ impl<'w> World<'w> {
             publish(&file, self.nccl.unique_id()?)?;
         }
         let comm = self.nccl.join(find(&file)?, *rank, *ranks)?;
-        // Room for the part of each rank, and for what makes each operation different.
+        // Room for the part of each rank, and for the elements that make each operation different.
         let room = (bytes + 64 * 1024) * *ranks as usize;
         let (stream, from, to) = (self.gpu.stream()?, self.gpu.memory(room)?, self.gpu.memory(room)?);
         Ok(Team { comm, stream, from, to, room, asked: Vec::new(), captured: None, is_known: true })
     }
 
-    /// Asks for operations of about so many elements, in a group if they are several; no two are of the same size.
+    /// Calls operations of about this many elements, as a group if there are several. No two have
+    /// the same size.
     pub(super) fn ask(&mut self, team: &mut Team, operations: &[Operation], count: usize) -> Result<(), String> {
         let mut group = Vec::new();
         let nccl = &self.nccl;
         let serial = &mut self.serial;
         let mut each = || {
             for &operation in operations {
-                // A receive is as long as the send that it goes with.
+                // A receive has the size of its send.
                 *serial += usize::from(!matches!(operation, Operation::Recv(_)));
                 let count = count + *serial % 4096;
                 if count * ELEMENT * team.comm.ranks as usize > team.room {
                     return Err(format!("{count} elements have no room"));
                 }
-                // SAFETY: there is room, as was just made sure; all work on the memory is of this stream. What is in it does not matter.
+                // SAFETY: there is room, as checked above; all work on the memory is on this
+                // stream. The content does not matter.
                 unsafe { nccl.ask(operation, [team.from.at(0), team.to.at(0)], count, &team.comm, team.stream)? };
                 group.push(Piece { function: operation.name().into(), bytes: (count * ELEMENT) as u64 });
             }
@@ -104,7 +107,7 @@ impl<'w> World<'w> {
         self.ask(team, &pair, count)
     }
 
-    /// Captures what `body` asks for.
+    /// Captures the calls that `body` makes.
     pub(super) fn capture(
         &mut self,
         team: &mut Team,
@@ -118,7 +121,7 @@ impl<'w> World<'w> {
         Ok(Captured { exec: graph.instantiate()?, graph, work })
     }
 
-    /// Leaves all communicators, and tells what they were asked for.
+    /// Leaves all communicators, and reports their operations.
     pub(super) fn close(&self, teams: Vec<Team>, told: &mut Told) -> Result<(), String> {
         for team in &teams {
             team.stream.synchronize()?;
@@ -132,12 +135,12 @@ impl<'w> World<'w> {
 }
 
 impl Team {
-    /// What it was asked for, where the order is known.
+    /// Its operations, if the order is known.
     pub(super) fn list(&self) -> Vec<Vec<Piece>> {
         if self.is_known { self.asked.clone() } else { Vec::new() }
     }
 
-    /// Runs a captured piece of work.
+    /// Replays captured work.
     pub(super) fn replay(&mut self, captured: &Captured) -> Result<(), String> {
         captured.exec.launch(self.stream)?;
         self.asked.extend(captured.work.iter().cloned());
@@ -152,14 +155,14 @@ impl Captured {
     }
 }
 
-/// Writes an identity where the other ranks look for it.
+/// Writes a unique id where the other ranks look for it.
 fn publish(file: &Path, id: UniqueId) -> Result<(), String> {
     let unfinished = file.with_extension("unfinished");
     let written = std::fs::write(&unfinished, id.0).and_then(|()| std::fs::rename(&unfinished, file));
     written.map_err(|error| format!("failed to write {}: {error}", file.display()))
 }
 
-/// Waits for the identity that rank 0 writes.
+/// Waits for the unique id that rank 0 writes.
 fn find(file: &Path) -> Result<UniqueId, String> {
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The bindings, held against the headers of a release.
+//! Compares the bindings with the headers of a release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub(super) fn compare(release: &Release, committed: &str) -> Result<Vec<String>,
     let mut declared = BTreeSet::new();
     for item in items(committed) {
         if let Some((name, declaration)) = c_function(&item) {
-            // A second declaration must be the same as the first, or the compiler says so.
+            // A second declaration must match the first, or the compiler reports it.
             if headers.words.contains(&name) {
                 declarations.push_str(&declaration);
                 declared.insert(name);
@@ -32,9 +32,10 @@ pub(super) fn compare(release: &Release, committed: &str) -> Result<Vec<String>,
         } else {
             for (path, value) in layouts(&item) {
                 let (name, member) = path.split_once("::").unwrap_or((&path, ""));
-                // Structs without a body are pointed to, and those of bindgen's own making have no name in C.
+                // Structs without a body are only pointed to, and those that bindgen adds have no
+                // name in C.
                 let Some((record, body)) = headers.body(name) else { continue };
-                // Of all structs, this one alone has grown; its size is in the table.
+                // Among all structs only this one has grown; its size is in the table.
                 if member.is_empty() && name != "CUpti_SubscriberParams" {
                     let _ = writeln!(statements, "printf(\"{path} %zu\\n\", sizeof({record}));");
                 } else if !member.is_empty() && has_member(body, member) {
@@ -62,7 +63,7 @@ pub(super) fn compare(release: &Release, committed: &str) -> Result<Vec<String>,
     Ok(problems)
 }
 
-/// The type of a function or a callback in the bindings: its name, and how C declares it.
+/// The type of a function or a callback in the bindings: its name, and its C declaration.
 pub(super) fn c_function(item: &str) -> Option<(String, String)> {
     let flat = item.split_whitespace().collect::<Vec<_>>().join(" ");
     let (name, rest) = flat.split_once("pub type ")?.1.split_once(" = ")?;
@@ -81,7 +82,7 @@ pub(super) fn c_function(item: &str) -> Option<(String, String)> {
     Some((name.to_owned(), declaration))
 }
 
-/// A type of the bindings in C. Named types have their names.
+/// A type of the bindings in C. Named types keep their names.
 fn c_type(rust: &str) -> String {
     if let Some(inner) = rust.strip_prefix("*mut ") {
         return format!("{} *", c_type(inner));
@@ -94,8 +95,8 @@ fn c_type(rust: &str) -> String {
     known.unwrap_or(rust.strip_prefix("::core::ffi::c_").unwrap_or(rust)).to_owned()
 }
 
-/// The sizes and offsets that bindgen's assertions state: `Struct` or `Struct::member`, and the number. The Rust
-/// compiler holds the bindings to them.
+/// The sizes and offsets in bindgen's assertions: `Struct` or `Struct::member`, and the number.
+/// The Rust compiler checks the bindings against them.
 pub(super) fn layouts(item: &str) -> Vec<(String, String)> {
     let flat = item.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! A C compiler, asked what the headers of a release say.
+//! Asks a C compiler about the headers of a release.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use super::releases::Release;
 use super::save;
 use crate::steps::Failure;
 
-/// Includes what is needed of a release.
+/// Includes the headers of a release that are needed.
 pub(super) const PROLOGUE: &str = "\
 #include <stddef.h>
 #include <stdio.h>
@@ -22,16 +22,17 @@ pub(super) const PROLOGUE: &str = "\
 #include <generated_cuda_meta.h>
 ";
 
-/// What the C compiler and libclang are given: the release's headers, with an empty `builtin_types.h` in front of
-/// them. The real one leads to the CUDA compiler's own headers and to nothing that CUPTI's need. The macro makes
-/// `cuda.h` declare the old types that `generated_cuda_meta.h` speaks of.
+/// The flags for the C compiler and libclang: the release's headers, with an empty
+/// `builtin_types.h` in front of them. The real one includes the CUDA compiler's own headers and
+/// nothing that CUPTI's need. The macro makes `cuda.h` declare the old types that
+/// `generated_cuda_meta.h` uses.
 pub(super) fn flags(release: &Release, scratch: &Path) -> Vec<String> {
     let include = release.folder.join("include");
     let folder = |path: &Path| format!("-I{}", path.display());
     vec!["-D__CUDA_API_VERSION_INTERNAL".to_owned(), folder(scratch), folder(&include)]
 }
 
-/// A folder of our own for a moment.
+/// A temporary folder.
 pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
@@ -50,7 +51,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles a program against a release's headers, runs it, and returns what it prints, in words.
+/// Compiles a program against a release's headers, runs it, and returns the words that it prints.
 pub(super) fn ask(release: &Release, declarations: &str, statements: &str) -> Result<Vec<Vec<String>>, Failure> {
     let scratch = Scratch::new()?;
     let source = scratch.0.join("ask.c");

@@ -20,7 +20,7 @@ pub(super) fn bindings(place: &Place, releases: &[Release]) -> Result<String, Fa
         .header(header.to_string_lossy())
         .allowlist_function(FUNCTIONS.join("|"))
         .allowlist_type(TYPES.join("|"))
-        // Launch attributes change with every release, and are not looked at.
+        // Launch attributes change with every release, and are not read.
         .opaque_type("CUlaunchAttribute_st")
         .default_enum_style(EnumVariation::Consts)
         .prepend_enum_name(false)
@@ -32,7 +32,7 @@ pub(super) fn bindings(place: &Place, releases: &[Release]) -> Result<String, Fa
         .formatter(Formatter::Rustfmt)
         .rustfmt_configuration_file(Some(place.root.join("rustfmt.toml")))
         .clang_args(flags(release, &scratch.0));
-    // Where there is no libclang it panics.
+    // It panics if there is no libclang.
     let generated = std::panic::catch_unwind(AssertUnwindSafe(|| builder.generate()))
         .map_err(|_| "bindgen found no libclang; on Debian: apt-get install libclang-dev".to_owned())?
         .map_err(|error| format!("bindgen failed: {error}"))?
@@ -60,7 +60,8 @@ pub(super) fn bindings(place: &Place, releases: &[Release]) -> Result<String, Fa
     rustfmt(place, &text)
 }
 
-/// The items of a formatted file: each ends with a line that begins with a closing bracket, or is one statement.
+/// The items of a formatted file: each ends with a line that begins with a closing bracket, or is
+/// one statement.
 pub(super) fn items(text: &str) -> Vec<String> {
     let mut items = Vec::new();
     let mut item = String::new();
@@ -75,7 +76,7 @@ pub(super) fn items(text: &str) -> Vec<String> {
     items
 }
 
-/// A declaration as a type: nobody links against CUPTI.
+/// A declaration as a type, because nobody links against CUPTI.
 fn function_type(declaration: &str, releases: &[Release]) -> Result<String, Failure> {
     let wrong = || format!("not one function: {declaration}");
     let declaration = declaration.trim().trim_end_matches('}').trim();
@@ -84,10 +85,10 @@ fn function_type(declaration: &str, releases: &[Release]) -> Result<String, Fail
     Ok(format!("{}\npub type {name} = unsafe extern \"C\" fn({rest};\n", function_doc(name, releases)?))
 }
 
-/// Whether an item is wanted: constants of large enumerations are not all.
+/// Whether to keep an item: only some constants of large enumerations are kept.
 fn kept(item: &str) -> bool {
     let Some((name, kind, _)) = constant_parts(item) else { return true };
-    // How many there are is another number in every release; how wide they are is not a value.
+    // Counts differ in every release, and a width is not a value.
     if ["_FORCE_INT", "_COUNT", "_SIZE"].iter().any(|end| name.ends_with(end)) {
         return false;
     }

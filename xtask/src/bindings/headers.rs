@@ -1,4 +1,4 @@
-//! The headers of a release as text, searched for what C declares there.
+//! The text of a release's headers, searched for C declarations.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::steps::Failure;
 pub(super) struct Headers {
     /// With comments, which name each kind's struct.
     pub(super) whole: String,
-    /// Without.
+    /// Without comments.
     pub(super) bare: String,
     /// Every word of `bare`.
     pub(super) words: BTreeSet<String>,
@@ -53,7 +53,7 @@ pub(super) fn without_comments(text: &str) -> String {
 }
 
 impl Headers {
-    /// How C calls a struct, and what is between its braces.
+    /// The C name of a struct, and the text between its braces.
     pub(super) fn body(&self, name: &str) -> Option<(String, &str)> {
         for (at, _) in self.bare.match_indices(name) {
             let before = self.bare[..at].trim_end();
@@ -82,7 +82,7 @@ impl Headers {
             let Some((name, number)) = rest.split_once('=') else { continue };
             let Some(name) = name.trim().strip_prefix(KIND) else { continue };
             let number = number.split(|c: char| !c.is_ascii_alphanumeric()).find(|word| !word.is_empty());
-            // Some are there as place holders only and name no struct.
+            // Some are only placeholders and name no struct.
             let (Some(Ok(number)), Some(at)) = (number.map(str::parse), comment.find("CUpti_Activity")) else {
                 continue;
             };
@@ -94,7 +94,8 @@ impl Headers {
     }
 }
 
-/// Where the brace is, whichever way the text is read, that `outer` closes; `inner` are those of pairs in between.
+/// The place of the first brace `outer` that is not part of a pair; `inner` is the other brace of a
+/// pair, which comes first. This works in both reading directions.
 fn unpaired(mut text: impl Iterator<Item = (usize, char)>, inner: char, outer: char) -> Option<usize> {
     let mut depth = 0;
     text.find_map(|(at, c)| {

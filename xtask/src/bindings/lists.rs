@@ -1,6 +1,6 @@
-//! What is wanted of CUPTI: functions, types, constants, and the fields of records.
+//! What the bindings need from CUPTI: functions, types, constants, and the fields of records.
 
-/// The headers that are read, as a pattern for their names.
+/// A pattern for the names of the headers that are read.
 pub(super) const HEADERS: &str =
     r"cuda\.h|cuda_stdint\.h|cupti_\w+\.h|generated_cuda_meta\.h|Openacc/cupti_openacc\.h|Openmp/cupti_openmp\.h";
 
@@ -42,8 +42,8 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "cuptiUnsubscribe",
 ];
 
-/// The types that are bound beside those that the functions need: what callbacks are given, and enumerations, which
-/// become plain integers and constants.
+/// The types that are bound besides those that the functions need: the arguments of callbacks, and
+/// enumerations, which become plain integers and constants.
 pub(super) const TYPES: &[&str] = &[
     "CUpti_ActivityAttribute",
     "CUpti_ActivityFlag",
@@ -73,7 +73,7 @@ pub(super) const TYPES: &[&str] = &[
     "cuLaunchKernel_params",
 ];
 
-/// Of these enumerations only the constants that begin like this are kept; of all others, all.
+/// From these enumerations only constants with these prefixes are kept; from others, all.
 pub(super) const KEPT: &[(&str, &[&str])] = &[
     (
         "CUpti_ActivityFlag",
@@ -110,7 +110,7 @@ pub(super) const KEPT: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Records that are laid out alike.
+/// Records with the same layout.
 pub(super) struct Family {
     pub(super) name: &'static str,
     /// `CUPTI_ACTIVITY_KIND_*`
@@ -237,13 +237,16 @@ pub(super) const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Where the library steps over a record otherwise than its header says; seen by running it, and held by the tests of
-/// cupti-sys. From a version to before another, kinds, and their size; 0 for kinds that the walk ends at.
+/// Where the library's step over a record differs from its header. This was found by running it,
+/// and the tests of cupti-sys check it. Each row has the first version, the first version after,
+/// the kinds, and their size; 0 for kinds at which the walk ends.
 pub(super) const WALKED: &[(u32, u32, &[u32], u32)] = &[
-    // JIT: the comment names the first struct until CUDA 13.1, the second is written since CUDA 12.4.
+    // JIT: the comment names the first struct until CUDA 13.1, but the second is written since
+    // CUDA 12.4.
     (22, 130_100, &[52], 72),
-    // CONFIDENTIAL_COMPUTE_ROTATION: there in CUDA 12.9, in the header since 13.1.
+    // CONFIDENTIAL_COMPUTE_ROTATION: present in CUDA 12.9, in the header since 13.1.
     (27, 130_100, &[55], 32),
-    // Events, metrics, source locations and PC sampling: gone with CUDA 13.0, still in the header.
+    // Events, metrics, source locations and PC sampling: gone since CUDA 13.0, but still in the
+    // header.
     (130_000, u32::MAX, &[6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43, 44], 0),
 ];

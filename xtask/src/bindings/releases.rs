@@ -10,17 +10,17 @@ use crate::steps::{Failure, Place, call};
 
 /// One row of `cupti-sys/releases.txt`.
 pub(super) struct Release {
-    /// As in `12.9`.
+    /// Such as `12.9`.
     pub(super) cuda: String,
-    /// The first API version it speaks for.
+    /// The first API version that it applies to.
     pub(super) from: u32,
-    /// The first that it does not speak for any more.
+    /// The first API version that it no longer applies to.
     pub(super) until: u32,
     /// The version on PyPI.
     pub(super) version: String,
-    /// What pip is to fetch.
+    /// The wheels to fetch, as requirements for pip with their hashes.
     pub(super) wheels: [String; 2],
-    /// Where it lies in the cache.
+    /// Its folder in the cache.
     pub(super) folder: PathBuf,
     pub(super) headers: Headers,
 }
@@ -29,7 +29,7 @@ pub(super) fn newest(releases: &[Release]) -> Result<&Release, Failure> {
     releases.last().ok_or_else(|| "releases.txt names no release".to_owned().into())
 }
 
-/// All releases, in order, with their headers; fetches what is not here yet.
+/// All releases, in order, with their headers; fetches missing ones.
 pub(super) fn releases(place: &Place) -> Result<Vec<Release>, Failure> {
     let list = load(&place.root.join("cupti-sys/releases.txt"))?;
     let cache = cache()?.join("cupti-sys");
@@ -44,7 +44,7 @@ pub(super) fn releases(place: &Place) -> Result<Vec<Release>, Failure> {
             for needed in ["cuda.h", "cupti_activity.h", "cupti_callbacks.h", "cupti_result.h", "cupti_version.h"] {
                 command.arg(format!("--need=include/{needed}"));
             }
-            // One platform's serve all: headers are the same.
+            // One platform's wheels suffice, because headers are the same everywhere.
             for platform in ["manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_25"] {
                 command.arg(format!("--pip=--platform={platform}_x86_64"));
             }
@@ -83,7 +83,7 @@ fn cache() -> Result<PathBuf, Failure> {
     Ok(cache.ok_or("neither XDG_CACHE_HOME nor HOME is set".to_owned())?.join("ncclscope"))
 }
 
-/// What the bindings say about a function: since when it is there.
+/// The bindings' comment on a function: the first release that has it.
 pub(super) fn function_doc(name: &str, releases: &[Release]) -> Result<String, Failure> {
     let first = releases.iter().position(|release| release.headers.words.contains(name));
     let first = first.ok_or_else(|| format!("no release has {name}"))?;

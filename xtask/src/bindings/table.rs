@@ -14,11 +14,11 @@ use crate::steps::{Failure, Place};
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Member {
     offset: u32,
-    /// Of Rust.
+    /// Its Rust type.
     kind: String,
 }
 
-/// What a release says about its records.
+/// A release's records.
 struct Records {
     /// By kind.
     sizes: BTreeMap<u32, u32>,
@@ -48,7 +48,8 @@ fn records(release: &Release) -> Result<Records, Failure> {
         let (_, body) = release.headers.body(record).ok_or_else(|| format!("{record} is not declared"))?;
         for field in family.fields.split_whitespace().filter(|field| has_member(body, field)) {
             let value = format!("((({record}*)0)->{field})");
-            // 1 is an integer, 5 a pointer, 12 a struct, as GCC numbers them. Enumerations of C count as unsigned.
+            // GCC's numbers: 1 is an integer, 5 a pointer, 12 a struct. C enumerations count as
+            // unsigned.
             let _ = writeln!(
                 statements,
                 "printf(\"field {place} {field} %zu %zu %d %d\\n\", offsetof({record}, {field}), sizeof({value}),
@@ -139,7 +140,7 @@ use crate::records::{{Family, Field}};
 pub(crate) const RELEASES: &[(u32, &str)] = &["
     );
     for (place, release) in releases.iter().enumerate() {
-        // Two releases may have one version; the first of them is the one that is certain.
+        // Two releases may report the same version, which then stands for the first of them.
         if place == 0 || releases[place - 1].from != release.from {
             let _ = writeln!(text, "({}, {:?}),", digits(release.from), release.cuda);
         }
@@ -173,7 +174,7 @@ pub(crate) const RELEASES: &[(u32, &str)] = &["
     rustfmt(place, &text)
 }
 
-/// Rows of a version and a value, leaving out those that repeat the one before.
+/// Rows of a version and a value, without those that repeat the previous value.
 fn rows(values: impl Iterator<Item = (u32, u32)>) -> String {
     let mut last = None;
     let mut text = String::new();
@@ -186,7 +187,7 @@ fn rows(values: impl Iterator<Item = (u32, u32)>) -> String {
     text
 }
 
-/// A number, its thousands apart.
+/// A number with its thousands separated.
 fn digits(number: u32) -> String {
     if number < 10_000 { number.to_string() } else { format!("{}_{:03}", number / 1000, number % 1000) }
 }
@@ -227,7 +228,7 @@ fn write_family(
             }
         }
         let release = all[first].0;
-        // What came with the first release, or with the family, goes without saying.
+        // Fields of the first release, or as old as the family, need no remark.
         let with = all.iter().position(|(_, records)| records.structs.contains_key(&place));
         let since = if with == Some(first) { String::new() } else { format!(", since CUDA {}", release.cuda) };
         let _ = writeln!(text, "/// `{field}`{since}");

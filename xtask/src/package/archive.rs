@@ -1,4 +1,4 @@
-//! The archive: equal files make equal bytes.
+//! The archive: equal files give equal bytes.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ pub(super) fn make(place: &Place, arch: &str) -> Result<(), Failure> {
     for name in FILES {
         copy(&place.root.join(name), &folder.join(name))?;
     }
-    // They are the same everywhere, and this machine runs but its own program.
+    // The output is the same everywhere, and this machine can only run its own program.
     call(place.command(tree(place, ARCH).join(PROGRAM)).arg("generate").arg(&folder))?;
 
     let archive = of(&folder);
@@ -30,7 +30,7 @@ pub(super) fn make(place: &Place, arch: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Beside the folder that is in it.
+/// Next to the folder that it contains.
 pub(super) fn of(folder: &Path) -> PathBuf {
     let mut name = folder.as_os_str().to_owned();
     name.push(".tar.gz");
@@ -65,7 +65,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, SystemTime};
 
-    /// A folder with a program and a page, made in one order or the other.
+    /// A folder with a program and a page, created in the given order.
     fn folder(name: &str, order: &[(&str, u32)], time: u64) -> PathBuf {
         let above = std::env::temp_dir().join(format!("ncclscope-archive-{}-{name}", std::process::id()));
         let folder = above.join("it-1.0");

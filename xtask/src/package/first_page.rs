@@ -1,4 +1,4 @@
-//! README.md as it is read: what one types, and what comes of it.
+//! README.md as a reader uses it: the commands to type, and their output.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ impl FirstPage {
         fs::read_to_string(&path).map(FirstPage).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// The line to type below a heading that begins so, without its comment.
+    /// The command below a heading that begins with `begin`, without its comment.
     pub(super) fn line(&self, heading: &str, begin: &str) -> Result<&str, String> {
         let mut lines = self.blocks(heading, "sh").into_iter().flat_map(str::lines);
         let line = lines.find(|line| line.starts_with(begin));
@@ -22,22 +22,22 @@ impl FirstPage {
         Ok(line.split(" #").next().unwrap_or(line).trim_end())
     }
 
-    /// What is said below a heading, line by line.
+    /// The lines of output below a heading.
     pub(super) fn said(&self, heading: &str) -> Vec<&str> {
         self.blocks(heading, "").into_iter().flat_map(str::lines).collect()
     }
 
-    /// The blocks of a language below a heading.
+    /// The code blocks in one language below a heading.
     fn blocks(&self, heading: &str, language: &str) -> Vec<&str> {
         let section = self.0.split("\n## ").find(|section| section.lines().next() == Some(heading)).unwrap_or_default();
-        // What is between the fences, and what is not, by turns.
+        // Text inside and outside of the fences alternates.
         let blocks = section.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
         blocks.filter(|(said, _)| *said == language).map(|(_, block)| block).collect()
     }
 }
 
-/// A line of ours without what differs from run to run: the host, the folder where it was typed,
-/// numbers of processes, times, sizes.
+/// A line without what differs from run to run: the host, the folder where it was typed, process
+/// numbers, times, sizes.
 pub(super) fn like(line: &str, folder: &Path) -> String {
     let line = line.replace(&folder.display().to_string(), "FOLDER");
     let host = line.strip_prefix("ncclscope[").and_then(|rest| rest.split_once(':')).map(|(host, _)| host.to_owned());
@@ -56,7 +56,7 @@ pub(super) fn like(line: &str, folder: &Path) -> String {
     ["KiB", "MiB"].iter().fold(shape, |shape, unit| shape.replace(&format!("SIZE {unit}"), "SIZE"))
 }
 
-/// Releases and counts stay; dates, times and processes are of more digits.
+/// Releases and counts are kept; dates, times and process numbers have more digits.
 fn without_long_numbers(word: &str) -> String {
     const LONG: usize = 3;
     let mut shape = String::new();
@@ -99,7 +99,7 @@ it: two
 ";
 
     #[test]
-    fn what_is_typed_and_what_is_said_are_told_apart() {
+    fn commands_and_output_are_told_apart() {
         let page = FirstPage(PAGE.to_owned());
         assert_eq!(page.line("Install", "it doctor").as_deref(), Ok("it doctor --all"));
         assert_eq!(page.line("Start", "it ").as_deref(), Ok("it run"));

@@ -1,6 +1,6 @@
-//! What was packed, where there is nothing else: an empty home, no variables, and neither Rust nor
-//! this repository on the PATH. What is typed there is what README.md has its reader type, and what
-//! is said must be what README.md says.
+//! The packages in a bare environment: an empty home, no variables, and neither Rust nor this
+//! repository on the PATH. The commands are those that README.md gives, and their output must be
+//! what README.md shows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,42 +11,42 @@ use super::{ARCH, LIBRARY, PROGRAM, VERSION, archive, find_wheel, tree};
 use crate::demo::{Built, Profile, RELEASE};
 use crate::steps::{Failure, Outcome, Place, call, show};
 
-/// The job: four ranks on two hosts.
+/// The scenario: four ranks on two hosts.
 const SCENARIO: &str = "training";
 const RANKS: usize = 4;
-/// Its folder, where it is started.
+/// The job's folder, below the one where it is started.
 const JOB: &str = "job";
 
-/// How often the library is loaded to see how long that takes.
+/// How often the library is loaded to measure how long that takes.
 const LOADS: usize = 25;
 
 /// An environment of its own.
 struct Fresh {
     folder: PathBuf,
-    /// Where programs are looked for.
+    /// The folders on the PATH.
     path: Vec<PathBuf>,
 }
 
 impl Fresh {
-    /// An empty folder below the target folder. Whatever an earlier one of the name had is gone.
+    /// An empty folder below the target folder. An earlier folder of that name is deleted.
     fn new(place: &Place, name: &str) -> Result<Fresh, Failure> {
         let folder = place.target.join("fresh").join(name);
         let _ = fs::remove_dir_all(&folder);
         let made = fs::create_dir_all(folder.join("home"));
         made.map_err(|error| format!("failed to make {}: {error}", folder.display()))?;
-        // A system may have a Rust of its own.
+        // The system may have its own Rust.
         let system = ["/usr/bin", "/bin"].into_iter().map(PathBuf::from);
         Ok(Fresh { folder, path: system.filter(|folder| !folder.join("cargo").exists()).collect() })
     }
 
-    /// The same with a folder in front of the others on the PATH.
+    /// The same with this folder first on the PATH.
     fn with(mut self, programs: &Path) -> Fresh {
         self.path.insert(0, programs.to_owned());
         self
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        // `env` looks for the program on the new PATH; this process would look on its own.
+        // `env` looks for the program on the new PATH; this process would use its own.
         let mut command = Command::new("/usr/bin/env");
         let path: Vec<_> = self.path.iter().map(|folder| folder.display().to_string()).collect();
         command.args(["-i", &format!("PATH={}", path.join(":"))]);
@@ -55,7 +55,7 @@ impl Fresh {
         command
     }
 
-    /// What a line typed into a shell prints, and what it says on stderr; it must end well.
+    /// The standard output and standard error of a shell command, which must succeed.
     fn types(&self, line: &str) -> Result<(String, String), Failure> {
         let mut command = self.command(&["sh", "-c", line]);
         println!("   {line}");
@@ -87,7 +87,7 @@ pub(super) fn packages(place: &Place) -> Result<Outcome, Failure> {
 
     let folder = tree(place, ARCH);
     let fresh = Fresh::new(place, "archive")?;
-    // Its name begins as those of the traces' folders do.
+    // Its name begins like those of the traces' folders.
     let unpacked = fresh.folder.join("home");
     call(place.command("tar").arg("-xzf").arg(archive::of(&folder)).arg("-C").arg(&unpacked))?;
     let unpacked = unpacked.join(folder.file_name().unwrap_or_default());
@@ -104,7 +104,7 @@ pub(super) fn packages(place: &Place) -> Result<Outcome, Failure> {
     })
 }
 
-/// `cargo install`, and then what its program says of the library that it lacks.
+/// `cargo install`, and then what the installed program says about the missing library.
 pub(super) fn cargo_install(place: &Place) -> Result<Outcome, Failure> {
     let fresh = Fresh::new(place, "install")?;
     let mut install = place.cargo();
@@ -125,18 +125,19 @@ pub(super) fn cargo_install(place: &Place) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// The emulated job, whatever was installed.
+/// The emulated job, for any installation.
 fn emulated_job(place: &Place) -> Result<Command, Failure> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err("the emulated job runs on x86-64 Linux only".to_owned().into());
     }
     let built = Built::new(place, Profile::Debug)?;
     let nccl = built.library(place, RELEASE)?;
-    // Its output lies where it is started.
+    // Its output goes to the folder where it is started.
     built.job(place, &nccl, SCENARIO, Path::new(JOB))
 }
 
-/// Does what the first page says, with what is on the PATH; the library, as the program says.
+/// Follows the first page, with the programs on the PATH; returns the library that the program
+/// names.
 fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Failure> {
     let (version, _) = fresh.types(&format!("{PROGRAM} --version"))?;
     if version != format!("{PROGRAM} {VERSION}") {
@@ -153,7 +154,7 @@ fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Fa
     let (before, launcher) = run.split_once(" -- ").ok_or_else(|| format!("{run} has no --"))?;
     println!("   in the place of {launcher}, the emulated job");
     let (_, mut said) = fresh.types(&format!("{before} -- {}", show(job)))?;
-    // The emulator keeps what ranks say; another launcher passes it on.
+    // The emulator keeps the ranks' output; another launcher passes it on.
     for rank in 0..RANKS {
         let log = fresh.folder.join(JOB).join(format!("process-{rank}.log"));
         let text = fs::read_to_string(&log).map_err(|error| format!("{}: {error}", log.display()))?;
@@ -193,7 +194,7 @@ fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Fa
     Ok(library)
 }
 
-/// The traces that `ncclscope run` leaves where it was started.
+/// The traces that `ncclscope run` leaves in the folder where it was started.
 fn traces(folder: &Path) -> Vec<PathBuf> {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let runs = entries(folder)
@@ -214,7 +215,8 @@ fn agrees(fresh: &Fresh, python: &str, modules: Option<&Path>, library: &Path) -
     Ok(())
 }
 
-/// Loads the library as NCCL does, in a new process each time, and says how long that took. It is no test: a machine may be busy.
+/// Loads the library as NCCL does, in a new process each time, and prints how long that took. This
+/// is not a test, because the machine may be busy.
 fn time_loads(library: &Path) -> Result<(), Failure> {
     const PROGRAM: &str = "import ctypes, sys, time; began = time.perf_counter(); ctypes.CDLL(sys.argv[1]); print(time.perf_counter() - began)";
     let mut times = Vec::new();

@@ -1,4 +1,4 @@
-//! What other machines get: a wheel, an archive, and what `cargo install` builds.
+//! The packages for other machines: a wheel, an archive, and what `cargo install` builds.
 //!
 //! ```text
 //! target/package/ncclscope-VERSION-py3-none-manylinux_2_28_ARCH.whl
@@ -6,8 +6,9 @@
 //! target/package/ncclscope-VERSION-ARCH-linux/                       what is in it
 //! ```
 //!
-//! All is linked against an old glibc with the linker of Zig: the library by cargo-zigbuild, the program by maturin, which uses the same.
-//! The tools are installed below the target folder, at the versions given here, and nowhere else.
+//! Everything is linked against an old glibc with Zig's linker: the library by cargo-zigbuild, the
+//! program by maturin, which also uses that linker. The tools are installed below the target
+//! folder only, at the versions given here.
 
 mod archive;
 mod first_page;
@@ -40,15 +41,15 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "install", about: "cargo install, and the library as its program says", run: fresh::cargo_install },
 ];
 
-/// Each from PyPI: its name there with the version.
+/// From PyPI: the name there with the version.
 const CARGO_ZIGBUILD: &str = "cargo-zigbuild-0.24.0";
 const MATURIN: &str = "maturin-1.16.0";
 const ZIG: &str = "ziglang-0.15.2";
 
-/// What is packed for.
+/// The architectures to package for.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
-/// That of RHEL 8, the oldest system that NCCL's own packages still run on.
+/// The glibc of RHEL 8, the oldest system that NCCL's own packages still run on.
 pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -57,7 +58,7 @@ const PROGRAM: &str = "ncclscope";
 /// The Python module.
 pub(crate) const MODULE: &str = "python/ncclscope/__init__.py";
 
-/// What the library may have, in bytes.
+/// The largest size of the library, in bytes.
 const ROOM: u64 = 3_000_000;
 
 /// Where the tools are.
@@ -86,7 +87,8 @@ impl Tools {
         command
     }
 
-    /// Where Zig is, and where all of it keeps what it makes. The names of sources in panics are without this machine's folders.
+    /// Sets where Zig is, and where all tools keep their files. Source paths in panics do not
+    /// contain this machine's folders.
     fn tell(&self, command: &mut Command) {
         let cache = self.folder.join("cache");
         let home = env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -103,7 +105,7 @@ pub(crate) fn tools(place: &Place) -> Result<Outcome, Failure> {
     for tool in [CARGO_ZIGBUILD, MATURIN, ZIG] {
         let folder = Tools::of(place).folder.join(tool);
         if !folder.exists() {
-            // Into a folder, not into any Python; all of it or nothing.
+            // Into a folder, not into any Python; completely or not at all.
             let mut install = place.command("python3");
             install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
             install.args(["--root-user-action=ignore", "--no-deps", "--target"]).arg(folder);
@@ -114,7 +116,7 @@ pub(crate) fn tools(place: &Place) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Does something for each architecture that can be built for here.
+/// Calls `make` for each architecture that this machine can build for.
 fn for_each(place: &Place, make: fn(&Place, &str) -> Result<(), Failure>) -> Result<Outcome, Failure> {
     let mut left_out = Vec::new();
     for arch in ARCHITECTURES {
@@ -146,7 +148,7 @@ fn tree(place: &Place, arch: &str) -> PathBuf {
 fn library(place: &Place, arch: &str) -> Result<(), Failure> {
     let mut build = Tools::of(place).build(place, arch);
     call(build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").args(PLUGIN))?;
-    // All that is in it is made anew.
+    // Everything in it is created again.
     let _ = fs::remove_dir_all(tree(place, arch));
     let path = deliver(place, arch, LIBRARY)?;
     let library = Library::read(&path)?;
@@ -157,7 +159,8 @@ fn library(place: &Place, arch: &str) -> Result<(), Failure> {
 }
 
 fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
-    // pyproject.toml names this folder, wherever the target folder is. What is in "platlib" is installed beside the modules.
+    // pyproject.toml names this folder, wherever the target folder is. The content of "platlib" is
+    // installed beside the modules.
     let data = place.root.join("target/wheel");
     copy(&tree(place, arch).join(LIBRARY), &data.join("platlib/ncclscope").join(LIBRARY))?;
     if let Ok(before) = find_wheel(place, arch) {
@@ -167,7 +170,7 @@ fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
     build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     build.args(["build", "--release", "--locked", "--quiet", "--zig", "--compatibility"]).arg(manylinux());
     let built = call(build.args(["--target", &triple(arch), "--out"]).arg(place.target.join("package")));
-    // So that whoever says `pip install .` is told that it is missing, and does not get that of another day.
+    // So that `pip install .` reports it as missing, and does not install an old one.
     let _ = fs::remove_dir_all(&data);
     built?;
     let wheel = find_wheel(place, arch)?;
@@ -178,7 +181,7 @@ fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
     accept(PROGRAM, &program, program.foreign_libraries())
 }
 
-/// A wheel for another architecture is not installed here, but it can be looked into.
+/// A wheel for another architecture is not installed here, but its content can be checked.
 fn holds_all(place: &Place, wheel: &Path) -> Result<(), Failure> {
     const LIST: &str = r"import sys, zipfile; print(*zipfile.ZipFile(sys.argv[1]).namelist(), sep='\n')";
     let files = lines_of(place.command("python3").args(["-c", LIST]).arg(wheel))?;
@@ -192,7 +195,7 @@ fn manylinux() -> String {
     format!("manylinux_{}_{}", GLIBC.0, GLIBC.1)
 }
 
-/// The wheel that was made. Its name has the version as Python writes it.
+/// The wheel that was built. Its name has the version in Python's spelling.
 fn find_wheel(place: &Place, arch: &str) -> Result<PathBuf, String> {
     let folder = place.target.join("package");
     let end = format!("-py3-none-{}_{arch}.whl", manylinux());
@@ -202,14 +205,14 @@ fn find_wheel(place: &Place, arch: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{} has no ncclscope-VERSION{end}", folder.display()))
 }
 
-/// Copies what was built to where it is looked for.
+/// Copies the result of a build to where it is looked for.
 fn deliver(place: &Place, arch: &str, name: &str) -> Result<PathBuf, String> {
     let path = tree(place, arch).join(name);
     copy(&place.target.join(triple(arch)).join("release").join(name), &path)?;
     Ok(path)
 }
 
-/// Copies a file, its permissions included, and says its size.
+/// Copies a file with its permissions, and prints its size.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let folder = to.parent().unwrap_or(to);
     let size = fs::create_dir_all(folder).and_then(|()| fs::copy(from, to));
@@ -218,7 +221,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Fails where there are problems, symbols, or a glibc is needed that is too new.
+/// Fails if there are problems, debug symbols, or a need for a newer glibc.
 fn accept(name: &str, file: &Library, mut problems: Vec<String>) -> Result<(), Failure> {
     println!("   needs {}", file.needed.join(", "));
     problems.extend(file.newer_than_glibc(GLIBC));

@@ -26,13 +26,14 @@ exported! {
         enable(kind, false)
     }
 
-    /// `cuptiActivityEnableAndDump`: also writes records of the devices, contexts or streams that exist.
+    /// `cuptiActivityEnableAndDump`: also writes records of the devices, contexts or streams that
+    /// exist.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnableAndDump(kind: u32) {
         enable(kind, true)
     }
 
-    /// `cuptiActivityDisable`. What was launched before is still recorded.
+    /// `cuptiActivityDisable`. Work that was launched before is still recorded.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityDisable(kind: u32) {
         disable(kind)
@@ -66,11 +67,12 @@ exported! {
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: Option<&mut *mut u8>) {
         let record = record.ok_or(result::INVALID_PARAMETER)?;
-        // SAFETY: the caller promises null or so many bytes.
+        // SAFETY: the caller promises null or this many bytes.
         unsafe { next_record(buffer, valid, record) }
     }
 
-    /// `cuptiActivityGetNumDroppedRecords`. There is one queue, whatever the context and the stream.
+    /// `cuptiActivityGetNumDroppedRecords`. There is one queue, whatever the context and the
+    /// stream.
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNumDroppedRecords(_context: *mut c_void, _stream: u32, dropped: Out<usize>) {
         let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
@@ -105,7 +107,7 @@ exported! {
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityGetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
         process::machine()?;
-        // SAFETY: the caller promises null or so much room.
+        // SAFETY: the caller promises null or this much room.
         unsafe { attribute::get(number, size, value.cast()) }
     }
 
@@ -113,11 +115,11 @@ exported! {
     since V12_0, NoBuffer, Needed:
     fn cuptiActivitySetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
         process::machine()?;
-        // SAFETY: the caller promises null or so many bytes.
+        // SAFETY: the caller promises null or this many bytes.
         unsafe { attribute::set(number, size, value.cast()) }
     }
 
-    /// `cuptiActivityPushExternalCorrelationId`. Of a `_v2` subscriber it is refused from 13.3 on.
+    /// `cuptiActivityPushExternalCorrelationId`. From 13.3 on it is refused to a `_v2` subscriber.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) {
         check_external(kind)?;
@@ -125,7 +127,7 @@ exported! {
         calls::push_external(kind, id)
     }
 
-    /// `cuptiActivityPopExternalCorrelationId`. Of a `_v2` subscriber it is refused from 13.3 on.
+    /// `cuptiActivityPopExternalCorrelationId`. From 13.3 on it is refused to a `_v2` subscriber.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) {
         check_external(kind)?;
@@ -133,7 +135,8 @@ exported! {
         pop_external(kind, last)
     }
 
-    /// `cuptiActivityRegisterTimestampCallback`. The last registration holds, for the whole process.
+    /// `cuptiActivityRegisterTimestampCallback`. The last registration applies to the whole
+    /// process.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityRegisterTimestampCallback(clock: Option<TimestampCallback>) {
         let clock = clock.ok_or(result::INVALID_PARAMETER)?;
@@ -185,7 +188,7 @@ exported! {
         process::machine().map(|_| ())
     }
 
-    /// `cuptiActivityEnableDeviceGraph`. No graph launches graphs here.
+    /// `cuptiActivityEnableDeviceGraph`. No graph is launched from the device here.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableDeviceGraph(_enable: u8) {
         process::machine().map(|_| ())
@@ -197,7 +200,7 @@ exported! {
         process::machine().map(|_| ())
     }
 
-    /// `cuptiActivityEnableHWTrace`, which takes a Blackwell GPU.
+    /// `cuptiActivityEnableHWTrace`, which requires a Blackwell GPU.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableHWTrace(enable: u8) {
         process::machine()?;
@@ -205,7 +208,8 @@ exported! {
     }
 }
 
-/// `cuptiFinalize`. In a process that belongs to others nobody may call it, so this is the end of the process.
+/// `cuptiFinalize`. Nobody may call it in a process that belongs to others, so it ends the
+/// process.
 ///
 /// # Safety
 ///
@@ -216,13 +220,14 @@ pub unsafe extern "C" fn cuptiFinalize() -> result::CuptiResult {
     result::SUCCESS
 }
 
-/// Wants a kind, after its record was found to exist in this release.
+/// Enables a kind, after its record was found to exist in this release.
 pub(super) fn enable(kind: u32, dump: bool) -> Result<(), u32> {
     let machine = process::machine()?;
     check_kind(kind)?;
     tracer::want(kind, None, true);
     match kind {
-        // Without a dump the records of devices come when the driver is initialised, and only to who listens by then.
+        // Without a dump the records of devices are written when the driver is initialised, and
+        // only if the kind is enabled by then.
         kind::DEVICE if dump || objects::contexts().is_empty() => tracer::write_devices(machine, dump),
         kind::CONTEXT if dump => tracer::write_contexts(),
         kind::STREAM if dump => tracer::write_streams(),
@@ -293,7 +298,7 @@ fn flush(flag: u32) -> Result<(), u32> {
     tracer::flush(machine, flag & FORCED != 0)
 }
 
-/// The kind is looked at before the driver.
+/// The kind is checked before the driver.
 pub(super) fn check_external(kind: u32) -> Result<(), u32> {
     if !calls::is_external_kind(kind) {
         return Err(result::INVALID_PARAMETER);

@@ -16,7 +16,7 @@ const ENABLE_LATENCY_TIMESTAMPS: u32 = 15;
 const THREAD_ID_TYPE: u32 = 21;
 const TIMESTAMP_CALLBACK: u32 = 22;
 
-/// Its size in bytes and what it is before anybody sets it. The sizes are those that the headers name.
+/// Its size in bytes and its initial value. The headers give the sizes.
 fn kind_of(number: u32) -> (usize, u64) {
     match number {
         0 => (8, 3_200_000),
@@ -25,7 +25,7 @@ fn kind_of(number: u32) -> (usize, u64) {
         3 => (8, 25_000),
         6 | 7 => (8, 3),
         10 => (8, 16 << 20),
-        // 2 is undecided.
+        // 2 means undecided.
         MULTIPLE_SUBSCRIBER_STATE => (1, 2),
         THREAD_ID_TYPE => (4, 0),
         TIMESTAMP_CALLBACK => (8, 0),
@@ -34,7 +34,7 @@ fn kind_of(number: u32) -> (usize, u64) {
     }
 }
 
-/// What was set, of attributes that have no effect here.
+/// The values of attributes that have no effect here.
 static VALUES: Mutex<Option<HashMap<u32, u64>>> = Mutex::new(None);
 
 /// Reads an attribute.
@@ -51,7 +51,7 @@ pub(super) unsafe fn get(number: u32, size: Option<&mut usize>, value: *mut u8) 
         THREAD_ID_TYPE => calls::thread_id_type().into(),
         _ => lock(&VALUES).get_or_insert_default().get(&number).copied().unwrap_or(initial),
     };
-    // SAFETY: not null, and `check` saw that there is so much room.
+    // SAFETY: not null, and `check` made sure that there is enough room.
     unsafe { std::ptr::copy_nonoverlapping(current.to_ne_bytes().as_ptr(), value, bytes) };
     if let Some(size) = size {
         *size = bytes;
@@ -67,7 +67,7 @@ pub(super) unsafe fn get(number: u32, size: Option<&mut usize>, value: *mut u8) 
 pub(super) unsafe fn set(number: u32, size: Option<&mut usize>, value: *mut u8) -> Result<(), u32> {
     let (bytes, _) = check(number, size.as_deref().copied(), value)?;
     let mut wanted = [0; 8];
-    // SAFETY: not null, and `check` saw that there are so many bytes.
+    // SAFETY: not null, and `check` made sure that there are enough bytes.
     unsafe { std::ptr::copy_nonoverlapping(value, wanted.as_mut_ptr(), bytes) };
     let wanted = u64::from_ne_bytes(wanted);
     match number {
@@ -75,7 +75,7 @@ pub(super) unsafe fn set(number: u32, size: Option<&mut usize>, value: *mut u8) 
         PER_THREAD_ACTIVITY_BUFFER => tracer::set_buffers_per_thread(wanted != 0),
         ENABLE_LATENCY_TIMESTAMPS => tracer::LATENCY.store(wanted != 0, Ordering::Relaxed),
         THREAD_ID_TYPE if wanted < calls::THREAD_ID_TYPES.into() => calls::set_thread_id_type(wanted as u32),
-        // Not emulated; a caller that has to choose is told so.
+        // Not emulated; a caller that depends on it gets an error.
         THREAD_ID_TYPE | USER_DEFINED_RECORDS | MULTIPLE_SUBSCRIBER_STATE | ENABLE_HES | TIMESTAMP_CALLBACK => {
             return Err(result::NOT_SUPPORTED);
         }

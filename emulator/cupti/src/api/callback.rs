@@ -17,7 +17,7 @@ pub struct SubscriberParams {
     pub size: usize,
     /// The subscriber's name, or null.
     pub name: *const c_char,
-    /// Where the name of who was faster goes, or null.
+    /// Where the name of an earlier subscriber goes, or null.
     pub old_name: *mut c_char,
     /// The room there, in bytes.
     pub old_name_size: usize,
@@ -27,14 +27,14 @@ pub struct SubscriberParams {
 
 /// The size of [`SubscriberParams`] up to 13.1.
 const SHORT_PARAMS: usize = 32;
-/// And since.
+/// The size since then.
 const LONG_PARAMS: usize = 40;
 
 exported! {
     /// `cuptiSubscribe`.
     since V12_0, NoBuffer, Needed:
     fn cuptiSubscribe(handle: Out<*mut Subscriber>, callback: Option<Callback>, user: *mut c_void) {
-        // 12.0 looks at its arguments before it looks for the driver.
+        // 12.0 checks its arguments before it looks for the driver.
         if handle.is_none() && process::options().release == Release::V12_0 {
             return Err(result::INVALID_PARAMETER);
         }
@@ -71,7 +71,7 @@ exported! {
             }
             Err((code, owner)) => {
                 if let Some(params) = params {
-                    // SAFETY: the caller promises null or so much room.
+                    // SAFETY: the caller promises null or this much room.
                     unsafe { put_old_name(params.old_name, params.old_name_size, &public_name(&owner)) };
                 }
                 Err(code)
@@ -136,7 +136,7 @@ exported! {
     }
 }
 
-/// Makes a subscriber the one, or says who is it already.
+/// Makes this the subscriber, or gives the name of the current one.
 fn subscribe(
     callback: Option<Callback>,
     user: *mut c_void,
@@ -152,7 +152,7 @@ fn subscribe(
         .map_err(|owner| (result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, owner))
 }
 
-/// Tells a caller who was faster, cut where it does not fit.
+/// Gives a caller the name of the current subscriber, truncated if it does not fit.
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@ use super::{Out, exported, put};
 use crate::release::Release;
 use crate::{clock, objects, process, result, subscriber};
 
-/// `CUstream` and `cudaStream_t`: the stream of each thread by itself.
+/// `CUstream` and `cudaStream_t`: the per-thread default stream.
 const PER_THREAD_STREAM: usize = 2;
 
 exported! {
@@ -28,7 +28,7 @@ exported! {
         put_name(code, string)
     }
 
-    /// `cuptiGetTimestamp`. Of a `_v2` subscriber it is refused from 13.3 on.
+    /// `cuptiGetTimestamp`. From 13.3 on it is refused to a `_v2` subscriber.
     since V12_0, Anyone, Unneeded:
     fn cuptiGetTimestamp(timestamp: Out<u64>) {
         refuse_beside_v2()?;
@@ -54,13 +54,13 @@ exported! {
         Ok(())
     }
 
-    /// `cuptiGetStreamId`, which knows no default streams of single threads.
+    /// `cuptiGetStreamId`, which does not support per-thread default streams.
     since V12_0, NoBuffer, Needed:
     fn cuptiGetStreamId(context: *mut c_void, stream: *mut c_void, id: Out<u32>) {
         put_stream_id(context, stream, false, id)
     }
 
-    /// `cuptiGetStreamIdEx`. For handles that stand for a default stream, the current context decides.
+    /// `cuptiGetStreamIdEx`. For the handles of default streams it uses the current context.
     since V12_0, NoBuffer, Needed:
     fn cuptiGetStreamIdEx(context: *mut c_void, stream: *mut c_void, per_thread: u8, id: Out<u32>) {
         put_stream_id(context, stream, per_thread != 0, id)
@@ -72,7 +72,7 @@ exported! {
         put_known(graph, id, objects::graph)
     }
 
-    /// `cuptiGetGraphNodeId`: the id of the graph above that of the node in it.
+    /// `cuptiGetGraphNodeId`: the graph's id in the upper half, the node's number in the lower.
     since V12_0, NoBuffer, Needed:
     fn cuptiGetGraphNodeId(node: *mut c_void, id: Out<u64>) {
         put_known(node, id, objects::node)
@@ -87,7 +87,7 @@ exported! {
     /// `cuptiComputeCapabilitySupported`.
     since V12_0, Anyone, Unneeded:
     fn cuptiComputeCapabilitySupported(major: c_int, _minor: c_int, support: Out<c_int>) {
-        // CUDA 13 has left everything before Turing behind.
+        // CUDA 13 dropped everything before Turing.
         let oldest = if process::options().release < Release::V13_0 { 5 } else { 7 };
         put(support, c_int::from(major >= oldest))
     }
@@ -102,7 +102,8 @@ exported! {
     }
 }
 
-/// `cuptiGetLastError`, which forgets it by that. It stands alone because it must not remember its own answer.
+/// `cuptiGetLastError`, which also resets it. It is not defined by the macro, because it must not
+/// remember its own result.
 ///
 /// # Safety
 ///
@@ -122,7 +123,7 @@ fn put_name(code: u32, string: Out<*const c_char>) -> Result<(), u32> {
     name.map(|_| ()).ok_or(result::INVALID_PARAMETER)
 }
 
-/// Writes the id of something that must exist.
+/// Writes the id of an object, or an error if there is none.
 fn put_known<T>(handle: *mut c_void, out: Out<T>, find: impl FnOnce(*mut c_void) -> Option<T>) -> Result<(), u32> {
     if handle.is_null() {
         return Err(result::INVALID_PARAMETER);
@@ -147,13 +148,14 @@ fn put_stream_id(context: *mut c_void, stream: *mut c_void, per_thread: bool, ou
     Ok(())
 }
 
-/// Refuses a function that has a `_v2` form to a subscriber that came through `cuptiSubscribe_v2`, from 13.3 on.
+/// Refuses a function that has a `_v2` form to a subscriber from `cuptiSubscribe_v2`, from 13.3
+/// on.
 pub(super) fn refuse_beside_v2() -> Result<(), u32> {
     let is_v2 = subscriber::current().is_some_and(|subscriber| subscriber.is_v2);
     if is_v2 && process::options().release >= Release::V13_3 { Err(result::NOT_COMPATIBLE) } else { Ok(()) }
 }
 
-/// The name of a subscriber as another one is told it.
+/// The name of a subscriber, as it is told to others.
 pub(super) fn public_name(name: &CStr) -> Vec<u8> {
     [b"CUPTI for ", name.to_bytes()].concat()
 }

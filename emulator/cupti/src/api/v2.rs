@@ -1,4 +1,5 @@
-//! The functions that name their subscriber, from 13.2 on. With one subscriber they do what the older ones do.
+//! The functions with a subscriber argument, from 13.2 on. With one subscriber they do the same as
+//! the older ones.
 
 use std::ffi::c_void;
 
@@ -73,7 +74,7 @@ exported! {
             return Err(result::INVALID_PARAMETER);
         }
         let record = record.ok_or(result::INVALID_PARAMETER)?;
-        // SAFETY: the caller promises null or so many bytes.
+        // SAFETY: the caller promises null or this many bytes.
         unsafe { next_record(buffer, valid, record) }
     }
 
@@ -100,7 +101,7 @@ exported! {
         value: *mut c_void,
     ) {
         check(subscriber)?;
-        // SAFETY: the caller promises null or so much room.
+        // SAFETY: the caller promises null or this much room.
         unsafe { attribute::get(number, size, value.cast()) }
     }
 
@@ -113,7 +114,7 @@ exported! {
         value: *mut c_void,
     ) {
         check(subscriber)?;
-        // SAFETY: the caller promises null or so many bytes.
+        // SAFETY: the caller promises null or this many bytes.
         unsafe { attribute::set(number, size, value.cast()) }
     }
 
@@ -140,7 +141,7 @@ exported! {
         put(timestamp, clock::now(process::machine()?))
     }
 
-    /// `cuptiActivityGetStructSize`: what this release writes, or an older one from 13.0 on.
+    /// `cuptiActivityGetStructSize`: the size in this release, or in an older one from 13.0 on.
     since V13_3, Anyone, Unneeded:
     fn cuptiActivityGetStructSize(kind: u32, version: u32, size: Out<usize>) {
         const FIRST: u32 = 130_000;
@@ -148,7 +149,8 @@ exported! {
         let release = match version {
             0 => process::options().release,
             1..FIRST => return Err(result::NOT_SUPPORTED),
-            // The newest that is not newer, by minor version: updates do not change records.
+            // The newest release up to that version, by minor version: updates do not change
+            // records.
             _ => {
                 let older = |release: &Release| release.version() / 100 <= version / 100 && *release >= Release::V13_0;
                 Release::ALL.into_iter().rev().find(older).unwrap_or(Release::V13_0)
@@ -167,7 +169,7 @@ exported! {
         count: Out<u32>,
     ) {
         check_if_named(subscriber)?;
-        // SAFETY: the caller promises null or so much room.
+        // SAFETY: the caller promises null or this much room.
         unsafe { put_list(&tracer::enabled_kinds(), buffer, size, count) }
     }
 
@@ -187,7 +189,7 @@ exported! {
         }
         let ids = 1..release.callbacks(domain);
         let wanted: Vec<u32> = ids.filter(|id| subscriber::is_wanted(domain, *id)).collect();
-        // SAFETY: the caller promises null or so much room.
+        // SAFETY: the caller promises null or this much room.
         unsafe { put_list(&wanted, buffer, size, count) }
     }
 
@@ -203,17 +205,17 @@ fn check(subscriber: *mut Subscriber) -> Result<(), u32> {
     if subscriber::is_current(subscriber) { Ok(()) } else { Err(result::INVALID_PARAMETER) }
 }
 
-/// Null stands for all subscribers together.
+/// Null means all subscribers together.
 fn check_if_named(subscriber: *mut Subscriber) -> Result<(), u32> {
     if subscriber.is_null() { Ok(()) } else { check(subscriber) }
 }
 
-/// A configuration chooses fields or functions, which is not emulated.
+/// A configuration that chooses fields or functions is not emulated.
 fn check_config(config: *const c_void) -> Result<(), u32> {
     if config.is_null() { Ok(()) } else { Err(result::NOT_SUPPORTED) }
 }
 
-/// Writes as much of a list as there is room for, and its true length.
+/// Writes the part of a list that fits, and the list's full length.
 ///
 /// # Safety
 ///
@@ -224,7 +226,7 @@ unsafe fn put_list(list: &[u32], buffer: *mut u32, size: Option<&mut u32>, count
         return Ok(());
     }
     let room = *size.ok_or(result::INVALID_PARAMETER)? as usize;
-    // SAFETY: not null, and the caller promises room for so many.
+    // SAFETY: not null, and the caller promises room for this many.
     unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), buffer, list.len().min(room)) };
     Ok(())
 }

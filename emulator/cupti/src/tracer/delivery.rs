@@ -1,4 +1,4 @@
-//! Buffers: requested from the caller, filled, given back.
+//! Buffers: requested from the caller, filled, returned.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -34,7 +34,7 @@ pub struct RequestInfo {
     pub size: usize,
 }
 
-/// `CUpti_BufferCallbackCompleteInfo`. There are no user-defined records, hence no layouts.
+/// `CUpti_BufferCallbackCompleteInfo`. There are no user-defined records, so there are no layouts.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CompleteInfo {
@@ -44,7 +44,7 @@ pub struct CompleteInfo {
     pub thread: u64,
     /// The layouts of user-defined records, by kind.
     pub layouts: *const c_void,
-    /// How many.
+    /// How many there are.
     pub count: usize,
 }
 
@@ -55,10 +55,10 @@ pub(crate) enum BufferCallbacks {
     V2(RequestV2, CompleteV2),
 }
 
-/// 0 and 1, or 2 where the release's default holds.
+/// 0 or 1, or 2 for the release's default.
 static PER_THREAD: AtomicU64 = AtomicU64::new(2);
 
-/// Whether each thread has a buffer of its own. That is the default from 13.0 on.
+/// Whether each thread has its own buffer, which is the default from 13.0 on.
 pub(crate) fn has_buffers_per_thread() -> bool {
     match PER_THREAD.load(Ordering::Relaxed) {
         2 => process::options().release >= Release::V13_0,
@@ -66,12 +66,12 @@ pub(crate) fn has_buffers_per_thread() -> bool {
     }
 }
 
-/// Chooses whether each thread has a buffer of its own.
+/// Chooses whether each thread has its own buffer.
 pub(crate) fn set_buffers_per_thread(chosen: bool) {
     PER_THREAD.store(chosen.into(), Ordering::Relaxed);
 }
 
-/// Registers the caller's functions for buffers; the last registration holds.
+/// Registers the caller's functions for buffers; the last registration counts.
 pub(crate) fn register(callbacks: BufferCallbacks) {
     with(|tracer| tracer.callbacks = Some(callbacks));
 }
@@ -81,7 +81,7 @@ pub(crate) fn write(record: Option<Record>) {
     begin(record, true);
 }
 
-/// Writes a record; `None` when it was dropped, or there is nobody to give it to.
+/// Writes a record; `None` if it was dropped, or there are no functions to request a buffer with.
 pub(super) fn begin(record: Option<Record>, complete: bool) -> Option<Slot> {
     let record = record?;
     let options = process::options();
@@ -99,7 +99,8 @@ pub(super) fn begin(record: Option<Record>, complete: bool) -> Option<Slot> {
     if slot.is_none() {
         let callbacks = with(|tracer| tracer.callbacks)?;
         let _one = lock(&REQUEST);
-        // Another thread may have been faster, and a flush may return a new buffer before there is anything in it.
+        // Another thread may have been faster, and a flush may return a new buffer before it holds
+        // anything.
         loop {
             slot = append();
             if slot.is_some() || request(callbacks, lane).is_none_or(|size| size < record.as_bytes().len()) {
@@ -129,7 +130,7 @@ fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
     let mut memory = Memory { address: std::ptr::null_mut(), size: 0, most: 0 };
     let (address, size, most) = (&raw mut memory.address, &raw mut memory.size, &raw mut memory.most);
     process::call_out(Inside::BufferCallback, || match callbacks {
-        // SAFETY: the caller's function, with places for what it answers.
+        // SAFETY: the caller's function, with places for its results.
         BufferCallbacks::V1(request, _) => unsafe { request(address, size, most) },
         BufferCallbacks::V2(request, _) => {
             let mut info = RequestInfo { size: size_of::<RequestInfo>() };
@@ -140,12 +141,12 @@ fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
     if !is_usable(&memory) {
         return None;
     }
-    // SAFETY: the caller gave the memory, and it overlaps nothing that CUPTI has.
+    // SAFETY: the caller gave the memory, and it overlaps no buffer that CUPTI has.
     with(|tracer| unsafe { tracer.buffers.give(lane, memory) });
     if let Some(machine) = machine.filter(|_| is_wanted(kind::OVERHEAD, 0)) {
         let release = process::options().release;
         let (thread, end) = (calls::thread_id(), clock::now(machine));
-        // The kind came with 12.6. It does not matter enough to request a buffer for it.
+        // The kind came with 12.6. It is not important enough to request a buffer for it.
         if release >= Release::V12_9
             && let Some(record) = records::overhead(release, overhead::BUFFER_REQUEST, thread, start, end)
         {
@@ -155,9 +156,9 @@ fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
     Some(memory.size)
 }
 
-/// Whether CUPTI can use a buffer. What a correct caller never gives is reported.
+/// Whether CUPTI can use a buffer. A buffer that no correct caller would give is reported.
 fn is_usable(memory: &Memory) -> bool {
-    /// From here on an empty answer is no crash.
+    /// The first release that does not crash on an empty answer.
     const EMPTY_IS_SAFE: Release = Release::V12_9;
     const ALIGNMENT: usize = 8;
     if memory.address.is_null() {
@@ -174,7 +175,7 @@ fn is_usable(memory: &Memory) -> bool {
         process::misuse("a buffer was given that CUPTI still has");
         return false;
     }
-    // SAFETY: the caller gave so many bytes, and nobody else uses them now.
+    // SAFETY: the caller gave this many bytes, and nobody else uses them now.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.address, memory.size) };
     if !ZEROED_BUFFERS.load(Ordering::Relaxed) {
         bytes.fill(0);
@@ -185,12 +186,13 @@ fn is_usable(memory: &Memory) -> bool {
     true
 }
 
-/// How many records were dropped since the last time this was asked.
+/// How many records were dropped since the last call.
 pub(crate) fn take_dropped() -> u64 {
     with(|tracer| std::mem::take(&mut tracer.dropped))
 }
 
-/// Returns buffers to the caller; whether there were any with more in them than CUPTI's own overhead.
+/// Returns buffers to the caller. The result is whether any had more in them than CUPTI's own
+/// overhead.
 pub(super) fn deliver(take: Take) -> bool {
     let _one = lock(&DELIVERY);
     let (callbacks, mut returned) = with(|tracer| (tracer.callbacks, tracer.buffers.take(take)));
@@ -211,7 +213,7 @@ pub(super) fn deliver(take: Take) -> bool {
 fn give_back(callbacks: BufferCallbacks, buffer: &Returned) {
     let Memory { address, size, .. } = buffer.memory;
     match callbacks {
-        // Context and stream have been meaningless since CUDA 6.
+        // Context and stream have had no meaning since CUDA 6.
         // SAFETY: the caller's function and the caller's memory.
         BufferCallbacks::V1(_, complete) => unsafe {
             complete(std::ptr::null_mut(), 0, address, size, buffer.filled);
@@ -229,7 +231,7 @@ fn give_back(callbacks: BufferCallbacks, buffer: &Returned) {
     }
 }
 
-/// Returns what there is: buffers whose records are complete, or with `forced` all of them.
+/// Returns the buffers whose records are complete, or with `forced` all of them.
 ///
 /// # Errors
 ///
@@ -247,7 +249,7 @@ pub(crate) fn flush(machine: &Machine, forced: bool) -> Result<(), u32> {
     catch_up(machine, forced);
     let is_of_interest = deliver(if forced { Take::Everything } else { Take::Complete });
     FLUSHING.store(false, Ordering::Relaxed);
-    // Else every flush would leave something for the next one.
+    // Otherwise every flush would leave a record for the next one.
     if is_of_interest && !forced && is_wanted(kind::OVERHEAD, 0) {
         let release = process::options().release;
         let (thread, end) = (calls::thread_id(), clock::now(machine));

@@ -1,4 +1,4 @@
-//! Records of what there is: GPUs, contexts and streams.
+//! Records of objects: GPUs, contexts and streams.
 
 use observe::Machine;
 
@@ -7,7 +7,8 @@ use crate::layout::kind;
 use crate::objects::{self, Context, Stream};
 use crate::{process, records};
 
-/// Writes records of all GPUs. They come when the driver is initialised, or with a dump, and are of no use twice.
+/// Writes records of all GPUs. They are written when the driver is initialised, or with a dump,
+/// but not twice.
 pub(crate) fn write_devices(machine: &Machine, again: bool) {
     let first = with(|tracer| !std::mem::replace(&mut tracer.has_devices, true));
     if !first && !again {
@@ -16,9 +17,10 @@ pub(crate) fn write_devices(machine: &Machine, again: bool) {
     for ordinal in 0..(machine.devices)() {
         let mut gpu = std::mem::MaybeUninit::zeroed();
         if (machine.describe)(ordinal, gpu.as_mut_ptr()) {
-            // SAFETY: the machine said that it filled it in, and zeroes are a valid value anyhow.
+            // SAFETY: the machine said that it filled this in, and zeroes are a valid value
+            // anyway.
             let gpu: observe::Gpu = unsafe { gpu.assume_init() };
-            // SAFETY: the name ends in a zero, and the description lives meanwhile.
+            // SAFETY: the name ends in a zero, and the description lives for the call.
             let name = unsafe { keep(gpu.name.as_ptr()) };
             write(records::device(process::options().release, ordinal, &gpu, name));
         }
@@ -30,7 +32,7 @@ pub(crate) fn write_contexts() {
     objects::contexts().into_iter().for_each(on_context);
 }
 
-/// Writes the records of all streams. The call that made each is not known any more.
+/// Writes the records of all streams. The call that created each is not known any more.
 pub(crate) fn write_streams() {
     for stream in objects::streams() {
         on_stream(stream, 0);

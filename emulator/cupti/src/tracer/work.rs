@@ -1,4 +1,4 @@
-//! The GPU's work: what it was given, and the records of what it has done.
+//! The GPU's work: what was queued, and the records of what is done.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString, c_char};
@@ -16,22 +16,22 @@ use crate::records::{self, Timing};
 use crate::release::Release;
 use crate::{calls, clock, objects, subscriber};
 
-/// By what the record of something under way is found when it is done.
+/// Identifies the record of running work when it is done.
 type Key = (u32, u64, u32);
 
-/// What was given to the GPU, and what is done.
+/// Work that was given to the GPU, and work that is done.
 #[derive(Default)]
 pub(super) struct Work {
     under_way: HashMap<Key, VecDeque<UnderWay>>,
     graphs: HashMap<u32, GraphLaunch>,
     pub(super) done: VecDeque<Done>,
-    /// What waits for the next kernel of its stream, to swap correlation ids with it.
+    /// Kernels that wait for the next kernel of their stream, to swap correlation ids with it.
     to_swap: Option<Finished>,
 }
 
-/// Something that was given to the GPU.
+/// Work that was given to the GPU.
 struct UnderWay {
-    /// Where its record is; `None` when none is wanted, or it was dropped.
+    /// The place of its record; `None` if none is wanted, or it was dropped.
     slot: Option<Slot>,
     kind: u32,
     queued: u64,
@@ -47,17 +47,17 @@ struct GraphLaunch {
     end: u64,
 }
 
-/// Something that the GPU has done, with its name kept for good.
+/// Work that the GPU has done; its name is kept forever.
 pub(super) struct Done {
     activity: Activity,
     name: *const c_char,
     at: u64,
 }
 
-// SAFETY: the pointers in it are to names that live for ever.
+// SAFETY: the pointers in it are to names that are never freed.
 unsafe impl Send for Done {}
 
-/// Something that is done, and what its record will say.
+/// Finished work, and the content of its record.
 struct Finished {
     activity: Activity,
     name: *const c_char,
@@ -69,7 +69,7 @@ struct Finished {
 // SAFETY: as above.
 unsafe impl Send for Finished {}
 
-/// The kind of record that something of the GPU's leads to, if one is wanted.
+/// The kind of record for the GPU's work, if one is wanted.
 fn kind_of(activity: &Activity, tracer: &Tracer) -> Option<u32> {
     let candidates: &[u32] = match activity.kind {
         ActivityKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
@@ -82,7 +82,7 @@ fn kind_of(activity: &Activity, tracer: &Tracer) -> Option<u32> {
     candidates.iter().copied().find(|kind| tracer.wants(*kind, activity.context_id))
 }
 
-/// Whether something is a node of a graph whose launches are recorded as a whole.
+/// Whether this is a node of a graph whose launches are recorded as a whole.
 fn is_part_of_trace(activity: &Activity, tracer: &Tracer) -> bool {
     activity.node_id != 0 && tracer.wants(kind::GRAPH_TRACE, activity.context_id)
 }
@@ -91,7 +91,7 @@ fn key(activity: &Activity) -> Key {
     (activity.correlation, activity.node_id, activity.kind as u32)
 }
 
-/// The GPU was given something, by this thread.
+/// This thread has given work to the GPU.
 pub(crate) fn on_queued(activity: &Activity) {
     TELLS_QUEUED.store(true, Ordering::Relaxed);
     let Some(machine) = process::attached() else { return };
@@ -117,7 +117,8 @@ pub(crate) fn on_queued(activity: &Activity) {
     with(|tracer| tracer.work.under_way.entry(key(activity)).or_default().push_back(under_way));
 }
 
-/// The GPU was given a node of a graph that is recorded as a whole: the first one begins the record.
+/// The GPU was given a node of a graph that is recorded as a whole: the first one begins the
+/// record.
 fn on_queued_in_graph(activity: &Activity, release: Release) {
     let is_first = with(|tracer| match tracer.work.graphs.get_mut(&activity.correlation) {
         Some(launch) => {
@@ -133,7 +134,7 @@ fn on_queued_in_graph(activity: &Activity, release: Release) {
     }
 }
 
-/// The GPU has done something. Runs on a thread of the machine, which is not to be kept.
+/// The GPU has finished work. Runs on a thread of the machine, which must not be delayed.
 pub(crate) fn on_activity(activity: &Activity) {
     if ENABLED.load(Ordering::Relaxed) == 0 && with(|tracer| tracer.work.under_way.is_empty()) {
         return;
@@ -149,7 +150,8 @@ pub(crate) fn on_activity(activity: &Activity) {
     });
 }
 
-/// Completes the records of what was done; of late things only those that are due, unless `all`.
+/// Completes the records of finished work; with the option `late`, only those that are due, unless
+/// `all`.
 pub(super) fn catch_up(machine: &Machine, all: bool) {
     let _one = lock(&PROGRESS);
     let late = process::options().late;
@@ -166,7 +168,7 @@ pub(super) fn catch_up(machine: &Machine, all: bool) {
     }
 }
 
-/// Completes the record of something that was done.
+/// Completes the record of finished work.
 fn finish(machine: &Machine, done: &Done) {
     let activity = &done.activity;
     let (start, end) = times(machine, activity);
@@ -188,7 +190,8 @@ fn finish(machine: &Machine, done: &Done) {
             complete_or_swap(Finished { activity: *activity, name: done.name, slot, kind, timing });
         }
         Some(UnderWay { slot: None, .. }) => {}
-        // It was launched before CUPTI listened: the real one has not instrumented it.
+        // It was launched before CUPTI was listening, so the real library would not have
+        // instrumented it.
         None if TELLS_QUEUED.load(Ordering::Relaxed) => {}
         None => {
             if let Some(kind) = with(|tracer| kind_of(activity, tracer)) {
@@ -200,7 +203,7 @@ fn finish(machine: &Machine, done: &Done) {
     }
 }
 
-/// Writes what was missing in a record.
+/// Completes a record with the values that were missing.
 fn complete(finished: &Finished) {
     let Finished { activity, name, slot, kind, timing } = finished;
     let source = objects::origin(activity.node_id);
@@ -210,9 +213,9 @@ fn complete(finished: &Finished) {
     }
 }
 
-/// The launch that a record names: that of the graph before, where the options ask for that.
+/// The launch that a record names: that of the previous graph if the options ask for it.
 fn launch_told(activity: &Activity) -> u32 {
-    /// The launches of graphs of the last records, that before the last and the last.
+    /// The last two launches of graphs in records, the earlier one first.
     static LAUNCHES: Mutex<(u32, u32)> = Mutex::new((0, 0));
     if !process::options().confuse || activity.node_id == 0 || subscriber::sessions() < 2 {
         return activity.correlation;
@@ -224,14 +227,14 @@ fn launch_told(activity: &Activity) -> u32 {
     if launches.0 == 0 { activity.correlation } else { launches.0 }
 }
 
-/// The name that a record has: where the options ask for that, that of the application's last.
+/// The name in a record: that of the application's last kernel if the options ask for it.
 fn name_told(name: *const c_char) -> *const c_char {
     static BEFORE: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
     let share = process::options().rename;
     if name.is_null() || share <= 0.0 {
         return name;
     }
-    // NCCL's modules stay: it is others that are unloaded.
+    // NCCL's modules stay loaded; only others are unloaded.
     if !is_nccl(name) {
         BEFORE.store(name.cast_mut(), Ordering::Relaxed);
     }
@@ -239,7 +242,8 @@ fn name_told(name: *const c_char) -> *const c_char {
     if !before.is_null() && process::happens(share) { before } else { name }
 }
 
-/// As [`complete`], but some kernels of NCCL's wait for the next one of their stream, with which they swap correlation ids.
+/// Like [`complete`], but some of NCCL's kernels wait for the next one of their stream, to swap
+/// correlation ids with it.
 fn complete_or_swap(mut finished: Finished) {
     let share = process::options().swap;
     if share <= 0.0 || !can_swap(&finished) {
@@ -261,21 +265,22 @@ fn complete_or_swap(mut finished: Finished) {
     }
 }
 
-/// Whether this is a kernel of NCCL's that was launched by a call of its own.
+/// Whether this is an NCCL kernel outside of graphs.
 fn can_swap(finished: &Finished) -> bool {
     let is_kernel = finished.activity.kind == ActivityKind::Kernel && finished.activity.node_id == 0;
     is_kernel && !finished.name.is_null() && is_nccl(finished.name)
 }
 
-/// Whether a name that was kept for good, and is not null, is one of NCCL's.
+/// Whether this name, which is kept forever and not null, is one of NCCL's.
 fn is_nccl(name: *const c_char) -> bool {
     const NCCL: &[u8] = b"nccl";
-    // SAFETY: not null, and kept for good.
+    // SAFETY: not null, and kept forever.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     name.windows(NCCL.len()).any(|part| part == NCCL)
 }
 
-/// Completes the record of a graph's launch with its last node; false when launches are not recorded as a whole.
+/// Completes the record of a graph's launch at its last node; false if launches are not recorded
+/// as a whole.
 fn finish_in_graph(activity: &Activity, start: u64, end: u64) -> bool {
     with(|tracer| {
         let Some(launch) = tracer.work.graphs.get_mut(&activity.correlation) else { return false };
@@ -295,7 +300,7 @@ fn finish_in_graph(activity: &Activity, start: u64, end: u64) -> bool {
     })
 }
 
-/// The times of something in CUPTI's time, or wrong ones where the options ask for that.
+/// The work's times in CUPTI's time, or wrong ones if the options ask for that.
 fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     let options = process::options();
     if process::happens(options.zero) {
@@ -314,7 +319,7 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
 }
 
-/// Keeps a name for good; records point to it.
+/// Keeps a name forever, because records point to it.
 ///
 /// # Safety
 ///

@@ -16,7 +16,7 @@ use crate::options::State;
 use crate::process::{self, lock};
 use crate::{result, subscriber};
 
-/// Sets the time after which the worker returns full buffers, or leaves it to its own judgement.
+/// Sets the period with which the worker returns full buffers; 0 lets it decide.
 pub(crate) fn set_period(milliseconds: u32) {
     let period = (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
     with(|tracer| (tracer.period, tracer.returned_at) = (period, Instant::now()));
@@ -24,13 +24,13 @@ pub(crate) fn set_period(milliseconds: u32) {
     start_worker();
 }
 
-/// How often CUPTI's own thread has looked for what is to happen.
+/// How often CUPTI's own thread has checked for things to do.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 static STARTED: Once = Once::new();
 
-/// Waits until CUPTI's own thread, if there is one, has looked once more for what is to happen.
+/// Waits until CUPTI's own thread, if there is one, has checked once more for things to do.
 pub(crate) fn wait_for_round() {
-    // One may be under way.
+    // One check may be running.
     let round = ROUNDS.load(Ordering::SeqCst) + 2;
     while STARTED.is_completed() && ROUNDS.load(Ordering::SeqCst) < round {
         std::thread::sleep(Duration::from_millis(1));
@@ -50,7 +50,8 @@ pub(super) fn start_worker() {
     });
 }
 
-/// Blocks all signals of this thread, for a new one to inherit that; returns what was blocked before.
+/// Blocks all signals of this thread, so that a new thread inherits that; returns the previous
+/// mask.
 fn block_signals() -> libc::sigset_t {
     let mut all = std::mem::MaybeUninit::uninit();
     let mut before = std::mem::MaybeUninit::uninit();
@@ -67,11 +68,11 @@ fn unblock_signals(before: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
-/// What CUPTI's thread does, for ever.
+/// The main loop of CUPTI's thread.
 fn work(machine: &'static Machine) {
-    /// How long it lets work gather.
+    /// How long it lets work accumulate.
     const REST: Duration = Duration::from_millis(2);
-    /// How long it sleeps when there is nothing to do.
+    /// How long it sleeps if there is nothing to do.
     const SLEEP: Duration = Duration::from_millis(500);
     let mut states = process::options().states.iter();
     let mut next_state = states.next();
@@ -101,7 +102,7 @@ fn work(machine: &'static Machine) {
     }
 }
 
-/// Waits until something was done, or a full buffer may go back, or for so long.
+/// Waits until work was done, or a full buffer may be returned, or `longest` has passed.
 fn wait_for_work(longest: Duration) {
     let guard = lock(&TRACER);
     let idle = |tracer: &mut Option<Tracer>| {
@@ -113,7 +114,7 @@ fn wait_for_work(longest: Duration) {
     drop(WORK.wait_timeout_while(guard, left.unwrap_or(longest).min(longest), idle));
 }
 
-/// Another tool wants the subscription. Where it gets it, it keeps it.
+/// Another tool tries to subscribe. If it succeeds, it stays subscribed.
 fn compete(name: &str) {
     let own_name = CString::new(name).unwrap_or_default();
     match subscriber::subscribe(None, std::ptr::null_mut(), own_name, false) {
@@ -131,7 +132,7 @@ struct StateData {
     message: *const c_char,
 }
 
-/// Reports a failure of CUPTI's own. After a fatal one it is as if nobody had subscribed or enabled anything.
+/// Reports one of CUPTI's own failures. After a fatal one everything is unsubscribed and disabled.
 fn report(state: State) {
     let data = StateData { result: result::UNKNOWN, message: c"as EMULATED_CUPTI asks for".as_ptr() };
     subscriber::call_back(domain::STATE, state as u32, &data);

@@ -7,35 +7,35 @@ use std::time::{Duration, Instant};
 
 use crate::library::Cupti;
 
-/// Tells a child that it is one.
+/// Set in a child process.
 const CHILD: &str = "EMULATED_CUPTI_TEST_ALONE";
-/// Tells a child where a real library is.
+/// Gives a child the path of a real library.
 const REAL: &str = "EMULATED_CUPTI_TEST_REAL";
-/// No test takes nearly as long.
+/// Far longer than any test takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What became of a process.
+/// How a process ended.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stderr: String,
 }
 
 impl Ended {
-    /// Fails when the process did.
+    /// Fails if the process did.
     pub(crate) fn succeeded(&self, options: &str) {
         assert!(self.status.success(), "with EMULATED_CUPTI={options}: {}\n{}", self.status, self.stderr);
     }
 }
 
-/// Runs `body` in a process of its own, in which `EMULATED_CUPTI` says `options`, and fails when it does.
+/// Runs `body` in a process of its own, with `options` in `EMULATED_CUPTI`, and fails if it does.
 ///
-/// Call it with one closure in a test; with several options if need be.
+/// Call it with only one closure per test, but with several options if need be.
 pub(crate) fn alone<B: FnOnce()>(options: &str, body: B) {
     let ended = run(options, body);
     ended.succeeded(options);
 }
 
-/// Runs `body` in a process of its own, which it must not survive; `says` must be on stderr.
+/// Runs `body` in a process of its own, which it must not survive; `says` must appear on stderr.
 pub(crate) fn dies<B: FnOnce()>(options: &str, says: &str, body: B) {
     use std::os::unix::process::ExitStatusExt;
     let ended = run(options, body);
@@ -48,12 +48,13 @@ pub(crate) fn run<B: FnOnce()>(options: &str, body: B) -> Ended {
     run_with(options, None, body)
 }
 
-/// The real library that the parent wants used in this process.
+/// The real library that the parent chose for this process.
 pub(crate) fn real() -> Option<Cupti> {
     std::env::var_os(REAL).map(|path| Cupti::open(path.as_ref()))
 }
 
-/// Runs `body` in a process of its own, where [`real`] is this library: this test again, which comes here and goes no further.
+/// Runs `body` in a process of its own, where [`real`] is this library. The process runs this test
+/// again, which gets here and goes no further.
 pub(crate) fn run_with<B: FnOnce()>(options: &str, real: Option<&Path>, body: B) -> Ended {
     if std::env::var_os(CHILD).is_some() {
         body();

@@ -10,13 +10,13 @@ use crate::consumer::{self, records};
 use crate::cupti;
 use crate::host;
 
-/// The correlation ids of all records that came back, in their order.
+/// The correlation ids of all returned records, in order.
 fn correlations(cupti: crate::library::Cupti) -> Vec<u64> {
     records(cupti).iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
 }
 
 #[test]
-fn a_kernel_that_runs_holds_back_what_was_launched_around_it() {
+fn a_running_kernel_holds_back_everything_launched_around_it() {
     alone("", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         let [before, long, after] = [13, 14, 13].map(|stream| host::launch(host::kernel(stream)));
@@ -31,7 +31,7 @@ fn a_kernel_that_runs_holds_back_what_was_launched_around_it() {
 }
 
 #[test]
-fn a_forced_flush_returns_what_is_incomplete_and_never_again() {
+fn a_forced_flush_returns_incomplete_records_once() {
     alone("", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         let [done, running] = [13, 14].map(|stream| host::launch(host::kernel(stream)));
@@ -127,7 +127,7 @@ fn sharing_buffers_can_be_chosen() {
 }
 
 #[test]
-fn what_finds_no_buffer_is_dropped_and_counted_once() {
+fn records_without_a_buffer_are_dropped_and_counted_once() {
     alone("release=12.9", || {
         consumer::supply(|supply| (supply.most, supply.left) = (2, 1));
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
@@ -157,12 +157,13 @@ fn a_buffer_too_small_for_a_record_comes_back_empty() {
 }
 
 #[test]
-fn what_cupti_itself_costs_is_recorded() {
+fn cuptis_own_overhead_is_recorded() {
     for options in ["release=12.0", "release=13.5"] {
         alone(options, || {
             let cupti = consumer::start(&[kind::CONCURRENT_KERNEL, kind::OVERHEAD]);
             host::finish(host::launch(host::kernel(13)), host::now(), 10);
-            // The first flush leaves a record for the second one, and the second nothing for a third.
+            // The first flush leaves a record for the second one, and the second leaves none for a
+            // third.
             let mut seen = Vec::new();
             for _ in 0..3 {
                 cupti.flush(false);
@@ -179,7 +180,7 @@ fn what_cupti_itself_costs_is_recorded() {
 }
 
 #[test]
-fn what_was_launched_before_anybody_listened_is_not_recorded() {
+fn work_launched_before_recording_began_is_not_recorded() {
     alone("", || {
         let cupti = consumer::start(&[kind::MEMCPY]);
         let unheard = host::launch(host::kernel(13));
@@ -196,7 +197,7 @@ fn what_was_launched_before_anybody_listened_is_not_recorded() {
 }
 
 #[test]
-fn a_machine_that_tells_only_what_was_done_is_heard_too() {
+fn a_machine_that_reports_only_finished_work_is_supported() {
     alone("", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         let kernel = host::call(c"cuLaunchKernelEx", Some(host::KERNEL), |correlation| observe::Activity {

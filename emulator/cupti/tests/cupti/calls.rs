@@ -1,4 +1,4 @@
-//! Callbacks of calls and of resources, and who gets them.
+//! Callbacks of calls and resources, and who receives them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ pub(crate) struct CallbackData {
 
 const _: () = assert!(size_of::<CallbackData>() == 72);
 
-/// What a callback was told.
+/// What a callback received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     domain: u32,
@@ -41,7 +41,7 @@ struct Seen {
     function: String,
     symbol: Option<String>,
     correlation: u32,
-    /// The word between entry and exit, as found; each callback adds one to it.
+    /// The word between entry and exit, as found. Each callback adds one to it.
     word: u64,
     returned: Option<i32>,
 }
@@ -49,7 +49,7 @@ struct Seen {
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
 fn text(string: *const c_char) -> Option<String> {
-    // SAFETY: null or a C string of CUPTI's.
+    // SAFETY: null or a C string from CUPTI.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_str().expect("names are ASCII").to_owned())
 }
 
@@ -69,7 +69,7 @@ unsafe extern "C" fn see(user: *mut c_void, domain: u32, id: u32, data: *const c
         SEEN.lock().expect("no test panics there").push(seen);
         return;
     }
-    // SAFETY: data of a call, for the length of the callback.
+    // SAFETY: data of a call, valid for the length of the callback.
     let data = unsafe { *data.cast::<CallbackData>() };
     assert_eq!((data.context as usize, data.context_id), (host::CONTEXT, host::CONTEXT_ID));
     assert_eq!(data.function_params as usize, 0x7000, "the parameters are the machine's");
@@ -100,7 +100,7 @@ fn subscribe(cupti: Cupti) -> Handle {
 }
 
 #[test]
-fn a_launch_is_told_at_both_ends() {
+fn a_launch_has_callbacks_at_both_ends() {
     alone("", || {
         let cupti = Cupti::emulated();
         let handle = subscribe(cupti);
@@ -129,7 +129,8 @@ fn a_launch_is_told_at_both_ends() {
             symbol: symbol.clone(),
             ..runtime(site, word, returned)
         };
-        // The nested call shares the outer one's id, but not its word; the third call is of a function nobody asked for.
+        // The nested call shares the outer one's id, but not its word; nobody asked for the third
+        // call's function.
         let expected = [runtime(0, 0, None), driver(0, 0, None), driver(1, 1, Some(0)), runtime(1, 1, Some(0))];
         assert_eq!(seen(), expected);
     });
@@ -139,7 +140,7 @@ fn a_launch_is_told_at_both_ends() {
 fn a_callback_may_call_cupti_and_cuda() {
     static LIBRARY: Mutex<Option<Cupti>> = Mutex::new(None);
     unsafe extern "C" fn busy(_: *mut c_void, _: u32, _: u32, data: *const c_void) {
-        // SAFETY: data of a call, for the length of the callback.
+        // SAFETY: data of a call, valid for the length of the callback.
         let data = unsafe { *data.cast::<CallbackData>() };
         let cupti = LIBRARY.lock().expect("no test panics there").expect("it was set");
         if data.site == 0 {
@@ -220,7 +221,7 @@ fn subscribe_v2(cupti: Cupti, params: &mut Params) -> (u32, Handle) {
 fn there_is_one_subscriber_and_the_others_are_told_its_name() {
     for (release, size) in [("13.0", 32), ("13.1", 32), ("13.3", 40), ("13.5", 40)] {
         alone(&format!("release={release},seed={size}"), || {
-            // The size is in the options, because the body must not borrow from the parent.
+            // The size comes from the options, because the body must not borrow from the parent.
             let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
             let size = options.split("seed=").nth(1).and_then(|size| size.parse().ok()).expect("the parent sets it");
             let cupti = Cupti::emulated();
@@ -249,7 +250,7 @@ fn there_is_one_subscriber_and_the_others_are_told_its_name() {
 }
 
 #[test]
-fn a_subscriber_that_is_named_is_named_in_other_calls_too() {
+fn a_v2_subscriber_must_use_v2_calls() {
     alone("release=13.3", || {
         let cupti = Cupti::emulated();
         let mut params = Params {

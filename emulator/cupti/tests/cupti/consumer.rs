@@ -1,4 +1,4 @@
-//! A profiler's side of the buffers: gives memory, keeps what comes back, reads it.
+//! A profiler's side of the buffers: provides memory, keeps returned buffers, reads them.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -8,14 +8,14 @@ use emulated_cupti::layout::{Field, kind};
 
 use crate::library::Cupti;
 
-/// How buffers are given.
+/// How buffers are provided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Supply {
     /// Their size in bytes.
     pub(crate) size: usize,
     /// The most records in one, or 0.
     pub(crate) most: usize,
-    /// How many more there are.
+    /// How many are left.
     pub(crate) left: usize,
 }
 
@@ -23,24 +23,24 @@ static SUPPLY: Mutex<Supply> = Mutex::new(Supply { size: 64 << 10, most: 0, left
 static RETURNED: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
 static REQUESTS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
-/// A buffer that came back.
+/// A returned buffer.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffer {
     words: Vec<u64>,
     valid: usize,
-    /// The thread it came on.
+    /// The thread that returned it.
     pub(crate) thread: ThreadId,
 }
 
 impl Buffer {
     /// Its valid bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes were copied into the words.
+        // SAFETY: this many bytes were copied into the words.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.valid) }
     }
 }
 
-/// Changes how buffers are given.
+/// Changes how buffers are provided.
 pub(crate) fn supply(change: impl FnOnce(&mut Supply)) {
     change(&mut SUPPLY.lock().expect("no test panics there"));
 }
@@ -52,10 +52,10 @@ pub(crate) unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, 
         std::ptr::null_mut()
     } else {
         supply.left -= 1;
-        // Filled with what must not be there afterwards, unless CUPTI clears it.
+        // Filled with values that must be gone afterwards, unless CUPTI clears it.
         Box::leak(vec![0xabab_abab_abab_abab_u64; supply.size / 8].into_boxed_slice()).as_mut_ptr().cast()
     };
-    // SAFETY: places that CUPTI gave.
+    // SAFETY: places provided by CUPTI.
     unsafe {
         buffer.write(memory);
         size.write(supply.size);
@@ -65,18 +65,18 @@ pub(crate) unsafe extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, 
 
 pub(crate) unsafe extern "C" fn complete(_: *mut c_void, _: u32, buffer: *mut u8, size: usize, valid: usize) {
     let mut words = vec![0u64; size / 8];
-    // SAFETY: memory of this size that `request` gave.
+    // SAFETY: memory of this size, from `request`.
     unsafe { std::ptr::copy_nonoverlapping(buffer, words.as_mut_ptr().cast(), size) };
     let buffer = Buffer { words, valid, thread: std::thread::current().id() };
     RETURNED.lock().expect("no test panics there").push(buffer);
 }
 
-/// The buffers that came back since the last time.
+/// The buffers that were returned since the last call.
 pub(crate) fn take() -> Vec<Buffer> {
     std::mem::take(&mut RETURNED.lock().expect("no test panics there"))
 }
 
-/// The threads on which buffers were requested since the last time.
+/// The threads on which buffers were requested since the last call.
 pub(crate) fn take_requests() -> Vec<ThreadId> {
     std::mem::take(&mut REQUESTS.lock().expect("no test panics there"))
 }
@@ -115,7 +115,7 @@ impl Record {
     }
 }
 
-/// The records of a buffer, as the library's walker finds them.
+/// The records of a buffer, according to the library's walker.
 pub(crate) fn read(cupti: Cupti, buffer: &Buffer) -> Vec<Record> {
     const END: u32 = 12;
     let bytes = buffer.bytes();
@@ -125,13 +125,14 @@ pub(crate) fn read(cupti: Cupti, buffer: &Buffer) -> Vec<Record> {
     offsets.iter().zip(ends).map(|(start, end)| Record(bytes[*start..end].to_vec())).collect()
 }
 
-/// All records that came back since the last time, but those of CUPTI's own overhead.
+/// All records that were returned since the last call, except those of CUPTI's own overhead.
 pub(crate) fn records(cupti: Cupti) -> Vec<Record> {
     let all = take().iter().flat_map(|buffer| read(cupti, buffer)).collect::<Vec<_>>();
     all.into_iter().filter(|record| record.kind() != kind::OVERHEAD).collect()
 }
 
-/// Opens the emulated CUPTI, subscribes and enables kinds, with the functions of this module for buffers.
+/// Opens the emulated CUPTI, subscribes and enables kinds, using this module's functions for
+/// buffers.
 pub(crate) fn start(kinds: &[u32]) -> Cupti {
     let cupti = Cupti::emulated();
     cupti.subscribe_deaf();

@@ -38,7 +38,7 @@ struct GraphData {
 
 const _: () = assert!(size_of::<ResourceData>() == 24 && size_of::<GraphData>() == 56);
 
-/// A graph with nodes; handles are made of ids.
+/// A graph with nodes; its handles are derived from ids.
 struct Graph {
     id: u32,
     nodes: u32,
@@ -65,14 +65,14 @@ impl Graph {
         Resource { graph: Self::handle(self.id), graph_id: self.id, ..host::resource(kind) }
     }
 
-    /// Captures as many launches.
+    /// Captures `nodes` launches.
     fn capture(id: u32, nodes: u32) -> Graph {
         let graph = Graph { id, nodes };
         host::tell(&graph.told(ResourceKind::GraphCreated));
         for node in 0..nodes {
             let created = graph.told(ResourceKind::NodeCreated);
             let created = Resource { node: graph.node(node), node_id: graph.node_id(node), ..created };
-            // Captured: the call is told, and nothing is queued.
+            // While capturing, the call is reported and nothing is queued.
             host::call(c"cuLaunchKernelEx", Some(host::KERNEL), |_| host::tell(&created));
         }
         graph
@@ -115,10 +115,10 @@ impl Graph {
 static SEEN: Mutex<Vec<(u32, u64, u64)>> = Mutex::new(Vec::new());
 static LIBRARY: Mutex<Option<Cupti>> = Mutex::new(None);
 
-/// Asks for the ids of what it is told, as a profiler does that follows a node to its clone.
+/// Asks for the ids in each callback, as a profiler does that follows a node to its clone.
 unsafe extern "C" fn follow(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
     assert_eq!(domain, RESOURCE);
-    // SAFETY: data of a resource of a graph, for the length of the callback.
+    // SAFETY: data of a graph's resource, valid for the length of the callback.
     let graph = unsafe { *(*data.cast::<ResourceData>()).descriptor };
     let cupti = LIBRARY.lock().expect("no test panics there").expect("it was set");
     SEEN.lock().expect("no test panics there").push((
@@ -163,7 +163,7 @@ fn a_node_is_followed_to_its_clone_and_into_every_replay() {
             cupti.flush(false);
             assert!(records(cupti).is_empty(), "what is captured does not run");
 
-            // Two graphs at once, whose nodes end in turn, and a launch that is in no graph.
+            // Two graphs at once, whose nodes end alternately, and a launch outside of graphs.
             let mut launched = Vec::new();
             for replay in 0..20 {
                 let [first, second] = execs.each_ref().map(|exec| exec.launch(13 + exec.id));

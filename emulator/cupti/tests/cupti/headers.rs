@@ -1,4 +1,4 @@
-//! The table of records against NVIDIA's headers, through a C compiler.
+//! Compares the table of records with NVIDIA's headers, using a C compiler.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn records_and_numbers_are_those_of_the_headers() {
     }
 }
 
-/// What the table says, as C expressions and their values.
+/// The table's facts, as C expressions and their values.
 fn facts(release: Release) -> Vec<(String, u64)> {
     let mut facts = Vec::new();
     let mut fact = |expression: String, value: usize| facts.push((expression, value as u64));
@@ -112,8 +112,9 @@ fn evaluate(headers: &Path, expressions: &[&str]) -> Vec<u64> {
     text.lines().map(|line| line.parse().expect("the program prints numbers")).collect()
 }
 
-/// Which structure a release writes is not in the structures: it is said of each kind in words. For releases whose walker works
-/// without a driver `walkers.rs` asks the library; for the others these words are all there is.
+/// The structures do not show which of them a release writes; the comments on each kind do. For
+/// releases whose walker works without a driver, `walkers.rs` asks the library. For the others the
+/// comments are the only source.
 #[test]
 fn the_headers_name_the_structure_of_each_kind() {
     let names = [

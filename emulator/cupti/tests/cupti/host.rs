@@ -1,4 +1,4 @@
-//! The host program: a machine without a GPU that says what a test wants it to say.
+//! The host program: a machine without a GPU that reports whatever a test wants.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use observe::{Activity, ActivityKind, Call, Gpu, Machine, Observer, Resource, ResourceKind};
 
-/// The wall clock is so much ahead of true time.
+/// The wall clock is ahead of true time by this much, in ns.
 pub(crate) const WALL_AHEAD: u64 = 1_700_000_000_000_000_000;
 /// The one context.
 pub(crate) const CONTEXT: usize = 0xc0_0000;
@@ -27,10 +27,10 @@ static MACHINE: Machine = Machine {
 static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(std::ptr::null_mut());
 static ABSENT: AtomicBool = AtomicBool::new(false);
 static CORRELATION: AtomicU32 = AtomicU32::new(100);
-/// What exists before somebody attaches.
+/// Objects that exist before anybody attaches.
 static BEFORE: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
-/// A resource to be told; its handles are only numbers.
+/// A resource to be reported; its handles are only numbers.
 struct Told(Resource);
 // SAFETY: nobody reads through its pointers.
 unsafe impl Send for Told {}
@@ -88,12 +88,12 @@ extern "C" fn ncclscope_emulator_attach(observer: *const Observer) -> *const Mac
     &raw const MACHINE
 }
 
-/// From now on there is no machine.
+/// Removes the machine.
 pub(crate) fn leave() {
     ABSENT.store(true, Ordering::Relaxed);
 }
 
-/// Something that exists before anybody attaches.
+/// Adds an object that exists before anybody attaches.
 pub(crate) fn exists(resource: Resource) {
     BEFORE.lock().expect("no test panics there").push(Told(resource));
 }
@@ -106,20 +106,20 @@ fn observer() -> Option<&'static Observer> {
 /// The true time.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place to write to, and a clock that every Linux has.
+    // SAFETY: a place to write to, and a clock that exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Tells of a resource.
+/// Reports a resource.
 pub(crate) fn tell(resource: &Resource) {
     if let Some(observer) = observer() {
-        // SAFETY: the library's function, and a resource that lives meanwhile.
+        // SAFETY: the library's function, and a resource that lives for the call.
         unsafe { (observer.resource)(resource) };
     }
 }
 
-/// A resource of the one context with nothing else in it.
+/// A resource of the one context, otherwise empty.
 pub(crate) fn resource(kind: ResourceKind) -> Resource {
     Resource {
         kind,
@@ -164,7 +164,7 @@ pub(crate) fn call_as<T>(correlation: u32, function: &CStr, symbol: Option<&CStr
             at: now(),
         };
         if let Some(observer) = observer() {
-            // SAFETY: the library's function, and a call that lives meanwhile.
+            // SAFETY: the library's function, and a `Call` that lives for the call.
             unsafe { (observer.call)(&raw const call) };
         }
     };
@@ -174,7 +174,7 @@ pub(crate) fn call_as<T>(correlation: u32, function: &CStr, symbol: Option<&CStr
     value
 }
 
-/// Something the GPU does on a stream, with nothing else in it.
+/// Work of the GPU on a stream, otherwise empty.
 pub(crate) fn activity(kind: ActivityKind, stream_id: u32) -> Activity {
     Activity {
         kind,
@@ -207,15 +207,15 @@ pub(crate) fn kernel(stream_id: u32) -> Activity {
     Activity { name: KERNEL.as_ptr(), grid: [8, 1, 1], block: [512, 1, 1], shared_memory: 1024, ..kernel }
 }
 
-/// Tells that the GPU was given something.
+/// Reports that the GPU was given work.
 pub(crate) fn queue(activity: &Activity) {
     if let Some(observer) = observer() {
-        // SAFETY: the library's function, and an activity that lives meanwhile.
+        // SAFETY: the library's function, and an activity that lives for the call.
         unsafe { (observer.queued)(activity) };
     }
 }
 
-/// Launches a kernel; it has its correlation id then.
+/// Launches a kernel; returns it with its correlation id.
 pub(crate) fn launch(kernel: Activity) -> Activity {
     call(c"cuLaunchKernelEx", Some(KERNEL), |correlation| {
         let kernel = Activity { correlation, ..kernel };
@@ -224,8 +224,8 @@ pub(crate) fn launch(kernel: Activity) -> Activity {
     })
 }
 
-/// Lets the GPU have done something, on a thread of the machine, from `start` for `duration` ns. What its name points to is
-/// gone afterwards.
+/// Reports on a thread of the machine that the GPU has done work, from `start` for `duration` ns.
+/// The memory of its name is freed afterwards.
 pub(crate) fn finish(activity: Activity, start: u64, duration: u64) {
     // SAFETY: null or a C string that the test has.
     let name = (!activity.name.is_null()).then(|| unsafe { CStr::from_ptr(activity.name) }.to_owned());
@@ -236,18 +236,18 @@ pub(crate) fn finish(activity: Activity, start: u64, duration: u64) {
         let name = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         let done = Activity { name, start, end: start + duration, ..numbers };
         if let Some(observer) = observer() {
-            // SAFETY: the library's function, and an activity that lives meanwhile.
+            // SAFETY: the library's function, and an activity that lives for the call.
             unsafe { (observer.activity)(&raw const done) };
         }
     });
     machine.expect("a thread can be started").join().expect("the machine does not panic");
 }
 
-/// As [`finish`], on this thread.
+/// Like [`finish`], on this thread.
 pub(crate) fn finish_here(activity: Activity, start: u64, duration: u64) {
     let done = Activity { start, end: start + duration, ..activity };
     if let Some(observer) = observer() {
-        // SAFETY: the library's function, and an activity that lives meanwhile.
+        // SAFETY: the library's function, and an activity that lives for the call.
         unsafe { (observer.activity)(&raw const done) };
     }
 }

@@ -1,4 +1,4 @@
-//! A CUPTI that was opened: the emulated one, or a real one.
+//! An open CUPTI: the emulated one, or a real one.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) type Request = unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut 
 pub(crate) type Complete =
     unsafe extern "C" fn(context: *mut c_void, stream: u32, buffer: *mut u8, size: usize, valid: usize);
 
-/// Calls a function by name. Its parameters' types are given, because nothing checks them.
+/// Calls a function by name. The call gives its parameters' types, which nothing checks.
 #[macro_export]
 macro_rules! cupti {
     ($library:expr, $name:ident ($($type:ty = $value:expr),* $(,)?)) => {{
@@ -32,11 +32,11 @@ macro_rules! cupti {
     }};
 }
 
-/// Calls a function of CUPTI, with what it asks for.
+/// Calls a function of CUPTI with valid arguments.
 macro_rules! call {
     ($function:ident($($value:expr),*)) => {{
         #[allow(clippy::macro_metavars_in_unsafe, reason = "each test passes what the header asks for")]
-        // SAFETY: as said.
+        // SAFETY: each test passes what the header asks for.
         unsafe { $function($($value),*) }
     }};
 }
@@ -48,15 +48,16 @@ pub(crate) fn built() -> PathBuf {
 }
 
 impl Cupti {
-    /// Opens the emulated one.
+    /// Opens the emulated library.
     pub(crate) fn emulated() -> Cupti {
         Cupti::open(&built())
     }
 
-    /// Opens one.
+    /// Opens a library.
     pub(crate) fn open(path: &Path) -> Cupti {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no zero");
-        // SAFETY: a C string; the library's constructors only look at it and at the environment.
+        // SAFETY: a C string; the library's constructors only read its own image and the
+        // environment.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{} does not open", path.display());
         Cupti(handle)
@@ -69,7 +70,7 @@ impl Cupti {
         unsafe { libc::dlsym(self.0, name.as_ptr()) }
     }
 
-    /// What `cuptiGetVersion` answers.
+    /// The result of `cuptiGetVersion`.
     pub(crate) fn version(self) -> u32 {
         let mut version = 0;
         assert_eq!(cupti!(self, cuptiGetVersion(*mut u32 = &raw mut version)), 0);
@@ -86,7 +87,7 @@ impl Cupti {
         if code == 0 { Ok(handle) } else { Err(code) }
     }
 
-    /// Subscribes somebody who wants no callback.
+    /// Subscribes with a callback that does nothing.
     pub(crate) fn subscribe_deaf(self) -> Handle {
         unsafe extern "C" fn deaf(_: *mut c_void, domain: u32, id: u32, _: *const c_void) {
             panic!("nobody wants callback {id} of domain {domain}");
@@ -118,7 +119,7 @@ impl Cupti {
         assert_eq!(cupti!(self, cuptiActivityFlushAll(u32 = u32::from(forced))), 0);
     }
 
-    /// How many records were dropped since the last time.
+    /// How many records were dropped since the last call.
     pub(crate) fn dropped(self) -> usize {
         let mut dropped = 0;
         let code = cupti!(
@@ -161,7 +162,7 @@ impl Cupti {
         if code == 0 { Ok(record as usize - start as usize) } else { Err(code) }
     }
 
-    /// The offsets of all records of a buffer, and what ended it.
+    /// The offsets of all records of a buffer, and the code at its end.
     pub(crate) fn walk(self, buffer: &[u8]) -> (Vec<usize>, u32) {
         let mut offsets = Vec::new();
         loop {
@@ -172,7 +173,7 @@ impl Cupti {
         }
     }
 
-    /// A C string that a function gives for a number.
+    /// The string for a result code, and the code that the function returned.
     pub(crate) fn result_string(self, code: u32) -> (u32, Option<&'static CStr>) {
         let mut text: *const c_char = std::ptr::null();
         let answer = cupti!(self, cuptiGetResultString(u32 = code, *mut *const c_char = &raw mut text));

@@ -1,7 +1,8 @@
-//! The library as a profiler meets it: opened as a file, called through `dlsym`, with this program as the host of its GPUs.
+//! The library as a profiler uses it: opened as a file, called through `dlsym`, with this program
+//! as the host of its GPUs.
 //!
-//! CUPTI is one to a process, and so is what its environment variable says. So each test that uses it runs in a process of its
-//! own: see [`alone`].
+//! There is one CUPTI per process, and its environment variable is read once. So each test that
+//! uses it runs in a process of its own: see [`alone`].
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,4 +1,4 @@
-//! What `EMULATED_CUPTI` asks for is what happens.
+//! Every misbehaviour that `EMULATED_CUPTI` asks for happens.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -15,12 +15,12 @@ use crate::cupti;
 use crate::host::{self, WALL_AHEAD};
 use crate::library::{Cupti, Handle};
 
-/// Lets an hour pass for what is to happen later.
+/// Skips an hour for everything that is scheduled.
 fn hour(cupti: Cupti) {
     cupti!(cupti, emulated_cupti_hour());
 }
 
-/// Lets so many kernels run, one after the other.
+/// Runs this many kernels, one after the other.
 fn run(kernels: usize) {
     for _ in 0..kernels {
         host::finish_here(host::launch(host::kernel(13)), host::now(), 1_000);
@@ -65,7 +65,7 @@ fn reordered_buffers_hold_everything_once() {
 }
 
 #[test]
-fn partly_filled_buffers_are_taken_for_full() {
+fn partly_filled_buffers_count_as_full() {
     alone("partial,seed=3", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         run(200);
@@ -137,7 +137,7 @@ fn kernels_swap_correlation_ids() {
         let swapped = |place: usize| found[&(start + place as u64 * 10 + WALL_AHEAD)];
         let expected = |place: usize| u64::from(launched[place].correlation);
         assert_eq!((swapped(0), swapped(1)), (expected(1), expected(0)));
-        // Another stream's, and one that nothing followed.
+        // A kernel of another stream, and one that nothing followed.
         assert_eq!((swapped(2), swapped(3)), (expected(2), expected(3)));
     });
 }
@@ -148,7 +148,7 @@ fn callbacks_can_be_withheld() {
     unsafe extern "C" fn see(_: *mut c_void, domain: u32, _: u32, _: *const c_void) {
         SEEN[domain as usize].fetch_add(1, Ordering::Relaxed);
     }
-    // Two callbacks of the one launch, one of the one node, where they are not withheld.
+    // Two callbacks for the one launch, and one for the one node, unless they are withheld.
     for (options, expected) in
         [("", (2, 1)), ("withhold", (0, 0)), ("withhold=calls", (0, 1)), ("withhold=objects", (2, 0))]
     {
@@ -176,7 +176,7 @@ fn some_callbacks_of_calls_can_be_missing() {
     static ENTERED: AtomicI32 = AtomicI32::new(0);
     static LEFT: AtomicI32 = AtomicI32::new(0);
     unsafe extern "C" fn see(_: *mut c_void, _: u32, _: u32, data: *const c_void) {
-        // SAFETY: data of a call begins with the side on which this is.
+        // SAFETY: data of a call begins with the side of the call.
         let count = if unsafe { *data.cast::<u32>() } == 0 { &ENTERED } else { &LEFT };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -209,7 +209,7 @@ fn another_tool_asks_for_the_subscription_later() {
 }
 
 #[test]
-fn another_tool_takes_what_nobody_holds() {
+fn another_tool_takes_a_free_subscription() {
     unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const c_void) {}
     alone("rival=Kineto@1h", || {
         let cupti = Cupti::emulated();
@@ -222,7 +222,7 @@ fn another_tool_takes_what_nobody_holds() {
 
 #[test]
 fn the_same_seed_makes_the_same_choices() {
-    // The number of dropped records of each seed, twice.
+    // The number of dropped records for each seed, twice.
     let mut counts = Vec::new();
     for seed in [1, 2, 1, 2] {
         let ended = crate::alone::run(&format!("drop=30%,seed={seed}"), || {
@@ -292,7 +292,7 @@ fn a_version_can_be_pretended() {
 }
 
 #[test]
-fn timestamps_are_of_the_domain_asked_for() {
+fn timestamps_use_the_requested_clock() {
     for (options, distance) in [("", 0), ("clock=+59s", 59_000_000_000), ("clock=-3ms", -3_000_000), ("clock=wall", 0)]
     {
         alone(&format!("{options},seed={}", distance + 100_000_000_000i64), || {
@@ -411,7 +411,7 @@ fn hardware_trace_and_sharing_are_refused() {
 }
 
 #[test]
-fn attributes_are_what_was_set() {
+fn attributes_keep_their_values() {
     alone("release=12.9", || {
         let cupti = consumer::start(&[]);
         let get = |number: u32, room: usize| {

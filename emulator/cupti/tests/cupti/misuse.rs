@@ -1,4 +1,4 @@
-//! What the real library would crash or hang on ends the process, with the reason.
+//! Use that the real library would crash or hang on ends the process, with the reason.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -51,7 +51,7 @@ fn a_buffer_callback_does_not_flush() {
 #[test]
 fn a_buffer_callback_may_count_drops_and_step_through_its_records() {
     unsafe extern "C" fn looks(context: *mut c_void, stream: u32, buffer: *mut u8, size: usize, valid: usize) {
-        // SAFETY: memory of `consumer::request`, so much of which is filled.
+        // SAFETY: memory from `consumer::request`, filled up to here.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
         assert_eq!(library().walk(bytes), (vec![0], 12));
         assert_eq!(library().dropped(), 0);
@@ -100,7 +100,7 @@ fn a_request_is_not_answered_with_null_before_12_9() {
 fn a_buffer_is_not_given_twice() {
     unsafe extern "C" fn same(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
         static MEMORY: Mutex<[u64; 512]> = Mutex::new([0; 512]);
-        // SAFETY: places that CUPTI gave.
+        // SAFETY: places provided by CUPTI.
         unsafe {
             buffer.write(MEMORY.lock().expect("no test panics there").as_mut_ptr().cast());
             size.write(4096);
@@ -143,7 +143,7 @@ fn a_buffer_is_aligned() {
 fn a_forked_child_does_not_flush() {
     dies("", "a forked child flushes", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
-        // SAFETY: this process has nothing else under way, and the child only calls CUPTI.
+        // SAFETY: this process has no other threads in use, and the child only calls CUPTI.
         let child = unsafe { libc::fork() };
         if child == 0 {
             cupti.flush(false);

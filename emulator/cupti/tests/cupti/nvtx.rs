@@ -1,4 +1,5 @@
-//! Ranges and marks: NVTX's side of its protocol, in so far as the tests need it, and the records that come of it.
+//! Ranges and marks: the part of NVTX's side of its protocol that the tests need, and the
+//! resulting records.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -36,12 +37,12 @@ static PLACES: Places = Places({
 });
 static TABLE: Table = Table { size: size_of::<Table>(), get };
 
-/// Every module has the same places, except that of domains, which is left empty.
+/// Every module has the same places, except the one for domains, which is empty.
 unsafe extern "C" fn get(module: u32, table: *mut *const *const Slot, size: *mut c_uint) -> c_int {
     const NOWHERE: [*const Slot; 16] = [std::ptr::null(); 16];
     static EMPTY: Places = Places(NOWHERE);
     let places = if module == 1 { &PLACES } else { &EMPTY };
-    // SAFETY: the library passes places for the answers.
+    // SAFETY: the library passes places for the results.
     unsafe {
         table.write(places.0.as_ptr());
         size.write(16);
@@ -53,7 +54,7 @@ unsafe extern "C" fn export(id: u32) -> *const c_void {
     if id == 1 { (&raw const TABLE).cast() } else { std::ptr::null() }
 }
 
-/// Lets the library attach to this program.
+/// Attaches the library to this program.
 pub(crate) fn attach(cupti: Cupti) {
     type Entry = unsafe extern "C" fn(unsafe extern "C" fn(u32) -> *const c_void) -> c_int;
     let entry = cupti.symbol("InitializeInjectionNvtx2");

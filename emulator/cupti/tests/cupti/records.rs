@@ -1,4 +1,4 @@
-//! What is in the records, in every release.
+//! The contents of records, in every release.
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::consumer::{self, records};
 use crate::cupti;
 use crate::host::{self, CONTEXT_ID, WALL_AHEAD};
 
-/// Runs a body once for each release.
+/// Runs a body once per release.
 macro_rules! in_every_release {
     ($body:expr) => {
         for release in Release::ALL {
@@ -20,7 +20,7 @@ macro_rules! in_every_release {
     };
 }
 
-/// The release that this process pretends.
+/// The release that this process emulates.
 fn release() -> Release {
     let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
     Release::named(options.trim_start_matches("release=")).expect("the parent names one")
@@ -180,7 +180,7 @@ fn single_functions_can_be_chosen() {
 }
 
 #[test]
-fn what_exists_is_dumped() {
+fn existing_objects_are_dumped() {
     in_every_release!(|| {
         host::exists(host::resource(ResourceKind::ContextCreated));
         host::exists(host::stream(ResourceKind::StreamCreated, 0x5000, 13));
@@ -213,7 +213,7 @@ fn what_exists_is_dumped() {
 }
 
 #[test]
-fn who_listens_before_cuda_begins_is_told_of_the_devices() {
+fn early_listeners_get_the_devices() {
     alone("", || {
         let cupti = consumer::start(&[kind::DEVICE, kind::CONTEXT]);
         host::tell(&host::resource(ResourceKind::ContextCreated));

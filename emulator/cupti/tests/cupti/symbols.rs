@@ -1,4 +1,4 @@
-//! Names under which the library and its functions are found.
+//! The names under which the library and its functions are found.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::library::{Cupti, built};
 use crate::wheels::WHEELS;
 
 #[test]
-fn functions_are_there_from_the_release_on_that_has_them() {
+fn functions_exist_from_their_first_release_on() {
     for (release, has) in [
         ("12.0", [false, false, false, false, false]),
         ("12.9", [true, true, false, false, false]),
@@ -39,9 +39,9 @@ fn functions_are_there_from_the_release_on_that_has_them() {
     }
 }
 
-/// The real libraries say which functions a release has.
+/// The real libraries show which functions a release has.
 #[test]
-fn no_function_is_there_that_the_real_library_lacks() {
+fn no_function_exists_that_the_real_library_lacks() {
     for wheel in &WHEELS {
         let Some(unpacked) = wheel.unpacked() else { continue };
         let options = format!("release={}", wheel.release.name());
@@ -80,7 +80,7 @@ fn the_library_is_found_by_the_name_of_its_release() {
             Cupti::open(&path);
             let found = |name: &str| {
                 let name = CString::new(name).expect("a name has no zero");
-                // SAFETY: a C string, and nothing is loaded.
+                // SAFETY: a C string, and no library is loaded.
                 !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }.is_null()
             };
             assert!(found(release.soname()));

@@ -1,7 +1,7 @@
-//! Buffers of ours under the real walkers, record for record.
+//! Our buffers, read by the real walkers record by record.
 //!
-//! `cuptiActivityGetNextRecord` of 12.0, 12.9, 13.0 and 13.1 works on a machine without a driver. From 13.3 on it does not; there
-//! the structures of the headers have to do (`headers.rs`).
+//! `cuptiActivityGetNextRecord` of 12.0, 12.9, 13.0 and 13.1 works on a machine without a driver.
+//! From 13.3 on it does not; for those only the headers' structures are checked (`headers.rs`).
 
 use emulated_cupti::layout::{self, kind};
 use emulated_cupti::names;
@@ -16,7 +16,8 @@ use crate::library::Cupti;
 use crate::nvtx;
 use crate::wheels::WHEELS;
 
-/// Runs a body for each release whose real library can be asked: it gets the emulated one and the real one.
+/// Runs a body for each release whose real library works here, with the emulated one and the real
+/// one.
 macro_rules! beside_the_real_one {
     ($body:expr) => {
         for wheel in WHEELS.iter().filter(|wheel| wheel.release < Release::V13_3) {
@@ -103,7 +104,7 @@ fn the_real_walker_finds_the_records_that_were_written() {
             }
         }
         let expected = kind::WRITTEN.into_iter().filter(|kind| layout::size(*kind, release).is_some());
-        // Kernels are of the one kind or the other.
+        // Kernels have one of the two kinds.
         let expected = expected.filter(|kind| *kind != kind::KERNEL).collect();
         assert_eq!(kinds, expected);
         assert!(buffers.len() > 5 && records > 100, "{records} records in {} buffers", buffers.len());
@@ -114,17 +115,17 @@ fn the_real_walker_finds_the_records_that_were_written() {
 fn both_walkers_stop_at_the_same_place() {
     beside_the_real_one!(|ours: Cupti, real: Cupti, release: Release| {
         let buffers = make_buffers(ours, release);
-        // Cut anywhere.
+        // Truncated anywhere.
         let bytes = buffers[0].bytes();
         for valid in 0..bytes.len().min(1_000) {
             assert_eq!(real.walk(&bytes[..valid]), ours.walk(&bytes[..valid]), "{valid} bytes");
         }
-        // Of an unknown kind, in the middle and at the end.
+        // A record of unknown kind, in the middle and at the end.
         let (offsets, _) = ours.walk(bytes);
         for offset in [offsets[1], *offsets.last().expect("there are records")] {
             for kind in [0, release.kinds() + 4, 500, u32::MAX] {
                 let mut broken: Vec<u64> = vec![0; bytes.len() / 8];
-                // SAFETY: so many bytes are in the words, which are aligned as a buffer must be.
+                // SAFETY: the words hold this many bytes, aligned as a buffer must be.
                 let broken = unsafe { std::slice::from_raw_parts_mut(broken.as_mut_ptr().cast::<u8>(), bytes.len()) };
                 broken.copy_from_slice(bytes);
                 broken[offset..offset + 4].copy_from_slice(&kind.to_ne_bytes());

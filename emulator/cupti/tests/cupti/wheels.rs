@@ -1,4 +1,4 @@
-//! The real CUPTI of NVIDIA's PyPI wheels: for its headers, and for what it can do without a driver.
+//! The real CUPTI from NVIDIA's PyPI wheels: for its headers, and for what works without a driver.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ pub(crate) struct Wheel {
     sha256: &'static str,
 }
 
-/// One of each release.
+/// One wheel per release.
 pub(crate) const WHEELS: [Wheel; 6] = [
     Wheel {
         release: Release::V12_0,
@@ -51,15 +51,16 @@ pub(crate) const WHEELS: [Wheel; 6] = [
 
 const FETCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fetch_wheel.py");
 
-/// What is in a wheel's folder.
+/// The contents of a wheel's folder.
 pub(crate) struct Unpacked {
     pub(crate) library: PathBuf,
     pub(crate) headers: PathBuf,
 }
 
 impl Wheel {
-    /// The wheel's folder in the user's cache, fetched first where it is not there. `None` when it cannot be had: then the
-    /// test does less, and says so where the test runner does not swallow it. In CI that is a failure.
+    /// The wheel's folder in the user's cache, fetched first if it is not there. `None` if it is
+    /// not available: then the test does less, and says so on stderr, unless the test runner
+    /// captures that. In CI this is a failure.
     pub(crate) fn unpacked(&self) -> Option<Unpacked> {
         let folder = cache().join("cupti").join(self.version);
         if let Err(reason) = self.fetch(&folder) {
@@ -72,7 +73,7 @@ impl Wheel {
     }
 
     fn fetch(&self, folder: &Path) -> Result<(), String> {
-        /// Why a wheel cannot be had: nobody waits twice for a network that is not there.
+        /// Why a wheel is not available, so that nobody waits twice for a network that is down.
         static FAILED: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
         if folder.is_dir() {
             return Ok(());

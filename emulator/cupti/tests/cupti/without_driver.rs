@@ -1,4 +1,4 @@
-//! Without a machine the library answers as the real one does on a host without a driver.
+//! Without a machine the library returns what the real one does on a host without a driver.
 
 use std::ffi::c_void;
 
@@ -8,7 +8,7 @@ use crate::host;
 use crate::library::Cupti;
 use crate::wheels::WHEELS;
 
-/// Calls everything that a profiler may call first, and says what is answered.
+/// Calls everything that a profiler may call first, and prints the results.
 fn ask(cupti: Cupti) {
     let null = std::ptr::null_mut::<c_void>();
     let mut place = [0u64; 8];
@@ -90,7 +90,7 @@ fn ask(cupti: Cupti) {
 }
 
 #[test]
-fn the_answers_are_those_of_the_real_library() {
+fn results_match_the_real_library() {
     for wheel in &WHEELS {
         let Some(unpacked) = wheel.unpacked() else { continue };
         let options = format!("release={}", wheel.release.name());

@@ -40,7 +40,8 @@ pub(super) unsafe extern "C" fn device_get_pci_bus_id(out: *mut c_char, bytes: c
         if out.is_null() || bytes as usize <= id.len() {
             return Err(Error::InvalidValue);
         }
-        // SAFETY: CUDA's caller promises room for so many bytes, and the id and a zero are no more.
+        // SAFETY: CUDA's caller promises room for this many bytes, and the id with its zero is no
+        // longer.
         unsafe {
             out.cast::<u8>().copy_from(id.as_ptr(), id.len());
             out.add(id.len()).write(0);
@@ -61,8 +62,8 @@ pub(super) unsafe extern "C" fn device_get_by_pci_bus_id(out: *mut c_int, id: *c
     })
 }
 
-/// The beginning of `cudaDeviceProp`, which is the same in CUDA 12 and 13. The rest is left as it was, since the length
-/// of the whole is not.
+/// The beginning of `cudaDeviceProp`, which is the same in CUDA 12 and 13. The rest is left
+/// untouched, because its length differs between them.
 #[repr(C)]
 pub(super) struct DeviceProperties {
     name: [u8; 256],
@@ -206,7 +207,8 @@ unsafe fn find_driver_function(
         let found = driver::function(symbol);
         // cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound
         let answer = if found.is_some() { 0 } else { 1 };
-        // SAFETY: CUDA's caller promises a place for the result, and one for the status if it wants it.
+        // SAFETY: CUDA's caller promises a place for the result, and one for the status if it
+        // wants it.
         unsafe {
             put_if_wanted(status, answer);
             put(out, found.unwrap_or(std::ptr::null()))

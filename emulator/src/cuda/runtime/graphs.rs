@@ -1,4 +1,4 @@
-//! Captures and graphs, as libnccl takes part in them and the job runs them.
+//! Captures and graphs, as libnccl takes part in them and the job launches them.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -13,14 +13,16 @@ use crate::cuda::threads::lock;
 use crate::cuda::work::{Action, Kernel};
 use crate::cuda::{Error, device, machine};
 
-/// `cudaGraphEdgeData`. Of its ports only one is known here: the beginning of the kernel that an edge leaves.
+/// `cudaGraphEdgeData`. Only one of its ports is known here: the beginning of the kernel that the
+/// edge leaves.
 type Edge = [u8; 8];
 
-/// `cudaGraphKernelNodePortLaunchCompletion`, in the first byte of an edge, and `cudaGraphDependencyTypeProgrammatic`
-/// in the third.
+/// `cudaGraphKernelNodePortLaunchCompletion`, in the first byte of an edge, and
+/// `cudaGraphDependencyTypeProgrammatic` in the third.
 const AT_START: Edge = [2, 0, 1, 0, 0, 0, 0, 0];
 
-/// The programmatic port (1) is taken for the whole kernel, which is no earlier than it asks for.
+/// The programmatic port (1) is treated as the end of the kernel, which is no earlier than it asks
+/// for.
 fn at_start(edge: &Edge) -> bool {
     edge[0] == AT_START[0]
 }
@@ -49,7 +51,7 @@ pub(in crate::cuda) unsafe extern "C" fn stream_is_capturing(stream: Handle, out
 /// CUDA 12's plain `cudaStreamGetCaptureInfo`.
 pub(super) unsafe extern "C" fn stream_get_capture_status(stream: Handle, status: *mut c_int, id: *mut u64) -> c_int {
     let null = std::ptr::null_mut();
-    // SAFETY: the same promises, and null for what is not asked.
+    // SAFETY: the same promises, and null for what is not asked for.
     unsafe { capture_info(stream, status, id, null, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut()) }
 }
 
@@ -97,7 +99,8 @@ unsafe fn capture_info(
                 member.answer.nodes.push(handle(&node) as usize);
                 member.answer.edges.push(if dependency.at_start { AT_START } else { [0; 8] });
             }
-            // SAFETY: CUDA's caller promises places for what it wants to know. The arrays stay until the next question.
+            // SAFETY: CUDA's caller promises places for what it wants to know. The arrays stay
+            // until the next query.
             unsafe {
                 put_if_wanted(id, member.capture.id);
                 put_if_wanted(graph.cast::<Handle>(), handle(&member.capture.graph));
@@ -148,12 +151,12 @@ pub(super) unsafe extern "C" fn thread_exchange_stream_capture_mode(mode: *mut c
     thread_local! {
         static MODE: Cell<c_int> = const { Cell::new(0) };
     }
-    // It is remembered only: no call is forbidden because some stream captures in the global mode.
+    // It is only remembered: no call is forbidden because a stream captures in the global mode.
     call(c"cudaThreadExchangeStreamCaptureMode", |_| {
         if mode.is_null() {
             return Err(Error::InvalidValue);
         }
-        // SAFETY: CUDA's caller promises a mode there, which the old one takes the place of.
+        // SAFETY: CUDA's caller promises a mode there; the old one replaces it.
         unsafe { mode.write_unaligned(MODE.replace(mode.read_unaligned())) };
         Ok(())
     })
@@ -305,7 +308,8 @@ pub(in crate::cuda) unsafe extern "C" fn graph_instantiate(out: *mut Handle, gra
     })
 }
 
-/// The graph that is made is put into `graph`, which is none yet: `cudaGraphCreate` and `cudaGraphAddChildGraphNode` in one.
+/// Puts a new graph into `graph`, which holds none yet: `cudaGraphCreate` and
+/// `cudaGraphAddChildGraphNode` in one.
 pub(in crate::cuda) unsafe extern "C" fn graph_with_child(graph: *mut Handle, child: Handle) -> c_int {
     call(c"cudaGraphAddChildGraphNode", |_| {
         let outer = machine().graphs.get(child)?.nest();
@@ -348,7 +352,7 @@ struct GraphExecUpdateParameters {
     result: *mut c_void,
 }
 
-/// Of the result nothing is written: nobody here asks for it.
+/// Writes no result, because nobody here asks for it.
 pub(in crate::cuda) unsafe extern "C" fn graph_exec_update(exec: Handle, graph: Handle, result: *mut c_void) -> c_int {
     let parameters = GraphExecUpdateParameters { exec, graph, result };
     let parameters = (&raw const parameters).cast();
@@ -388,7 +392,7 @@ pub(super) unsafe extern "C" fn user_object_create(
     })
 }
 
-/// Changes how many references the user holds; at none, the handle is no more.
+/// Changes the number of the user's references; at zero, the handle is gone.
 fn change_references(object: Handle, change: i64) -> Result<Arc<UserObject>, Error> {
     let mut objects = lock(&machine().user_objects);
     let (object_itself, references) = objects.get_mut(&(object as usize)).ok_or(Error::InvalidValue)?;

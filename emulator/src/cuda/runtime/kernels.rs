@@ -41,8 +41,9 @@ struct LaunchParameters {
     stream: Handle,
 }
 
-/// What a launch through `void* arguments[]` or `void* extra[]` does. The former says nothing about the arguments'
-/// sizes, so only those few kernels can be launched that way that are known here by name.
+/// The kernel of a launch through `void* arguments[]` or `void* extra[]`. The former does not give
+/// the arguments' sizes, so only the few kernels that are known here by name can be launched that
+/// way.
 ///
 /// # Safety
 ///
@@ -119,7 +120,7 @@ pub(super) unsafe extern "C" fn launch_kernel_ex(
             // SAFETY: CUDA's caller promises the arguments of this kernel.
             body: unsafe { body(&name, arguments, std::ptr::null())? },
         };
-        // SAFETY: CUDA's caller promises so many attributes.
+        // SAFETY: CUDA's caller promises this many attributes.
         let event = driver::launch_event(unsafe { slice(config.attributes, config.attribute_count as usize) })?;
         let stream = device::stream(config.stream)?;
         nested_call(c"cuLaunchKernelEx", Some(&name), std::ptr::null(), origin, || {
@@ -128,7 +129,7 @@ pub(super) unsafe extern "C" fn launch_kernel_ex(
     })
 }
 
-/// Launches a kernel as `cudaLaunchKernel` does, with the driver's call in it.
+/// Launches a kernel as `cudaLaunchKernel` does, with the driver's call inside it.
 #[expect(clippy::too_many_arguments, reason = "they are the function's own")]
 pub(in crate::cuda) fn launch(
     function: usize,
@@ -160,13 +161,14 @@ pub(in crate::cuda) fn launch(
 }
 
 pub(super) unsafe extern "C" fn get_func_by_symbol(out: *mut *const c_void, symbol: *const c_void) -> c_int {
-    // The address that the host knows a kernel by is as good a handle as any.
+    // The address by which the host knows a kernel serves as its handle.
     // SAFETY: CUDA's caller promises a place for the result.
     call(c"cudaGetFuncBySymbol", |_| unsafe { put(out, symbol) })
 }
 
 pub(super) unsafe extern "C" fn func_get_attributes(out: *mut [u64; 6], _function: *const c_void) -> c_int {
-    // No shared memory of its own, none on the stack. The structure is longer, but libnccl reads only its beginning.
+    // No static shared memory, no local memory. The structure is longer, but libnccl reads only
+    // its beginning.
     // SAFETY: CUDA's caller promises a place for the result.
     call(c"cudaFuncGetAttributes", |_| unsafe { put(out, [0; 6]) })
 }

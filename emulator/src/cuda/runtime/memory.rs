@@ -1,4 +1,4 @@
-//! Memory, as libnccl gets it and copies it.
+//! Memory, as libnccl allocates and copies it.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -48,8 +48,8 @@ pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> c_int {
 
 pub(super) unsafe extern "C" fn malloc_async(out: *mut *mut c_void, bytes: usize, stream: Handle) -> c_int {
     call(c"cudaMallocAsync", |_| {
-        // The memory is there at once, which is no later than CUDA promises. In a capture it is made once, not
-        // at each replay.
+        // The memory is there at once, which is no later than CUDA promises. A capture allocates
+        // it once, not at each replay.
         let stream = device::stream(stream)?;
         let address = machine().memory.allocate(bytes, stream.device, Kind::Device)?;
         // SAFETY: CUDA's caller promises a place for the result.
@@ -77,7 +77,7 @@ pub(super) unsafe extern "C" fn free_async(address: *mut c_void, stream: Handle)
 }
 
 pub(super) unsafe extern "C" fn mem_pool_create(out: *mut Handle, _properties: *const c_void) -> c_int {
-    // Every pool is all memory, so nothing needs to be known of it.
+    // Every pool stands for all memory, so it needs no state.
     // SAFETY: CUDA's caller promises a place for the result.
     call(c"cudaMemPoolCreate", |_| unsafe { put(out, 1 as Handle) })
 }
@@ -173,7 +173,7 @@ struct MemcpyParameters {
     stream: Handle,
 }
 
-/// `cudaMemcpyKind`, of which 4 means that the addresses say it; they always do.
+/// `cudaMemcpyKind`. 4 means that the addresses give the direction; here they always do.
 const KINDS: std::ops::RangeInclusive<c_int> = 0..=4;
 
 pub(in crate::cuda) unsafe extern "C" fn memcpy(
@@ -206,8 +206,8 @@ pub(in crate::cuda) unsafe extern "C" fn memcpy_async(
     })
 }
 
-/// As CUDA does it: pageable memory of the host is read before the call returns, because the caller may have it on its
-/// stack, and it has been written when the call returns. A captured copy does neither.
+/// As in CUDA, pageable memory of the host is read before the call returns, because the caller may
+/// have it on its stack, and has been written when the call returns. A captured copy does neither.
 ///
 /// # Safety
 ///

@@ -1,8 +1,9 @@
-//! The CUDA runtime as libnccl calls it: the C functions that are written over its own.
+//! The CUDA runtime as libnccl calls it: the C functions that overwrite its own.
 //!
-//! Each function in the modules has the arguments of the CUDA function that [`table`] names it after. Its caller
-//! promises what that function's documentation asks for: pointers for results are null or writable, names are C
-//! strings, memory lives as long as queued work needs it. Handles are looked up, so that a wrong one gives an error.
+//! Each function has the arguments of the CUDA function that [`table`] names it after. Its caller
+//! promises what that function's documentation asks for: pointers for results are null or
+//! writable, names are C strings, memory lives as long as queued work needs it. Handles are looked
+//! up, so a wrong one gives an error.
 
 mod devices;
 mod graphs;
@@ -113,7 +114,7 @@ pub(super) fn table(exists: impl Fn(&str) -> bool) -> Vec<(&'static str, *const 
         "cudaUserObjectRelease": user_object_release,
         "cudaUserObjectRetain": user_object_retain,
     };
-    // CUDA 13 took the second version of these functions' arguments for the plain names.
+    // CUDA 13 gave the plain names of these functions the arguments of their second versions.
     table.extend(if exists("cudaGetDeviceProperties_v2") {
         functions! {
             "cudaGraphAddDependencies": graph_add_dependencies,
@@ -158,11 +159,11 @@ unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
     }
 }
 
-/// The elements that C passes as a pointer and a number.
+/// The elements that C passes as a pointer and a count.
 ///
 /// # Safety
 ///
-/// There are so many, if the pointer is not null, for as long as the answer is used.
+/// If the pointer is not null, there are this many elements, for as long as the result is used.
 unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];

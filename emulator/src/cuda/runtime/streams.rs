@@ -94,7 +94,7 @@ unsafe fn create_event(function: &'static CStr, out: *mut Handle, flags: u32) ->
 }
 
 pub(in crate::cuda) unsafe extern "C" fn event_destroy(event: Handle) -> c_int {
-    // Whatever is queued holds the event itself.
+    // Queued work holds the event itself.
     call(c"cudaEventDestroy", |_| machine().events.remove(event).map(|_| ()))
 }
 
@@ -124,7 +124,7 @@ pub(in crate::cuda) unsafe extern "C" fn event_elapsed_time(out: *mut f32, earli
     })
 }
 
-/// Makes a node or an entry of a stream's queue that nobody observes.
+/// Adds a graph node or a queue entry that nobody observes.
 pub(in crate::cuda) fn submit_unobserved(stream: Handle, work: Box<dyn FnMut() + Send>) -> Result<(), Error> {
     let action = Action::Unobserved(Mutex::new(work));
     device::stream(stream)?.submit(action, &Origin::none()).map(|_| ())

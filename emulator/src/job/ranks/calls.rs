@@ -6,7 +6,7 @@ use crate::library::api::Api;
 use crate::scenario::program::{Operation, What};
 use crate::scenario::words::Reduction;
 
-/// NCCL's own function for an operation, if it has one and it is wanted.
+/// NCCL's own function for an operation, if it exists and is wanted.
 pub(super) fn native(api: &Api, operation: &Operation) -> Option<&'static str> {
     match operation.what {
         What::AllReduce(_) => Some("AllReduce"),
@@ -21,14 +21,14 @@ pub(super) fn native(api: &Api, operation: &Operation) -> Option<&'static str> {
     }
 }
 
-/// One rank's part of an operation. The memory that is passed is as large as the operation needs it, and lives until
-/// the work on the stream is done, which holds it.
+/// One rank's part of an operation. The memory that is passed is as large as the operation needs,
+/// and is held by the work on the stream until that is done.
 pub(super) struct Part<'r> {
     pub(super) nccl: &'r Nccl,
     pub(super) caller: Caller<'r>,
     pub(super) communicator: &'r Communicator,
     pub(super) operation: &'r Operation,
-    /// What all calls have alike.
+    /// What all its calls have in common.
     pub(super) passed: Passed,
 }
 
@@ -52,7 +52,7 @@ impl Part<'_> {
             }
             _ => -1,
         };
-        // SAFETY: the communicator is there, and the memory is as `Part` says.
+        // SAFETY: the communicator exists, and the memory is as `Part` says.
         self.nccl.call(self.caller, function, Passed { root, ..self.passed }, || unsafe {
             match self.operation.what {
                 What::AllReduce(reduction) => {
@@ -121,20 +121,20 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Sends what begins so many times `count` elements into the buffer.
+    /// Sends from the element `at` times `count` of the buffer.
     fn send(&self, peer: u32, at: u32) -> Result<(), String> {
         let Passed { count, stream, .. } = self.passed;
         // SAFETY: the buffer has that many elements before and `count` from there on.
         let send = unsafe { self.passed.send.byte_add(self.bytes(at)) };
         let (peer, comm) = (c_number(peer), self.communicator.handle.0);
         let passed = Passed { receive: std::ptr::null_mut(), send, root: peer, ..self.passed };
-        // SAFETY: the communicator is there, and the memory is as `Part` says.
+        // SAFETY: the communicator exists, and the memory is as `Part` says.
         self.nccl.call(self.caller, "Send", passed, || unsafe {
             (self.nccl.library.api().send)(send, count, self.operation.datatype.number(), peer, comm, stream)
         })
     }
 
-    /// Receives, to what begins so many times `count` elements into the buffer.
+    /// Receives to the element `at` times `count` of the buffer.
     fn receive(&self, peer: u32, at: u32) -> Result<(), String> {
         let Passed { count, stream, .. } = self.passed;
         // SAFETY: as for sending.
@@ -147,7 +147,7 @@ impl Part<'_> {
         })
     }
 
-    /// So many times `count` elements.
+    /// The bytes of `times` times `count` elements.
     fn bytes(&self, times: u32) -> usize {
         times as usize * self.passed.count * self.operation.datatype.size()
     }

@@ -1,4 +1,4 @@
-//! Communicators: how ranks make them, and how they end.
+//! Communicators: how ranks create and destroy them.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Communicator {
     pub(super) size: u32,
     pub(super) group: usize,
     pub(super) windows: Vec<Window>,
-    /// Results are not what they would be.
+    /// Set when it was aborted, which makes its results wrong.
     pub(super) aborted: Arc<AtomicBool>,
 }
 
@@ -27,7 +27,7 @@ impl Ranks<'_> {
     pub(super) fn create(&mut self, index: usize, active: &[usize]) -> Result<(), String> {
         let declared = &self.job.scenario.program.communicators[index];
         let name: &'static CStr = {
-            // NCCL keeps the pointer as long as it likes.
+            // NCCL keeps the pointer for as long as it likes.
             let name = CString::new(declared.name.as_str()).expect("a name has letters, digits, `_` and `-`");
             Box::leak(name.into_boxed_c_str())
         };
@@ -54,7 +54,7 @@ impl Ranks<'_> {
         }
         self.together(&taking_part, taking_part.len() > 1, |ranks| {
             for (number, &index_of_rank) in taking_part.iter().enumerate() {
-                // SAFETY: within the vector, whose length is that of the loop.
+                // SAFETY: within the vector, whose length bounds the loop.
                 let handle_at = unsafe { handles_at.add(number) };
                 ranks.make(index_of_rank, index, handle_at, config_at)?;
             }
@@ -69,7 +69,8 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Calls NCCL for one rank's part of a communicator. Handle and configuration live until the group has ended.
+    /// Calls NCCL for one rank's part of a communicator. Handle and configuration live until the
+    /// group has ended.
     fn make(
         &self,
         index: usize,
@@ -87,7 +88,8 @@ impl Ranks<'_> {
             let (color, key) = split.color_and_key(parent.rank);
             let color = color.map_or(NO_COLOR, c_number);
             nccl.call(caller, "CommSplit", Passed::nothing(), || {
-                // SAFETY: the parent is there; handle and configuration live until the group has ended.
+                // SAFETY: the parent exists; handle and configuration live until the group has
+                // ended.
                 unsafe { (nccl.library.api().comm_split)(parent.handle.0, color, key, handle_at, config_at) }
             })
         } else {
@@ -105,7 +107,7 @@ impl Ranks<'_> {
         format!("{}.{group}.{made}", self.job.scenario.program.communicators[index].name)
     }
 
-    /// Takes up a communicator that was just made.
+    /// Registers a communicator that was just created.
     fn adopt(&mut self, index: usize, communicator: usize, handle: Handle) -> Result<(), String> {
         self.select(index)?;
         let declared = &self.job.scenario.program.communicators[communicator];
@@ -123,7 +125,7 @@ impl Ranks<'_> {
             world_rank: rank.world,
             device: rank.device,
         }));
-        // A kernel knows its peers by their ranks in the communicator.
+        // A kernel identifies its peers by their ranks in the communicator.
         for link in self.job.scenario.links.iter().filter(|link| link.from == rank.world) {
             if let Some(peer) = place.ranks.iter().position(|&member| member == link.to) {
                 self.job.pace.gpu(rank.device).add_link(kernel::Link {
@@ -152,7 +154,7 @@ impl Ranks<'_> {
         self.end(index, communicator, "CommFinalize", self.job.nccl.library.api().comm_finalize)
     }
 
-    /// Ends a communicator on these ranks once its work is done on all of them.
+    /// Destroys a communicator on these ranks once its work is done on all of them.
     pub(super) fn destroy(&mut self, communicator: usize, active: &[usize]) -> Result<(), String> {
         self.each(communicator, active, |ranks, rank| ranks.settle(rank, communicator))?;
         self.each(communicator, active, |ranks, rank| ranks.close_windows(rank, communicator))?;
@@ -171,13 +173,14 @@ impl Ranks<'_> {
         self.end(index, communicator, "CommAbort", self.job.nccl.library.api().comm_abort)?;
         let rank = &mut self.ranks[index];
         rank.graphs.retain(|_, graph| !graph.uses.contains(&communicator));
-        // Its windows went with it.
+        // Its windows are gone with it.
         rank.memory.retain(|_, memory| memory.windows_of != Some(communicator));
         rank.communicators[communicator] = None;
         Ok(())
     }
 
-    /// Waits for a communicator's operations and drops the graphs that use it, without which NCCL would wait for them.
+    /// Waits for a communicator's operations and drops the graphs that use it, which NCCL would
+    /// otherwise wait for.
     pub(super) fn settle(&mut self, index: usize, communicator: usize) -> Result<(), String> {
         let rank = &mut self.ranks[index];
         let settled = rank.compute.synchronize().and_then(|()| match &rank.communicators[communicator] {
@@ -188,7 +191,7 @@ impl Ranks<'_> {
         settled.map_err(|error| format!("rank {}: failed to wait for its streams: {error}", rank.world))
     }
 
-    /// Calls one of the functions that end a communicator.
+    /// Calls one of the functions that destroy a communicator.
     fn end(
         &self,
         index: usize,
@@ -198,7 +201,7 @@ impl Ranks<'_> {
     ) -> Result<(), String> {
         let Some(of_rank) = &self.ranks[index].communicators[communicator] else { return Ok(()) };
         let caller = self.caller(index, communicator);
-        // SAFETY: the communicator is there.
+        // SAFETY: the communicator exists.
         self.job.nccl.call(caller, function, Passed::nothing(), || unsafe { call(of_rank.handle.0) })
     }
 }

@@ -1,4 +1,4 @@
-//! Graphs: what a rank captures, launches, makes once more and updates; and the recording that lends CUPTI meanwhile.
+//! Graphs that a rank captures, instantiates, updates and launches; and lending CUPTI in between.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -31,7 +31,7 @@ struct Recorded {
 }
 
 impl Ranks<'_> {
-    /// Records what statements do as a graph of each rank.
+    /// Captures what statements do as one graph per rank.
     fn record(&mut self, body: &[Statement], active: &[usize]) -> Result<Vec<Recorded>, String> {
         let mut begun = Vec::with_capacity(active.len());
         for &index in active {
@@ -72,7 +72,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Makes another executable graph of a captured one.
+    /// Instantiates a captured graph once more.
     pub(super) fn instantiate(&mut self, name: &str, made: Made, of: &str, active: &[usize]) -> Result<(), String> {
         for &index in active {
             self.select(index)?;
@@ -90,7 +90,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Records anew, and updates an executable graph by it.
+    /// Captures again, and updates an executable graph with the result.
     pub(super) fn update(&mut self, name: &str, body: &[Statement], active: &[usize]) -> Result<(), String> {
         for Recorded { index, graph, uses, .. } in self.record(body, active)? {
             self.select(index)?;
@@ -123,13 +123,13 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Asks the recording of this process for something, where there is one.
+    /// Asks the recording of this process to lend CUPTI or take it back, if there is one.
     pub(super) fn lend(&self, what: Lend) -> Result<(), String> {
         let name = match what {
             Lend::Release => c"ncclscope_release",
             Lend::Acquire => c"ncclscope_acquire",
         };
-        // SAFETY: names are C strings; nothing is loaded that is not there.
+        // SAFETY: names are C strings; no library is loaded that is not there already.
         let function = unsafe {
             let library = libc::dlopen(c"libncclscope.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) }
@@ -137,7 +137,7 @@ impl Ranks<'_> {
         if function.is_null() {
             return Ok(());
         }
-        // SAFETY: the library's header says that both have this type.
+        // SAFETY: the library's header gives both this type.
         let function = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> i32>(function) };
         let ((called, returned), answer) = timed(|| function());
         let release = what == Lend::Release;
@@ -154,7 +154,7 @@ fn captured<'r>(rank: &'r Rank, name: &str) -> Result<&'r Captured, String> {
     rank.graphs.get(name).ok_or_else(|| format!("rank {} has no graph {name}", rank.world))
 }
 
-/// When a call was made and when it returned, and what it answered.
+/// When a call was made and when it returned, and its result.
 fn timed<T>(call: impl FnOnce() -> T) -> ((u64, u64), T) {
     let called = time::now();
     let answer = call();

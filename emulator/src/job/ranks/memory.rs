@@ -1,4 +1,4 @@
-//! What operations read and write: memory of CUDA's, or of NCCL's and registered as a window.
+//! The memory that operations read and write: CUDA's, or NCCL's and registered as a window.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::scenario::program::{Operation, What};
 pub(super) struct Memory {
     pub(super) send: Region,
     pub(super) receive: Region,
-    /// The communicator with which it is registered, if it is.
+    /// The communicator that it is registered with, if any.
     pub(super) windows_of: Option<usize>,
 }
 
@@ -53,17 +53,17 @@ impl Region {
     /// Nobody else uses it meanwhile: only work in the order of the stream does.
     #[allow(clippy::mut_from_ref, reason = "the order of the stream keeps others out")]
     pub(super) unsafe fn bytes(&self) -> &mut [u8] {
-        // SAFETY: the buffer is that long and zeroed at first; the caller keeps others out.
+        // SAFETY: the buffer is that long and was zeroed; the caller keeps others out.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast(), self.bytes) }
     }
 }
 
 impl Ranks<'_> {
-    /// The memory of a rank's part of an operation; the same each time.
+    /// The memory of a rank's part of an operation, which is the same each time.
     pub(super) fn memory(&mut self, index: usize, operation: &Operation) -> Result<Memory, String> {
         let rank = &mut self.ranks[index];
         let communicator = rank.communicators[operation.on].as_ref().expect("only members issue");
-        // A communicator that is made once more has the same size.
+        // A communicator that is created once more has the same size.
         if let Some(memory) = rank.memory.get(&operation.site) {
             return Ok(memory.clone());
         }
@@ -87,7 +87,7 @@ impl Ranks<'_> {
         };
         let memory = if operation.in_place {
             let buffer = allocate(send.max(receive))?;
-            // The smaller part is this rank's own of the larger.
+            // The smaller part is this rank's share of the larger.
             let place = |bytes: usize| if bytes < send.max(receive) { own } else { 0 };
             let region = |bytes: usize| Region { buffer: Arc::clone(&buffer), offset: place(bytes), bytes };
             Memory { send: region(send), receive: region(receive), windows_of: None }
@@ -99,7 +99,8 @@ impl Ranks<'_> {
         Ok(memory)
     }
 
-    /// Registers an operation's memory on all members before it is first used; that is a call that they make together.
+    /// Registers an operation's memory on all members before its first use. The members call this
+    /// together.
     pub(super) fn open_windows(&mut self, operation: &Operation, members: &[usize]) -> Result<(), String> {
         if self.ranks[members[0]].memory.contains_key(&operation.site) {
             return Ok(());
@@ -117,8 +118,8 @@ impl Ranks<'_> {
                     let communicator = ranks.ranks[index].communicators[operation.on].as_ref();
                     let handle = communicator.expect("only members issue").handle;
                     let caller = ranks.caller(index, operation.on);
-                    // SAFETY: the place is within the vector, which lives until the group has ended. The buffer lives until its
-                    // window is closed.
+                    // SAFETY: the place is within the vector, which lives until the group has
+                    // ended. The buffer lives until its window is closed.
                     unsafe {
                         let (buffer, window) = (region.buffer.as_ptr(), windows_at.add(number));
                         let whole = region.offset + region.bytes;
@@ -128,7 +129,7 @@ impl Ranks<'_> {
                 Ok(())
             })?;
             opened.push(windows);
-            // One buffer, one window.
+            // With one buffer there is one window.
             if operation.in_place {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Operations: what fills their memory before, and what is compared after.
+//! Operations: what fills their memory before, and the checks after.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::memory::Memory;
 use crate::scenario::program::{Operation, What};
 use crate::scenario::random::mix;
 
-/// A comparison to be made once an operation is done.
+/// A comparison to make once an operation is done.
 pub(super) struct Check {
     rank: usize,
     line: usize,
@@ -36,7 +36,7 @@ impl Ranks<'_> {
         self.together(&members, grouped, |ranks| members.iter().try_for_each(|&index| ranks.issue(index, operation)))
     }
 
-    /// Queues one rank's part of an operation, with what fills its memory before.
+    /// Queues one rank's part of an operation, and before it the work that fills its memory.
     fn issue(&mut self, index: usize, operation: &Operation) -> Result<(), String> {
         self.select(index)?;
         let memory = self.memory(index, operation)?;
@@ -58,10 +58,11 @@ impl Ranks<'_> {
         let mut replays = 0;
         let (filled, own) = (memory.clone(), communicator.rank);
         let fill = move || {
-            // What is not written must not look right because it was right the time before. Both may be the same memory, so
-            // each is used by itself.
+            // Stale results from the last execution must not pass the check if nothing is written.
+            // Both buffers may be the same memory, so each is used by itself.
             if filled.send.as_ptr() != filled.receive.as_ptr() {
-                // SAFETY: the operations that use this memory come before and after this in the order of the stream.
+                // SAFETY: other operations on this memory come before or after this in the order
+                // of the stream.
                 unsafe { filled.receive.bytes() }.fill(0xa5);
             }
             // SAFETY: as above.
@@ -120,7 +121,8 @@ impl Ranks<'_> {
                 if aborted.load(Ordering::SeqCst) {
                     return;
                 }
-                // SAFETY: the operations that use this memory come before and after this in the order of the stream.
+                // SAFETY: other operations on this memory come before or after this in the order
+                // of the stream.
                 let received = unsafe { memory.receive.bytes() };
                 let result = compare(&operation, &data, received, own, size);
                 tally.count(&result, || {
@@ -134,13 +136,13 @@ impl Ranks<'_> {
     }
 }
 
-/// The data of the next replay of a graph; eager work has one.
+/// The data of the next replay of a graph. Outside of graphs there is only one execution.
 fn replay(data: Data, replays: &mut u64) -> Data {
     *replays += 1;
     Data { seed: mix(data.seed ^ mix(*replays)), ..data }
 }
 
-/// Whether a rank of the communicator is left with a result.
+/// Whether a rank of the communicator receives a result.
 fn receives(what: What, own: u32) -> bool {
     match what {
         What::Reduce { root, .. } | What::Gather { root } => own == root,

@@ -1,9 +1,9 @@
-//! A layout of NCCL's structures that is made up.
+//! A made-up layout of NCCL's structures.
 
 use super::world::Kind;
 use crate::library::{Layout, layout};
 
-/// A layout that is none of NCCL's: members in another order, with holes.
+/// A layout unlike NCCL's: members in another order, with holes.
 pub(super) fn made_up(kind: Kind) -> Layout {
     let mut at = Places(0);
     let kernel_args = layout::KernelArgs {
@@ -172,7 +172,7 @@ pub(super) fn made_up(kind: Kind) -> Layout {
     }
 }
 
-/// Gives out places in a structure.
+/// Hands out places in a structure.
 struct Places(usize);
 
 impl Places {

@@ -1,4 +1,4 @@
-//! A communicator made by hand, and what its kernels need.
+//! A hand-made communicator, and everything its kernels need.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Data {
         data
     }
 
-    /// What a rank sends: small integers, whose sums are exact.
+    /// A rank's data: small integers, whose sums are exact.
     pub(super) fn value(rank: usize, index: usize) -> f32 {
         ((rank + 1) * (index % 1009 + 1)) as f32
     }
@@ -164,7 +164,8 @@ pub(super) struct Memory {
     bytes: usize,
 }
 
-// SAFETY: memory that is used by whoever has the address, in the order that the tests and the kernels keep.
+// SAFETY: memory that is used by the holder of the address, in the order that the tests and the
+// kernels keep.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -190,7 +191,7 @@ impl Memory {
     }
 
     pub(super) fn place(&self) -> Place {
-        // SAFETY: memory of our own, which the tests fill as the layout says.
+        // SAFETY: memory of our own, which the tests fill according to the layout.
         unsafe { Place::new(self.address) }
     }
 
@@ -214,7 +215,7 @@ impl Drop for Memory {
     }
 }
 
-/// What is between ranks.
+/// How ranks are connected.
 #[derive(Clone, Copy)]
 pub(super) enum Via {
     /// Both use the same memory.
@@ -223,7 +224,7 @@ pub(super) enum Via {
     Proxy { shared: bool, ll: bool },
 }
 
-/// What the release has for the profiler.
+/// The profiler's structures in the release.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     None,
@@ -254,14 +255,14 @@ pub(super) struct Rank {
     peers: Vec<Vec<Memory>>,
 }
 
-/// The way from one rank to another.
+/// The connection from one rank to another.
 struct Path {
     from: Side,
-    /// The same memory as `from`'s unless there is a proxy.
+    /// Separate memory when there is a proxy; otherwise `from` is used for both.
     to: Option<Side>,
 }
 
-/// What one rank sees of it.
+/// One rank's side of it.
 struct Side {
     head: Memory,
     tail: Memory,
@@ -414,7 +415,8 @@ impl World {
         made
     }
 
-    /// Connects every rank with every other one, both ways, on every channel, for collectives and for sends.
+    /// Connects every rank with every other one, in both directions, on every channel, for
+    /// collectives and for sends.
     fn connect(&mut self) {
         let (layout, via) = (self.layout, self.via);
         let size = layout.conn_info.size;
@@ -436,7 +438,7 @@ impl World {
         }
     }
 
-    /// Makes a tree of the ranks, by each one's parent.
+    /// Builds a tree of the ranks from each one's parent.
     pub(super) fn plant(&self, parents: &[i32]) {
         let layout = &self.layout.channel;
         for (rank, &up) in parents.iter().enumerate() {
@@ -463,7 +465,7 @@ impl World {
         self.ranks[rank].abort.place().release_int(1);
     }
 
-    /// Runs something for each rank at the same time, with a proxy where there is one.
+    /// Runs something for each rank at the same time, with a proxy if there is one.
     pub(super) fn run_all(&self, run: impl Fn(usize) -> Ran + Sync) -> Vec<Ran> {
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -480,7 +482,7 @@ impl World {
         })
     }
 
-    /// Moves what is sent, as NCCL's proxy does, until everything has ended.
+    /// Moves sent data, as NCCL's proxy does, until everything has ended.
     fn start_proxy<'s>(&'s self, scope: &'s Scope<'s, '_>, ended: &'s AtomicBool) {
         let Via::Proxy { ll, .. } = self.via else { return };
         scope.spawn(move || {
@@ -498,10 +500,10 @@ impl World {
         let (from, to) = (&path.from, path.to.as_ref().unwrap());
         let bytes = self.layout.conn_fifo.bytes;
         loop {
-            // Steps are counted alike on both sides; `head` is what the proxy has given back.
+            // Both sides count steps alike; `head` is what the proxy has given back.
             let step = from.head.place().acquire();
             let entry = from.fifo.as_ref().unwrap().place().at((step % 8) as usize * self.layout.conn_fifo.size);
-            // How much there is counts only once it is said that there is something.
+            // The size is valid once the step is announced.
             let told = || entry.word(bytes) as i64;
             let there = if ll {
                 usize::try_from(told()).is_ok_and(|told| self.lines_there(from, step, told))
@@ -514,7 +516,8 @@ impl World {
             }
             if told > 0 {
                 let (source, target) = (from.slot(&self.layout, step, ll), to.slot(&self.layout, step, ll));
-                // Behind each other's back, but for LL in order: a line's flag never comes before its data.
+                // The order does not matter, except for LL, where a line's flag never arrives
+                // before its data.
                 for word in (0..told as usize).step_by(8) {
                     target.at(word).release(source.at(word).acquire());
                 }
@@ -548,7 +551,7 @@ impl World {
             for offset in [layout.send_rank, layout.recv_rank] {
                 put(&mut work, offset, &(-1_i32).to_ne_bytes());
             }
-            // 4096 bytes, or 512 of which lines fill a slot.
+            // 4096 bytes; or 512 with LL, whose lines fill a slot.
             let ll = exchange.protocol == Protocol::Ll;
             let chunk = if ll { 7 << 3 } else { 10 << 3 };
             if let Some((address, bytes, peer)) = exchange.send {
@@ -576,7 +579,7 @@ impl World {
         self.launch(rank, &arguments, CHANNELS as u32)
     }
 
-    /// A broadcast of every rank that has something, in two parts on two channels.
+    /// A broadcast by every rank that has data, in two parts on two channels.
     pub(super) fn broadcasts(&self, rank: usize, data: &Data, counts: &[usize], protocol: Protocol) -> Ran {
         let layout = self.layout.work_bcast.as_ref().unwrap();
         let ranks = self.ranks.len();
@@ -636,7 +639,8 @@ impl World {
         work
     }
 
-    /// The arguments of a kernel: a table of batches, and for each channel of the mask which of them it plays.
+    /// The arguments of a kernel: a table of batches, and for each channel of the mask which of
+    /// them it plays.
     pub(super) fn arguments(&self, rank: usize, mask: u64, table: &[Packed], channels: &[Vec<usize>]) -> Vec<u8> {
         let turns = channels.iter().map(Vec::len).max().unwrap();
         let mut arguments = self.head(rank, mask, turns * channels.len());
@@ -666,7 +670,7 @@ impl World {
         arguments
     }
 
-    /// The head of a kernel's arguments, with room for so many batches.
+    /// The head of a kernel's arguments, with room for this many batches.
     pub(super) fn head(&self, rank: usize, mask: u64, batches: usize) -> Vec<u8> {
         let mut arguments = vec![0; self.layout.kernel_args.size + batches * self.layout.work_batch.size];
         put(&mut arguments, self.layout.kernel_args.comm, &self.ranks[rank].comm.address().to_ne_bytes());
@@ -706,7 +710,8 @@ impl World {
     }
 }
 
-/// The rank at a place of a channel's ring, as rank 0 counts. Every second ring goes the other way round.
+/// The rank at a place of a channel's ring, counted from rank 0. Every second ring runs the other
+/// way.
 fn member(ranks: usize, channel: usize, place: usize) -> usize {
     let place = place % ranks;
     if channel.is_multiple_of(2) { place } else { (ranks - place) % ranks }

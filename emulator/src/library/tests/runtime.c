@@ -1,5 +1,5 @@
-// The functions of a library that looks like libnccl to the emulator, and within it a CUDA runtime whose functions
-// are static. Each says its number, so that it shows who answers.
+// The functions of a library that the emulator takes for libnccl, with a CUDA runtime inside whose
+// functions are static. Each returns its own number, which shows which one answered.
 //
 // -DINCOMPLETE leaves out one of NCCL's functions, -DNO_RUNTIME the CUDA runtime.
 
@@ -22,7 +22,8 @@ STUB(ncclGroupEnd)
 #endif
 
 #ifndef NO_RUNTIME
-// As in the real runtime, callers know nothing of what the functions do, and the functions are longer than a jump.
+// As in the real runtime, callers cannot see into the functions, and the functions are longer than
+// a jump.
 #define STATIC(name, number) \
   static __attribute__((noipa)) int name(int argument) { \
     volatile int sum = argument, rounds = 3; \
@@ -41,7 +42,7 @@ STATIC(__cudaLaunchKernel, 8)
 static int cudaMallocByAnotherName(int) __attribute__((used, alias("cudaMalloc")));
 static int cudaFreeByAnotherName(int) __attribute__((used, alias("cudaFree")));
 
-// Shorter than a jump: one with filling behind it, and one with another function.
+// Shorter than a jump: one followed by padding, and one followed by another function.
 __asm__(
     ".text\n"
     ".p2align 4\n"

@@ -1,9 +1,9 @@
-// Structures with the members that the emulator reads of NCCL's, in another order and with shapes of all kinds around
-// them.
+// Structures with the members that the emulator reads from NCCL's, in another order and surrounded
+// by members of every kind.
 //
-// The compiler is the judge: `places` and `fields` say where it has put each member.
+// The compiler decides: `places` and `fields` say where it has put each member.
 //
-// -DOLD leaves out what older releases do not have, and calls the device communicator as they do.
+// -DOLD omits what older releases do not have, and uses their name for the device communicator.
 // -DDECLARED_ONLY defines no structure at all.
 
 #include <stddef.h>
@@ -180,11 +180,11 @@ struct ncclComm {
 };
 
 #ifndef OLD
-// What a newer release means by the old name.
+// A newer release gives the old name to this.
 struct ncclDevComm { char other[3]; } *other_comm;
 #endif
 
-// The compiler leaves out of the debug information what nobody uses.
+// The compiler omits unused types from the debug information.
 struct ncclDevKernelArgs *arguments;
 struct ncclKernelCommAndChannels *comm_and_channels;
 struct ncclConnFifo *conn_fifo;

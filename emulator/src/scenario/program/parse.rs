@@ -10,15 +10,16 @@ use crate::scenario::units::{self, Kind, Size, Time};
 use crate::scenario::words::{Datatype, Reduction};
 
 impl Program {
-    /// Reads a program for a job of so many ranks.
+    /// Reads a program for a job with this many ranks.
     ///
     /// # Errors
     ///
-    /// Names the line, and what is allowed there.
+    /// Names the line, and says what is allowed there.
     pub fn parse(text: &str, ranks: u32) -> Result<Program, Error> {
         let mut parser = Parser { ranks, ..Parser::default() };
         let lines: Vec<_> = text.lines().collect();
-        // The communicator that nobody makes must be known before the statements that use it.
+        // A communicator that no statement creates must be known before the statements that use
+        // it.
         let made = lines.iter().any(|line| {
             let words = tokens(line);
             words.first() == Some(&"communicator") && words.get(1) == Some(&WORLD)
@@ -43,7 +44,7 @@ impl Program {
     }
 }
 
-/// The words of a line without its comment; the marks of the language are words of their own.
+/// The words of a line without its comment; the language's punctuation marks are separate words.
 fn tokens(line: &str) -> Vec<&str> {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = Vec::new();
@@ -63,7 +64,7 @@ fn tokens(line: &str) -> Vec<&str> {
     words
 }
 
-/// Where a statement may stand.
+/// Where a statement is allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Allowed {
     /// In a group and in a capture too.
@@ -76,7 +77,7 @@ enum Allowed {
 
 use Allowed::{Everywhere, NotInGroup, Outside};
 
-/// Where each statement may stand, and how it is written.
+/// Where each statement is allowed, and how it is written.
 const USAGE: &[(&str, Allowed, &str)] = &[
     ("communicator", Outside, "communicator NAME = all | ranks 0,2 | stride K | blocks K | split PARENT by rank % K"),
     ("create", Outside, "create COMMUNICATOR"),
@@ -113,7 +114,7 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("exec", Outside, "exec"),
 ];
 
-/// A block that does not take every statement.
+/// A block in which some statements are not allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     Group,
@@ -137,7 +138,8 @@ impl Parser {
         self.communicators.len() - 1
     }
 
-    /// The statements up to the brace that closes the block which `opened` says; without one, all.
+    /// The statements up to the brace that closes the block that `opened` describes; without one,
+    /// all.
     fn block<'a>(
         &mut self,
         lines: &mut impl Iterator<Item = (usize, &'a str)>,
@@ -389,7 +391,7 @@ impl Parser {
         Ok(Verb::Operation(Operation { site, what, count, datatype, in_place, native, symmetric, on }))
     }
 
-    /// Whether an operation is to use symmetric windows, if it can.
+    /// Whether an operation uses symmetric windows, if it can.
     fn symmetric(&self, what: What, native: bool, words: &mut Words<'_>) -> Result<bool, Error> {
         if !words.take("symmetric") {
             return Ok(false);
@@ -432,7 +434,7 @@ impl Parser {
     }
 }
 
-/// The communicators that one becomes.
+/// The groups that a communicator is split into.
 fn split_group(how: &Split, ranks: &[u32]) -> Vec<Vec<u32>> {
     let mut colors: Vec<(u32, i32, u32)> = (0_u32..)
         .zip(ranks)
@@ -445,7 +447,7 @@ fn split_group(how: &Split, ranks: &[u32]) -> Vec<Vec<u32>> {
     colors.chunk_by(|a, b| a.0 == b.0).map(|group| group.iter().map(|member| member.2).collect()).collect()
 }
 
-/// `environment NAME=VALUE`, from the text itself: a value may hold any mark.
+/// `environment NAME=VALUE`, read from the text itself: a value may contain any punctuation.
 fn environment(words: &Words<'_>, text: &str) -> Result<Verb, Error> {
     let text = text.split('#').next().unwrap_or_default();
     let assignment = text.trim().strip_prefix("environment").unwrap_or_default().trim();
@@ -486,7 +488,7 @@ impl<'a> Words<'a> {
         Error { line: self.line, message }
     }
 
-    /// An error in how the statement is written.
+    /// An error about how the statement is written.
     fn wrong(&self, message: &str) -> Error {
         self.error(format!("{message}; it is written `{}`", self.usage.unwrap_or_default()))
     }
@@ -567,7 +569,7 @@ impl<'a> Words<'a> {
         Ok(self.number("a rank")? as u32)
     }
 
-    /// Ranks with commas between them.
+    /// A list of ranks separated by commas.
     fn list(&mut self, expected: &str, ranks: u32) -> Result<Vec<u32>, Error> {
         let mut list = Vec::new();
         loop {
@@ -585,7 +587,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The brace that opens a block, last on its line.
+    /// The brace that opens a block, at the end of its line.
     fn opens(&mut self) -> Result<(), Error> {
         self.expect("{")?;
         if self.is_at_end() { Ok(()) } else { Err(self.wrong("what is in a block begins on the next line")) }

@@ -5,7 +5,7 @@ fn parse(text: &str) -> Program {
     Program::parse(text, 4).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// What is wrong with a program for four ranks, with the line.
+/// The error in a program for four ranks, with its line.
 fn wrong(text: &str) -> String {
     let error = Program::parse(text, 4).expect_err(text);
     format!("{}: {}", error.line, error.message)
@@ -16,7 +16,7 @@ fn groups(program: &Program, name: &str) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn operations_say_what_they_are() {
+fn operations_are_parsed() {
     let program = parse(
         "all_reduce 16 MiB f32 sum\n\
          reduce 12 B i32 avg root 3 in place on world  # a comment\n\
@@ -41,7 +41,7 @@ fn operations_say_what_they_are() {
 }
 
 #[test]
-fn the_world_is_made_where_nobody_makes_it() {
+fn the_world_is_created_unless_the_program_does_it() {
     let first = |text: &str| parse(text).statements.first().map(|it| (it.line, it.verb.clone()));
     assert_eq!(first("sync"), Some((0, Verb::Create(0))));
     assert_eq!(first("communicator dp = stride 2\nall_reduce 4 B f32 sum"), Some((0, Verb::Create(0))));
@@ -92,14 +92,14 @@ fn blocks_hold_statements() {
 }
 
 #[test]
-fn variables_may_hold_marks() {
+fn variables_may_contain_punctuation() {
     let program = parse("environment NCCL_PROTO=^LL,LL128   # not these\nenvironment NCCL_ALGO=allreduce:tree");
     assert_eq!(program.statements[1].verb, Verb::Environment("NCCL_PROTO".into(), "^LL,LL128".into()));
     assert_eq!(program.variables(), HashSet::from(["NCCL_PROTO", "NCCL_ALGO"]));
 }
 
 #[test]
-fn what_is_written_wrong_is_told_with_its_line() {
+fn syntax_errors_name_their_line() {
     for (text, expected) in [
         ("\nall_redcue 4 B f32", "2: there is no statement `all_redcue`; there are communicator, create, "),
         (
@@ -161,7 +161,7 @@ fn what_is_written_wrong_is_told_with_its_line() {
 }
 
 #[test]
-fn what_could_only_go_wrong_is_found_before_it_runs() {
+fn programs_that_must_fail_are_found_before_they_run() {
     for (text, expected) in [
         ("destroy world\nall_reduce 4 B f32 sum", "2: rank 0 has no `world` here: it has ended it"),
         ("repeat 2 {\n  all_reduce 4 B f32 sum\n  abort world\n}", "2: rank 0 has no `world` here: it has ended it"),

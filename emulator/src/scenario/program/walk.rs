@@ -4,21 +4,21 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Error, Program, Statement, Verb};
 
-/// A walk through the program as one rank, to find what could only go wrong.
+/// A walk through the program as one rank, to find errors that would occur whenever it runs.
 pub(super) struct Walk<'a> {
     program: &'a Program,
     rank: u32,
-    /// The line of the statement it is at.
+    /// The line of the current statement.
     line: usize,
     /// Each communicator's state.
     states: Vec<State>,
-    /// How often each has been made.
+    /// How often each communicator has been created.
     made: Vec<u64>,
     /// The communicators that each graph uses.
     graphs: HashMap<&'a str, HashSet<usize>>,
     /// The graph being captured.
     capturing: Option<&'a str>,
-    /// The rank goes no further.
+    /// Whether the rank has stopped.
     ended: bool,
 }
 
@@ -31,7 +31,7 @@ enum State {
 }
 
 impl<'a> Walk<'a> {
-    /// Walks as every rank, and compares what they made.
+    /// Walks as every rank, and compares the communicators they create.
     pub(super) fn all(program: &'a Program, ranks: u32) -> Result<(), Error> {
         let mut made: Vec<Vec<u64>> = Vec::new();
         for rank in 0..ranks {
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
             made.push(walk.made);
         }
         for (index, communicator) in program.communicators.iter().enumerate() {
-            // A rank of the parent takes part in a split that leaves it out.
+            // A rank of the parent takes part even in a split that leaves it out.
             let together = match communicator.split {
                 Some(split) => &program.communicators[split.parent].groups,
                 None => &communicator.groups,
@@ -106,7 +106,7 @@ impl<'a> Walk<'a> {
                 }
             }
             Verb::Group(body) => self.block(body)?,
-            // What the second time finds, all later ones would find.
+            // Later repetitions would find nothing that the second does not.
             Verb::Repeat(times, body) => (0..(*times).min(2)).try_for_each(|_| self.block(body))?,
             Verb::Only(ranks, body) if ranks.contains(&self.rank) => self.block(body)?,
             Verb::Capture(name, body) => {

@@ -88,7 +88,8 @@ impl Merged {
             for (own, moved) in own.iter().zip(&moved).filter(|(own, _)| shared.contains(&own.i64("ts"))) {
                 assert_eq!(own.str("name"), moved.str("name"));
                 let off = moved.i64("ts") - self.reference(truth(own.i64("ts")));
-                assert!(off.abs() <= error, "{}: off by {off} ns, not {error}: {}", own.str("name"), self.said);
+                // What the truth is on a clock that drifts is rounded.
+                assert!(off.abs() <= error + 2, "{}: off by {off} ns, not {error}: {}", own.str("name"), self.said);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use emulator::scenario::random::Dice;
 use ncclscope_tests::perfetto::Trace;
-use support::{Job, Plan, Played};
+use support::{Job, Plan, Played, in_order_of_ranks};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";
@@ -19,13 +19,14 @@ const TABLES: &str = include_str!("../../sql/ncclscope.sql");
 
 /// A job on several hosts, merged.
 struct Merged {
+    job: Job,
     processes: Vec<Played>,
     trace: Trace,
     said: String,
     /// How far a host's times may be off at worst between the first and the last operation, in ns.
     errors: HashMap<u32, i64>,
-    /// The process whose clock all times are on.
-    reference: usize,
+    /// The processes in the order of their files. All times are on the clock of the first one's host.
+    by_name: Vec<usize>,
 }
 
 impl Merged {
@@ -55,12 +56,12 @@ impl Merged {
         let errors = [0].into_iter().chain(said.lines().filter_map(worst));
         let errors: HashMap<u32, i64> = hosts.iter().copied().zip(errors).collect();
         assert_eq!(errors.len(), hosts.len(), "{said}");
-        Merged { reference: by_name[0], processes, trace, said, errors }
+        Merged { job, processes, trace, said, errors, by_name }
     }
 
     /// A true time on the common clock.
     fn reference(&self, truth: i64) -> i64 {
-        let clocks = &self.processes[self.reference].process.clocks;
+        let clocks = &self.processes[self.by_name[0]].process.clocks;
         truth + clocks.boot.at(truth - clocks.reference as i64)
     }
 
@@ -90,6 +91,33 @@ impl Merged {
                 let off = moved.i64("ts") - self.reference(truth(own.i64("ts")));
                 // What the truth is on a clock that drifts is rounded.
                 assert!(off.abs() <= error + 2, "{}: off by {off} ns, not {error}: {}", own.str("name"), self.said);
+            }
+        }
+    }
+
+    /// Asserts of a job with one process per host that the archive's offsets put each operation where
+    /// it truly was, within the error that is stated for them.
+    #[track_caller]
+    fn check_archive(&self) {
+        let (archive, said) = self.job.joined_as("job.tar");
+        let worst = |line: &str| Some(nanoseconds(line.split_once(" off by ")?.1.split_once(" at worst")?.0));
+        let errors: Vec<i64> = [0].into_iter().chain(said.lines().filter_map(worst)).collect();
+        // The manifest comes first, after a header.
+        let archive = std::fs::read(archive).expect("it was just written");
+        let manifest = archive[512..].split(|byte| *byte == 0).next().expect("it is padded with zeros");
+        let manifest: serde_json::Value = serde_json::from_slice(manifest).expect("JSON");
+        let files = manifest["perfetto_manifest"]["files"].as_array().expect("files");
+        let offsets: Vec<i64> = files.iter().map(|file| file["clocks"]["offset_ns"].as_i64().unwrap_or(0)).collect();
+        assert_eq!((errors.len(), offsets.len()), (self.processes.len(), self.processes.len()), "{said}{manifest}");
+        for (number, (offset, error)) in self.by_name.iter().zip(offsets.into_iter().zip(errors)) {
+            let played = &self.processes[*number];
+            let clocks = &played.process.clocks;
+            let runs = played.trace().rows("SELECT ts FROM slice WHERE category = 'run'");
+            assert!(!runs.is_empty());
+            for own in runs.iter().map(|row| row.i64("ts")) {
+                let truth = (0..3).fold(own, |truth, _| own - clocks.boot.at(truth - clocks.reference as i64));
+                let off = own + offset - self.reference(truth);
+                assert!(off.abs() <= error + 2, "in the archive: off by {off} ns, not {error}: {said}");
             }
         }
     }
@@ -198,6 +226,8 @@ boot = { offset = "500 s", drift = "-60 ppm" }
     );
     assert!(!merged.said.contains("contradict"), "{}", merged.said);
     merged.check_times();
+    merged.check_archive();
+    in_order_of_ranks(&merged.trace, 3);
     assert!(merged.errors.values().all(|error| *error < 1_000_000_000), "{}", merged.said);
 }
 

@@ -450,7 +450,7 @@ fn kernels_of_several_gpus(nccl: &str) {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_RANK", "5").with_cupti(cupti).run().succeeded();
         for played in job.processes() {
             played.check_kernels();
-            in_order_of_ranks(played.trace(), 2);
+            support::in_order_of_ranks(played.trace(), 2);
         }
     }
 }

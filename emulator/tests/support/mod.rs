@@ -416,6 +416,23 @@ fn place_cupti(folder: &Path, release: &str) {
     std::fs::copy(built("libemulated_libcuda.so"), folder.join("libcuda.so.1")).expect("room for the emulated driver");
 }
 
+/// Asserts that the processes of a trace are in the order of their ranks, each before those of its
+/// further GPUs, and that there are this many.
+#[track_caller]
+pub(crate) fn in_order_of_ranks(trace: &Trace, processes: usize) {
+    let rows = trace.rows(
+        "SELECT p.name, p.pid FROM process_track t JOIN process p USING (upid) WHERE t.type = 'process_track_event' \
+         AND p.name GLOB 'rank *' ORDER BY extract_arg(t.source_arg_set_id, 'sibling_order_rank')",
+    );
+    let place = |row: &ncclscope_tests::perfetto::Row| {
+        let rank = row.str("name").strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        // The number of a further GPU's process is made up: above what Linux gives.
+        (rank.unwrap_or(u32::MAX), row.i64("pid") >> 22)
+    };
+    let places: Vec<_> = rows.iter().map(place).collect();
+    assert!(places.len() == processes && places.is_sorted(), "{places:?}");
+}
+
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

@@ -42,6 +42,9 @@ pub(crate) struct Played {
     pub(super) is_joined: bool,
 }
 
+/// How many records may be late on a busy machine.
+const LATE: u64 = 3;
+
 impl Played {
     pub(super) fn new(lines: Vec<Line>, path: &Path) -> Played {
         let mut process = None;
@@ -125,6 +128,9 @@ impl Played {
         // Without CUPTI short jobs do not give enough to relate a GPU's timer to the host's clock,
         // and NCCL's own miscounts are noticed.
         doubts.retain(|name, _| !name.starts_with("channels_"));
+        // A thread may lose the processor between reading the clock and handing over its record,
+        // which is then counted as late, and drawn at its own time all the same.
+        doubts.retain(|name, count| *name != "late" || *count > LATE);
         assert_eq!(doubts, BTreeMap::new(), "doubts in a quiet job");
         self.check_calls();
         self.check_launches();

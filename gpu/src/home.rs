@@ -204,8 +204,9 @@ impl Shared {
         report.running = state.running.as_ref().map(|(job, since)| (job.clone(), since.elapsed().as_secs_f64()));
         report.left_out.clone_from(&state.archive.left_out);
         let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
-        self.replace("report.json", json.as_bytes())?;
-        self.replace("report.md", report.markdown().as_bytes())
+        // Whoever finds report.json finds the other one beside it.
+        self.replace("report.md", report.markdown().as_bytes())?;
+        self.replace("report.json", json.as_bytes())
     }
 
     /// Replaces the previous file.

@@ -17,8 +17,8 @@ use crate::trace::words::{Category, instant, track, wait};
 use crate::trace::writer::TRACK_BITS;
 
 /// How many visits, and how many ends of transfers, are kept from all files.
-const VISITS: usize = 4 << 20;
-const ENDS: usize = 2 << 20;
+const VISITS: usize = 2 << 20;
+const ENDS: usize = 1 << 20;
 /// How many are kept per file, at least.
 const OF_FILE: usize = 512;
 /// How many replayed operations are remembered while their transfers arrive.
@@ -460,7 +460,12 @@ impl Shared {
     pub(super) fn of(files: Vec<Evidence>, clocks: &[usize]) -> Shared {
         let bits = |of: fn(&Evidence) -> u64| files.iter().fold(0, |all, file| all | of(file));
         let (visits, ends) = (bits(|it| it.visits.left_out), bits(|it| it.ends.left_out));
+        // Exactly as much as there is: these are the largest things in memory.
+        let kept = |of: fn(&Evidence) -> usize| files.iter().map(of).sum();
+        let (all_visits, all_ends) = (kept(|it| it.visits.kept.len()), kept(|it| it.ends.kept.len()));
         let mut all = Shared { is_sample: visits | ends != 0, ..Shared::default() };
+        all.visits.reserve_exact(all_visits);
+        all.ends.reserve_exact(all_ends);
         for (number, mut file) in files.into_iter().enumerate() {
             let base = all.members.len() as u32;
             file.leave_out(visits);

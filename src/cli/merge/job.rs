@@ -88,16 +88,17 @@ pub(super) fn draw(
     let Some(begin) = shared.operations().filter_map(first).min() else { return Ok(0) };
     let mut job = JobTracks::new(tag, begin);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
-    let all: Vec<&[Visit]> = shared.operations().collect();
-    for of_comm in all.chunk_by(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {
-        let mut collectives: Vec<_> = of_comm.iter().filter_map(|visits| collective(visits, shared, moves)).collect();
-        collectives.sort_by_key(|known| known.it.first);
+    let mut all: Vec<&[Visit]> = shared.operations().collect();
+    for of_comm in all.chunk_by_mut(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {
+        let begins = |visits: &&[Visit]| first(visits).unwrap_or_default();
+        of_comm.sort_by_cached_key(begins);
         let mut tracks: Option<Option<CommTracks>> = None;
         let mut changes = Vec::new();
-        for Known { it, parts, last, last_of_hosts } in &collectives {
+        for visits in of_comm.iter() {
+            let Some(Known { it, parts, last, last_of_hosts }) = collective(visits, shared, moves) else { continue };
             let label = &labels.of(parts[0].member);
             let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
-            let arrow = job.collective(of_all, it);
+            let arrow = job.collective(of_all, &it);
             for part in parts.iter().filter(|it| it.visit.role != Role::Gives) {
                 let Placed { visit, member, entered, left, .. } = *part;
                 if it.last > entered.time {
@@ -106,11 +107,11 @@ pub(super) fn draw(
                 let Member { group, rank, size, .. } = member;
                 let of_rank = ranks.entry(visit.member).or_insert_with(|| job.rank((*group)?, label, *rank, *size));
                 if let Some(of_rank) = *of_rank {
-                    let error_ns = wait_error(part.came(), *last, last_of_hosts);
+                    let error_ns = wait_error(part.came(), last, &last_of_hosts);
                     let sends = shared.waits_of(visit).copied();
                     let part =
                         Part { sends, entered: entered.time, left: left.time, queued_ns: visit.queued_ns, error_ns };
-                    job.part(of_rank, it, &part, arrow);
+                    job.part(of_rank, &it, &part, arrow);
                 }
             }
             hand_on(&mut job, CHUNK, &mut put)?;

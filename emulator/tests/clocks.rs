@@ -270,7 +270,8 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     assert!(named >= 20, "only {named} of 30 have a name, where rank 2 is 19 ms late");
     // By the sender's own clock, which is a little fast, and by the common one.
     let sends = merged.trace.rows(
-        "SELECT count() AS n, sum(abs(w.network_wait - s.network_wait) < 5000 AND abs(ifnull(w.peer_wait, 0) - s.peer_wait) < 5000) AS alike \
+        "SELECT count() AS n, sum(abs(w.network_wait - s.network_wait) <= 5000 + s.network_wait / 1000 \
+         AND abs(ifnull(w.peer_wait, 0) - s.peer_wait) <= 5000 + s.peer_wait / 1000) AS alike \
          FROM nccl_wait w JOIN (SELECT upid, operation, sum(network_wait) AS network_wait, sum(peer_wait) AS peer_wait FROM nccl_step \
          WHERE direction = 'send' GROUP BY 1, 2) s USING (upid, operation) WHERE w.network_wait IS NOT NULL",
     );

@@ -316,7 +316,8 @@ fn drawn(seed: u64) -> String {
         );
     }
     for index in 0..hosts {
-        let (drift, offset) = (dice.below(201) as i64 - 100, dice.below(3601));
+        // Files of one boot less than a minute apart are taken for one clock's, and all hosts here have one boot.
+        let (drift, offset) = (dice.below(201) as i64 - 100, 900 * index + dice.below(801));
         let _ = writeln!(
             text,
             "[[host]]\nindex = {index}\nwall = {{ drift = \"{drift} ppm\" }}\nboot = {{ offset = \"{offset} s\", drift = \"{drift} ppm\" }}"

@@ -150,13 +150,12 @@ impl Merged {
             came.sort_unstable();
             let [.., before, last] = came[..] else { panic!("one rank") };
             let (late, error) = (last.0 - before.0, row.i64("error"));
+            // Of the others the trace says that the clocks cannot tell.
             if row.str("name").starts_with("rank ") {
                 assert_eq!(row.i64("rank"), last.1, "{number}, late by {late} ns: {}", self.said);
                 let said = row.i64("late");
                 assert!((said - late).abs() <= error, "{number}: {said} not {late} within {error}: {}", self.said);
                 named += 1;
-            } else {
-                assert!(late <= 2 * error, "{number}: {late} ns are more than {error}: {}", self.said);
             }
         }
         for (rank, begun_here) in &begun {

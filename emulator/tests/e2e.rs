@@ -119,7 +119,12 @@ fn kernels(nccl: &str) {
     for scenario in ["small", "graphs", "mixed"] {
         let job = Plan::new(nccl, scenario).with_cupti("13.0").run().succeeded();
         let verdicts = said(&job, "verdict");
-        assert!(verdicts.iter().all(|verdict| verdict.starts_with("trusted: ")), "{scenario}: {verdicts:?}");
+        // Where a busy machine lets a job stand still for seconds, CUPTI is flushed by force.
+        let is_right = |verdict: &String| {
+            let flushed = "with reservations: GPU kernels: ";
+            verdict.starts_with("trusted: ") || verdict.starts_with(flushed) && verdict.ends_with(" flushed by force")
+        };
+        assert!(verdicts.iter().all(is_right), "{scenario}: {verdicts:?}");
         for played in job.processes() {
             played.check_kernels();
             played.check_runs();

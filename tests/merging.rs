@@ -596,6 +596,33 @@ fn processes_that_drew_the_same_mark_are_told_apart() {
 }
 
 #[test]
+fn nobody_is_called_the_last_while_a_rank_is_missing() {
+    const RANKS: u32 = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job::new(RANKS, 2, 5);
+    let paths: Vec<PathBuf> = (0..RANKS).map(|rank| folder.path().join(job.name(rank))).collect();
+    for (rank, path) in (0..RANKS).zip(&paths) {
+        let mut bytes = Vec::new();
+        job.write(rank, true, &mut bytes).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    let named = |name: &str, files: &[PathBuf]| {
+        let output = folder.path().join(name);
+        let words = ["merge".into(), "-o".into(), output.clone()];
+        ncclscope(&words.into_iter().chain(files.iter().cloned()).collect::<Vec<_>>()).unwrap();
+        let sql = "SELECT sum(s.name GLOB 'rank *') AS named, count() AS n, ifnull(min(extract_arg(s.arg_set_id, 'nccl.doubt')), '') AS doubt \
+                   FROM slice s JOIN track t ON t.id = s.track_id WHERE t.name = 'world · first to last rank'";
+        let trace = Trace::open(&output).unwrap();
+        let row = &trace.rows(sql)[0];
+        assert!(row.i64("n") > 0);
+        (row.i64("named"), row.str("doubt").to_owned())
+    };
+    assert!(named("all.perfetto-trace", &paths).0 > 0);
+    let (some, doubt) = named("three.perfetto-trace", &paths[..3]);
+    assert_eq!((some, &*doubt), (0, "only 3 of 4 ranks are known"));
+}
+
+#[test]
 fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
     const RANKS: u32 = 64;
     const STEPS: u64 = 40;

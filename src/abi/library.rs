@@ -16,10 +16,9 @@ pub(super) unsafe fn nccl_version(logger: *const c_void) -> Option<Version> {
     if logger.is_null() {
         return None;
     }
-    // SAFETY: `dladdr` only looks the address up and fills `info`. The library of the log function
-    // is mapped while NCCL calls us; opening it again with RTLD_NOLOAD only takes a reference,
-    // which is given back. `ncclGetVersion` has had this signature since NCCL 2.0 and writes one
-    // int.
+    // SAFETY: `dladdr` only fills `info`. The log function's library is mapped while NCCL calls us;
+    // RTLD_NOLOAD only takes a reference to it, which is given back. `ncclGetVersion` writes one
+    // int, and has had this signature since NCCL 2.0.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(logger, &raw mut info) == 0 || info.dli_fname.is_null() {

@@ -20,6 +20,7 @@ mod sound;
 
 use self::abreast::{Piece, Pieces};
 use self::evidence::{Evidence, Looking, Shared};
+use self::job::LeftOut;
 use self::members::{Labels, Members};
 use self::moved::Move;
 use self::numbers::{Numbers, Renumbered};
@@ -83,14 +84,14 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
     let mut file = super::create(output, false)?;
-    let mut backwards = 0;
+    let mut left_out = LeftOut::default();
     let written = if is_archive {
         archive::write(&together, &mut file, out)
     } else {
         abreast::write(output, &mut file, |pieces| {
             together.copy(pieces)?;
             pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
-            backwards = together.draw(pieces).map_err(Reason::file(output))?;
+            left_out = together.draw(pieces).map_err(Reason::file(output))?;
             Ok(())
         })
     };
@@ -105,11 +106,16 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
             "who waited for whom is drawn for some of the collectives and transfers: there are too many to remember"
         );
     }
-    if backwards > 0 {
+    let LeftOut { arrows, tracks } = left_out;
+    if arrows > 0 {
         let _ = writeln!(
             out,
-            "{backwards} arrows of transfers are left out: by these clocks they would arrive before they were sent"
+            "{arrows} arrows of transfers are left out: by these clocks they would arrive before they were sent"
         );
+    }
+    if tracks > 0 {
+        let _ =
+            writeln!(out, "who waited for whom is not drawn for {tracks} communicators and ranks: there are too many");
     }
     let count = own.len() + usize::from(theirs.is_some());
     let _ = writeln!(out, "{}: {count} files, {}", output.display(), names::size(bytes));
@@ -249,7 +255,7 @@ impl Looked {
             let is_free = |new: &u64| !is_taken(new) && !tags.contains(new) && !merges.contains(new);
             let random = std::iter::repeat_with(|| u64::from(ProcessTag::from_random(sys::random()).bits()));
             let new = random.take(RANDOM_MARKS).find(|new| is_free(new) && marks.values().all(|it| it != new));
-            marks.insert(mark, new.ok_or_else(|| Reason::file(path)("all marks of processes are taken"))?);
+            marks.insert(mark, new.ok_or_else(|| Reason::file(path)("every process tag is taken"))?);
         }
         let copy = remark::copied(path, &marks, beside).map_err(Reason::failed(format!("copy {}", path.display())))?;
         let again = remark::again(&copy).map_err(Reason::read(path))?;
@@ -388,7 +394,7 @@ impl<'a> Together<'a> {
     }
 
     /// Draws what only all of them together show; see [`job::draw`].
-    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<u64, reader::Error> {
+    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<LeftOut, reader::Error> {
         let put = |packets| pieces.put(Piece::Packets(packets));
         job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
     }
@@ -483,8 +489,8 @@ fn unrelated(file: &Origin, reference: &Origin, inferred: u64) -> Reason {
         (one, other) => format!("they are of different hosts, {one} and {other}"),
     };
     let mut why = format!(
-        "{} and {} have no common clock: {hosts}, and nothing relates their clocks. That takes operations that both took part in, with their \
-         kernels in the traces of both, in which each waited for the other",
+        "{} and {} have no common clock: {hosts}, and nothing relates their clocks. That takes collectives in which \
+         each waited for the other, with their kernels in the traces of both, or transfers between them in both directions",
         reference.name(),
         file.name()
     );
@@ -502,7 +508,7 @@ impl Edits {
 
     /// Whether this sequence comes from an earlier merge, and so is drawn again.
     fn is_drawn_anew(&self, sequence: u64) -> bool {
-        !self.drawn_before.is_empty() && self.drawn_before.contains(&tag_of_sequence(sequence))
+        self.drawn_before.contains(&tag_of_sequence(sequence))
     }
 
     /// A series of packets, if any of them changes.
@@ -510,11 +516,7 @@ impl Edits {
         let mut out = Vec::new();
         let mut changes = false;
         for packet in fields(packets) {
-            let sequence = || {
-                let id = |it: &Field<'_>| it.number == trace_packet::TRUSTED_PACKET_SEQUENCE_ID;
-                fields(packet.bytes()).find(id).map_or(0, |it| it.uint())
-            };
-            if !self.drawn_before.is_empty() && self.is_drawn_anew(sequence()) {
+            if !self.drawn_before.is_empty() && self.is_drawn_anew(sequence_of(packet.bytes())) {
                 changes = true;
                 continue;
             }
@@ -533,6 +535,11 @@ impl Edits {
         let labelled = self.labels.packet(packet);
         self.numbers.packet(labelled.as_deref().unwrap_or(packet)).or(labelled)
     }
+}
+
+fn sequence_of(packet: &[u8]) -> u64 {
+    let is_sequence = |it: &Field<'_>| it.number == trace_packet::TRUSTED_PACKET_SEQUENCE_ID;
+    fields(packet).find(is_sequence).map_or(0, |it| it.uint())
 }
 
 /// Refuses traces that have to be merged before they can be shown together.

@@ -24,7 +24,7 @@ use crate::model::time::HostNs;
 const LANES: usize = 16;
 /// How many communicators and ranks get tracks.
 const OWN: u32 = 16_000;
-/// After all other tracks of a communicator, and before all processes.
+/// After all other tracks of the communicators.
 const LAST: u32 = u32::MAX >> 1;
 
 /// Tracks about a whole job. They belong to no process, and lie beside those of all files.
@@ -35,6 +35,8 @@ pub struct JobTracks {
     transfers: Option<Sequence>,
     /// How many arrows there are so far.
     arrows: u64,
+    /// How many communicators and ranks have no tracks, because there are too many.
+    left_out: u64,
     tag: ProcessTag,
 }
 
@@ -88,21 +90,27 @@ pub struct Part {
 }
 
 impl Collective {
-    /// Whether the clocks are good enough to say who came last.
+    /// Whether it is known who came last: all ranks are known, and the clocks are good enough.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        self.late_ns.is_none_or(|late| late > self.late_error_ns)
+        self.missing().is_none() && self.late_ns.is_none_or(|late| late > self.late_error_ns)
+    }
+
+    /// Why somebody else may have been last: there are ranks that nothing is known of.
+    fn missing(&self) -> Option<String> {
+        let Collective { ranks, size, .. } = self;
+        (i64::from(*ranks) < i64::from(*size)).then(|| format!("only {ranks} of {size} ranks are known"))
     }
 
     fn doubt(&self) -> Option<String> {
-        let Collective { ranks, size, last_rank, late_ns, late_error_ns, .. } = self;
-        let missing = i64::from(*size) - i64::from(*ranks);
-        match late_ns {
-            Some(late) if !self.is_certain() => Some(format!(
+        let Collective { last_rank, late_ns, late_error_ns, .. } = self;
+        let late = late_ns.filter(|_| !self.is_certain());
+        let unclear = |late| {
+            format!(
                 "rank {last_rank} came {late} ns after the one before it, and their clocks are known to {late_error_ns} ns"
-            )),
-            _ => (missing > 0).then(|| format!("only {ranks} of {size} ranks are known")),
-        }
+            )
+        };
+        self.missing().or_else(|| late.map(unclear))
     }
 }
 
@@ -114,7 +122,7 @@ impl JobTracks {
         writer.attributes(&[(attribute::MERGED, &tag.bits().to_string())]);
         let place = Place { orders_children: true, ..Place::default() };
         let group = writer.track(Form::Plain { name: track::JOB }, place);
-        JobTracks { lanes: Lanes::new(writer), args: Args::new(), group, transfers: None, arrows: 0, tag }
+        JobTracks { lanes: Lanes::new(writer), args: Args::new(), group, transfers: None, arrows: 0, left_out: 0, tag }
     }
 
     /// The tracks of a rank; `group` is the uuid of its other tracks' group. `None` if there are
@@ -126,13 +134,13 @@ impl JobTracks {
             description: "What the time of each collective went into on this rank: waiting for the last rank, and the transfer.",
         };
         let name = format!("{label}{}{rank} of {size}{}", track::RANK, track::WAITS);
-        (self.lanes.writer.tracks() < OWN).then(|| RankTracks(self.lanes.family(name, place, LANES)))
+        self.has_room().then(|| RankTracks(self.lanes.family(name, place, LANES)))
     }
 
     /// The tracks of a communicator whose first collective begins at `first`. `None` if there are
     /// too many.
     pub fn communicator(&mut self, label: &str, first: HostNs) -> Option<CommTracks> {
-        if self.lanes.writer.tracks() >= OWN {
+        if !self.has_room() {
             return None;
         }
         let place = |description| Placing { parent: self.group, rank: 0, description };
@@ -146,9 +154,8 @@ impl JobTracks {
         Some(CommTracks { first_to_last, waiting })
     }
 
-    /// Draws which rank came last to a collective. Returns the arrow that leads through the parts
-    /// of all ranks.
-    pub fn collective(&mut self, tracks: CommTracks, it: &Collective) -> u64 {
+    /// Draws which rank came last to a collective.
+    pub fn collective(&mut self, tracks: CommTracks, it: &Collective) {
         self.args.clear().int(nccl::LAST_RANK, it.last_rank).uint(nccl::RANKS, it.ranks.into());
         if let Some(late) = it.late_ns {
             self.args.uint(nccl::LATE_NS, late).uint(nccl::TIME_ERROR_NS, it.late_error_ns);
@@ -160,14 +167,13 @@ impl JobTracks {
         let name = Text(&name);
         let look = Look::new(Category::Job, &name);
         self.lanes.whole(tracks.first_to_last, it.first, it.last, &look, &mut self.args);
-        self.arrow()
     }
 
-    /// Draws one rank's part.
-    pub fn part(&mut self, tracks: RankTracks, it: &Collective, part: &Part, arrow: u64) {
+    /// Draws one rank's part. The arrow leads through the parts of all ranks.
+    pub fn part(&mut self, tracks: RankTracks, it: &Collective, part: &Part, arrow: Option<u64>) {
         let Part { entered, left, queued_ns, error_ns, sends } = *part;
         let (wait, transfer) = (it.last.since(entered), left.since(it.last.max(entered)));
-        let mut arrow = Some(arrow);
+        let mut arrow = arrow;
         let mut draw = |start: HostNs, end: HostNs, name: &str, doubt: Option<String>| {
             self.args
                 .clear()
@@ -198,7 +204,7 @@ impl JobTracks {
         }
         let early = it.last.since(left);
         let doubt = (early > error_ns).then(|| format!("it ended {early} ns before the last rank came"));
-        draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt);
+        draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt.or_else(|| it.missing()));
     }
 
     /// Draws how many ranks of a communicator wait; each change is added at its time.
@@ -239,7 +245,20 @@ impl JobTracks {
         self.lanes.writer.pending_bytes()
     }
 
-    fn arrow(&mut self) -> u64 {
+    /// How many communicators and ranks were to have tracks, and got none.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn has_room(&mut self) -> bool {
+        let has_room = self.lanes.writer.tracks() < OWN;
+        self.left_out += u64::from(!has_room);
+        has_room
+    }
+
+    /// A new arrow. Each is drawn from the slice that has it to the next one in time.
+    pub fn arrow(&mut self) -> u64 {
         self.arrows += 1;
         self.tag.base() | self.arrows
     }

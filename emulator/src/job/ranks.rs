@@ -170,10 +170,9 @@ impl<'a> Ranks<'a> {
             Verb::Update(name, body) => self.update(name, body, active)?,
             Verb::Lend(what) => self.lend(*what)?,
             Verb::Environment(name, value) => {
-                // SAFETY: the variable was set when the process began, so its place in the
-                // environment is only overwritten with another pointer, and the old text is never
-                // freed: a thread of NCCL that reads it meanwhile finds one or the other. No
-                // second thread of ours in this process sets one.
+                // SAFETY: the variable has been there since the process began, so only its pointer
+                // changes, and the old text is never freed: a thread of NCCL that reads it finds
+                // one or the other. No other thread of ours sets one.
                 unsafe { std::env::set_var(name, value) };
             }
             Verb::Hang => {

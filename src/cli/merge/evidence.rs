@@ -21,6 +21,9 @@ const VISITS: usize = 2 << 20;
 const ENDS: usize = 1 << 20;
 /// How many are kept per file, at least.
 const OF_FILE: usize = 512;
+/// How many times of other hosts all transfers together may carry, 8 bytes each. Beyond that, a
+/// transfer relates only its own two hosts.
+const CHAINED: usize = 64 << 20;
 /// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
 /// The assumed error of a host's time if the recording has no last word that states it, ns.
@@ -297,9 +300,7 @@ impl Looking {
         let process = event.track >> TRACK_BITS;
         match event.name {
             instant::COMM_INIT => {
-                let (Some(comm), Some(rank)) = (event.uint(nccl::COMM), event.uint(nccl::RANK).or(Some(0))) else {
-                    return;
-                };
+                let Some(comm) = event.uint(nccl::COMM) else { return };
                 let (label, group) = match self.tracks.get(&event.track) {
                     Some(Known::Operations { label, group }) => (label.clone(), Some(*group)),
                     _ => (String::new(), None),
@@ -313,7 +314,7 @@ impl Looking {
                     process,
                     comm,
                     label,
-                    rank: rank as i32,
+                    rank: event.uint(nccl::RANK).unwrap_or(0) as i32,
                     size: event.uint(nccl::RANKS).unwrap_or(0) as i32,
                     group,
                     clock: 0,
@@ -628,12 +629,17 @@ impl Shared {
             orders.entry((*from.min(to), *from.max(to))).or_default();
         }
         let clocks = self.members.iter().map(|it| it.clock + 1).max().unwrap_or(0);
-        chains::orders(clocks, &transfers, |one, at, other, later| {
+        let mut before = |one: usize, at, other: usize, later| {
             // Hosts that share no operations are related through other hosts.
             if let Some(between) = orders.get_mut(&(one.min(other), one.max(other))) {
                 if one < other { between.here_first(at, later) } else { between.there_first(later, at) }
             }
-        });
+        };
+        if clocks.saturating_mul(transfers.len()) <= CHAINED {
+            chains::orders(clocks, &transfers, before);
+        } else {
+            transfers.iter().for_each(|it| before(it.from, it.sent, it.to, it.arrived));
+        }
         orders
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::evidence::{Member, Role, Shared, Visit};
+use super::evidence::{End, Member, Role, Shared, Visit};
 use super::members::Labels;
 use super::moved::Move;
 use crate::model::ids::ProcessTag;
@@ -75,17 +75,26 @@ fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
     how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
 }
 
-/// Draws it, and the arrows of transfers, and hands the packets to `put`. Returns how many arrows
-/// are left out because the clocks would reverse them.
+/// What is not drawn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LeftOut {
+    /// Arrows that the clocks would reverse.
+    pub(super) arrows: u64,
+    /// Communicators, and ranks in them, for which there are too many tracks.
+    pub(super) tracks: u64,
+}
+
+/// Draws it, and the arrows of transfers, and hands the packets to `put`.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
     labels: &Labels,
     tag: ProcessTag,
     mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
-) -> Result<u64, reader::Error> {
+) -> Result<LeftOut, reader::Error> {
     let first = |visits: &[Visit]| visits.iter().map(|it| Placed::of(it, shared, moves).entered.time).min();
-    let Some(begin) = shared.operations().filter_map(first).min() else { return Ok(0) };
+    let ends = shared.transfers().flatten().map(|end| moved(end, shared, moves).1);
+    let Some(begin) = shared.operations().filter_map(first).chain(ends).min() else { return Ok(LeftOut::default()) };
     let mut job = JobTracks::new(tag, begin);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
     let mut all: Vec<&[Visit]> = shared.operations().collect();
@@ -98,8 +107,11 @@ pub(super) fn draw(
             let Some(Known { it, parts, last, last_of_hosts }) = collective(visits, shared, moves) else { continue };
             let label = &labels.of(parts[0].member);
             let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
-            let arrow = job.collective(of_all, &it);
-            for part in parts.iter().filter(|it| it.visit.role != Role::Gives) {
+            job.collective(of_all, &it);
+            let drawn = || parts.iter().filter(|it| it.visit.role != Role::Gives);
+            // An arrow has two ends.
+            let arrow = (drawn().count() > 1).then(|| job.arrow());
+            for part in drawn() {
                 let Placed { visit, member, entered, left, .. } = *part;
                 if it.last > entered.time {
                     changes.extend([(entered.time, 1), (it.last, -1)]);
@@ -120,9 +132,9 @@ pub(super) fn draw(
             job.waiting(of_all, &mut changes);
         }
     }
-    let backwards = transfers(shared, moves, &mut job, &mut put)?;
+    let arrows = transfers(shared, moves, &mut job, &mut put)?;
     hand_on(&mut job, 1, &mut put)?;
-    Ok(backwards)
+    Ok(LeftOut { arrows, tracks: job.left_out() })
 }
 
 /// A collective, with the parts of its ranks.
@@ -176,7 +188,13 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Mo
     Some(Known { it, parts, last, last_of_hosts })
 }
 
-/// Draws the arrows of transfers.
+/// The track of an end, and its time on the common clock.
+fn moved(end: &End, shared: &Shared, moves: &[Option<Move>]) -> (u64, HostNs) {
+    let (clock, time) = shared.time_of(end);
+    (end.track, shifted(time, moves[clock].as_ref()).time)
+}
+
+/// Draws the arrows of transfers. Returns how many the clocks would reverse.
 fn transfers(
     shared: &Shared,
     moves: &[Option<Move>],
@@ -186,10 +204,7 @@ fn transfers(
     let mut arrows: Vec<[(u64, HostNs); 2]> = Vec::new();
     let mut backwards = 0;
     for ends in shared.transfers() {
-        let arrow @ [(_, sent), (_, arrived)] = ends.map(|end| {
-            let (clock, time) = shared.time_of(end);
-            (end.track, shifted(time, moves[clock].as_ref()).time)
-        });
+        let arrow @ [(_, sent), (_, arrived)] = ends.map(|end| moved(end, shared, moves));
         // Perfetto draws an arrow from the earlier end to the later one.
         if sent <= arrived { arrows.push(arrow) } else { backwards += 1 }
     }

@@ -6,8 +6,9 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::causes::{Cause, ENOUGH, Findings, Measure, Shares, What};
+use super::causes::{Cause, ENOUGH, Findings, Measure, What};
 use super::load::Job;
+use super::shares::{self, OfOperation, OfRank};
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
@@ -50,7 +51,8 @@ pub(super) struct Report {
     steps: Steps,
     causes: Vec<Told>,
     what_if: Vec<WhatIf>,
-    ranks: Vec<OfRank>,
+    ranks: Vec<Rank>,
+    operations: Vec<OfOperation>,
     /// What the files do not show, and doubts.
     notes: Vec<String>,
 }
@@ -119,11 +121,11 @@ struct WhatIf {
 }
 
 #[derive(Debug, Serialize)]
-struct OfRank {
+struct Rank {
     rank: String,
     host: Option<String>,
     #[serde(flatten)]
-    shares: Shares,
+    shares: OfRank,
 }
 
 impl Report {
@@ -156,6 +158,7 @@ impl Report {
             }
         }
         let notes = names.notes(found);
+        let shares = shares::of_ranks(job, step);
         let (verdict, text) = match (hangs.iter().find(|it| it.is_certain), causes.first()) {
             (Some(hang), _) => (Verdict::Hang, format!("The job hangs: {hang}")),
             (None, Some(first)) => {
@@ -170,7 +173,7 @@ impl Report {
                     ),
                 )
             }
-            (None, None) => match names.cannot_tell(found) {
+            (None, None) => match names.cannot_tell(found, &shares) {
                 Some(why) => (Verdict::CannotTell, why),
                 None => (
                     Verdict::Healthy,
@@ -210,9 +213,10 @@ impl Report {
             },
             causes,
             what_if,
-            ranks: (job.ranks.iter().zip(&found.shares))
-                .map(|(rank, shares)| OfRank { rank: rank.label.clone(), host: rank.host.clone(), shares: *shares })
+            ranks: (job.ranks.iter().zip(&shares))
+                .map(|(rank, shares)| Rank { rank: rank.label.clone(), host: rank.host.clone(), shares: *shares })
                 .collect(),
+            operations: shares::of_operations(job, step),
             notes,
         }
     }
@@ -239,7 +243,10 @@ impl Report {
             writeln!(out, "    {command}")?;
         }
         if self.steps.count > 0 {
-            self.details(out)?;
+            self.steps(out)?;
+        }
+        if !self.ranks.is_empty() {
+            self.tables(out)?;
         }
         for note in &self.notes {
             writeln!(out, "{note}.")?;
@@ -247,18 +254,16 @@ impl Report {
         Ok(())
     }
 
-    fn details(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// What steps are, and what they would take.
+    fn steps(&self, out: &mut dyn Write) -> io::Result<()> {
         let Steps { by, from, count, first, of, median_ns, mean_ns } = &self.steps;
-        let [median, mean] = [*median_ns, *mean_ns].map(|ns| duration(ns as f64));
         let what = match (*by, from) {
-            ("ranges", _) => "ranges that the program marked".to_owned(),
             (_, Some(from)) => format!("inferred, from one `{from}` to the next"),
-            _ => String::new(),
+            _ => "ranges that the program marked".to_owned(),
         };
-        writeln!(
-            out,
-            "\nSTEPS: {count} of {of}, from number {first} on; {what}. A step takes {median} ({mean} on average)."
-        )?;
+        let [median, mean] = [*median_ns, *mean_ns].map(|ns| duration(ns as f64));
+        writeln!(out, "\nA STEP TAKES {median} ({mean} ON AVERAGE)")?;
+        writeln!(out, "  Steps {first} to {} of {of}; {what}.", first + count - 1)?;
         for it in &self.what_if {
             let (step, doubt) = (duration(it.step_ns as f64), duration(it.doubt_ns as f64));
             let mean = match (it.mean_ns as f64 / it.step_ns.max(1) as f64 - 1.0).abs() > 0.1 {
@@ -267,32 +272,59 @@ impl Report {
             };
             writeln!(out, "  {}: {step} ± {doubt}{mean}", it.without)?;
         }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(["rank", "host", "own kernels", "hidden comm.", "exposed comm.", "waits", "idle"]);
+        Ok(())
+    }
+
+    fn tables(&self, out: &mut dyn Write) -> io::Result<()> {
+        let whole = if self.steps.count > 0 { "A STEP" } else { "THE TIME" };
+        writeln!(out, "\nWHAT {whole} GOES INTO, BY RANK")?;
+        let heads = ["rank", "host", "own kernels", "hidden comm.", "exposed comm.", "waits", "idle", "comes last"];
         // The ranks that wait least are the ones the others wait for.
-        let mut ranks: Vec<&OfRank> = self.ranks.iter().collect();
+        let mut ranks: Vec<&Rank> = self.ranks.iter().collect();
         if ranks.len() > ROWS {
             ranks.sort_by(|one, other| one.shares.waits_ns.total_cmp(&other.shares.waits_ns));
         }
-        for OfRank { rank, host, shares } in ranks.iter().take(ROWS) {
-            let Shares { own_ns, hidden_ns, exposed_ns, waits_ns, idle_ns } = *shares;
-            let mut row = vec![rank.clone(), host.clone().unwrap_or_default()];
+        let row = |it: &&Rank| {
+            let OfRank { own_ns, hidden_ns, exposed_ns, waits_ns, idle_ns, last } = it.shares;
+            let mut row = vec![it.rank.clone(), it.host.clone().unwrap_or_default()];
             row.extend([own_ns, hidden_ns, exposed_ns, waits_ns, idle_ns].map(duration));
-            table.add_row(row);
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(out, "\nWHAT A STEP GOES INTO, RANK BY RANK")?;
-        for line in table.lines() {
-            writeln!(out, "{}", line.trim_end())?;
-        }
+            row.push(percent(last));
+            row
+        };
+        table(&heads, ranks.iter().take(ROWS).map(row), 2, out)?;
         if ranks.len() > ROWS {
             writeln!(out, "and {} more, which wait longer", ranks.len() - ROWS)?;
         }
-        Ok(())
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nWHAT COMMUNICATION GOES INTO, KERNEL BY KERNEL")?;
+        let heads = ["operation", "a step", "waits", "transfer", "hidden", "most often last"];
+        let row = |it: &OfOperation| {
+            let last = it.last.map(|(rank, part)| format!("{}, {}", self.ranks[rank].rank, percent(part)));
+            let mut row = vec![it.name.clone(), format!("{:.1}", it.kernels)];
+            row.extend([it.wait_ns, it.transfer_ns, it.hidden_ns].map(duration));
+            row.push(last.unwrap_or_default());
+            row
+        };
+        table(&heads, self.operations.iter().take(ROWS).map(row), 1, out)
     }
+}
+
+/// Writes a table, with this many columns of words before those of figures.
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>, words: usize, out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(heads);
+    table.add_rows(rows);
+    for column in table.column_iter_mut().skip(words) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string().lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", 100.0 * part)
 }
 
 /// Says things about a job.
@@ -464,7 +496,7 @@ impl Names<'_> {
     }
 
     /// Why nothing can be said.
-    fn cannot_tell(&self, found: &Findings) -> Option<String> {
+    fn cannot_tell(&self, found: &Findings, shares: &[OfRank]) -> Option<String> {
         let job = self.job;
         let step = found.steps.mean;
         let steps = job.steps.len();
@@ -472,9 +504,17 @@ impl Names<'_> {
             return Some("Cannot tell: there are no kernels in these files; `ncclscope info` says why".to_owned());
         }
         if job.source.is_none() {
-            return Some(
-                "Cannot tell: no steps repeat in these files; name what each step begins with, with --step".to_owned(),
-            );
+            let idle =
+                shares.iter().map(|it| it.idle_ns / (it.own_ns + it.exposed_ns + it.waits_ns + it.idle_ns).max(1.0));
+            let idle = idle.fold(1.0, f64::min);
+            let idle = if idle > MUCH {
+                format!(". The GPUs have nothing to do for {} of the time", percent(idle))
+            } else {
+                String::new()
+            };
+            return Some(format!(
+                "Cannot tell: no steps repeat in these files; name what each step begins with, with --step{idle}"
+            ));
         }
         if steps < ENOUGH {
             return Some(format!("Cannot tell: there are {steps} steps after warm-up, and it takes {ENOUGH}"));
@@ -486,12 +526,18 @@ impl Names<'_> {
                 self.text(cause)
             ));
         }
+        let communicates = (0..job.ranks.len()).any(|rank| shares[rank].exposed_ns > MUCH * step);
+        if job.ranks.len() > 1 && job.graph.meetings().len() == 0 && communicates {
+            return Some(
+                "Cannot tell: these files do not say which kernels of different ranks belong together".to_owned(),
+            );
+        }
         let waiting = (0..job.ranks.len()).find(|rank| {
-            let Shares { exposed_ns, waits_ns, .. } = found.shares[*rank];
+            let OfRank { exposed_ns, waits_ns, .. } = shares[*rank];
             exposed_ns + waits_ns > MUCH * step
         });
         let rank = waiting.filter(|_| job.missing > 0)?;
-        let Shares { exposed_ns, waits_ns, .. } = found.shares[rank];
+        let OfRank { exposed_ns, waits_ns, .. } = shares[rank];
         Some(format!(
             "Cannot tell for whom the ranks wait, because the files of {} ranks are not here: {} spends {} of each step of {} in \
              communication alone",
@@ -505,6 +551,12 @@ impl Names<'_> {
     fn notes(&self, found: &Findings) -> Vec<String> {
         let job = self.job;
         let mut notes = job.notes.clone();
+        if job.ranks.len() > 1 && job.has_kernels() && job.graph.meetings().len() == 0 {
+            notes.push(
+                "which kernels of different ranks belong together is not in these files, so waits are not known"
+                    .to_owned(),
+            );
+        }
         if job.missing > 0 {
             notes.push(format!("the files of {} ranks are not here, and one of them may be the cause", job.missing));
         }

@@ -24,8 +24,8 @@ const SLOW: f64 = 1.7;
 const STANDS_OUT: f64 = 3.0;
 /// By which fraction of the average work the longest work of a step exceeds it if work is unequal.
 const UNEQUAL: f64 = 0.15;
-/// The fraction of the usual difference between steps that a cause costs at least: less than that
-/// could be the machine's own noise.
+/// The fraction of what steps differ anyway, and of what a replay is off, that a cause costs at
+/// least: less than that could be the machine's own noise.
 const NOISE: f64 = 0.25;
 /// The fraction of a step that GPUs have nothing to do if a job is bound by its hosts.
 const IDLE: f64 = 0.15;
@@ -102,20 +102,6 @@ pub(super) struct Measure {
     pub(super) spread: f64,
 }
 
-/// What a rank's time goes into, in a step on average, ns.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub(super) struct Shares {
-    /// The application's kernels and copies.
-    pub(super) own_ns: f64,
-    /// Communication beside them, and with nothing beside it.
-    pub(super) hidden_ns: f64,
-    pub(super) exposed_ns: f64,
-    /// Communication in which it only waited for other ranks, with nothing beside it.
-    pub(super) waits_ns: f64,
-    /// Nothing ran.
-    pub(super) idle_ns: f64,
-}
-
 /// What is found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -129,8 +115,6 @@ pub(super) struct Findings {
     /// If transfers took no time; if nobody waited for communication at all.
     pub(super) without_transfers: Measure,
     pub(super) overlapped: Measure,
-    /// By rank.
-    pub(super) shares: Vec<Shares>,
 }
 
 /// Finds what costs.
@@ -149,7 +133,7 @@ pub(super) fn find(job: &Job) -> Findings {
         }
     }
     suspects.truncate(SUSPECTS);
-    let [causes, doubtful] = judge(job, &plan, &before, suspects);
+    let [causes, doubtful] = judge(job, &plan, [&recorded, &before], suspects);
     let mut no_transfers = plan.clone();
     let mut alone = Plan { is_alone: true, ..plan };
     for (at, _) in job.graph.items.iter().enumerate().filter(|(_, item)| item.is_communication) {
@@ -162,7 +146,6 @@ pub(super) fn find(job: &Job) -> Findings {
         error: (before.median - recorded.median).abs(),
         without_transfers: measure(job, &job.graph.replay(&no_transfers)),
         overlapped: measure(job, &job.graph.replay(&alone)),
-        shares: (0..job.ranks.len()).map(|rank| shares(job, rank)).collect(),
     }
 }
 
@@ -205,7 +188,8 @@ fn median(values: &[f64]) -> f64 {
 /// What each suspect costs. Of two that hide each other, such as two slow ranks, none saves anything
 /// by itself: each is tried alone, and as the only one that is left. The second list has those that
 /// steps differ too much to be sure of.
-fn judge(job: &Job, plan: &Plan, before: &Measure, suspects: Vec<Suspect>) -> [Vec<Cause>; 2] {
+fn judge(job: &Job, plan: &Plan, [recorded, before]: [&Measure; 2], suspects: Vec<Suspect>) -> [Vec<Cause>; 2] {
+    let noise = NOISE * (recorded.spread + (before.median - recorded.median).abs());
     let least = LEAST * before.mean;
     let replay = |plan: &Plan| measure(job, &job.graph.replay(plan));
     let mut judged: Vec<(Suspect, f64, Measure)> = Vec::new();
@@ -231,7 +215,7 @@ fn judge(job: &Job, plan: &Plan, before: &Measure, suspects: Vec<Suspect>) -> [V
         })
         .collect();
     causes.sort_by(|one, other| other.cost.total_cmp(&one.cost));
-    let (causes, doubtful) = causes.into_iter().partition(|cause| cause.cost >= NOISE * before.spread);
+    let (causes, doubtful) = causes.into_iter().partition(|cause| cause.cost >= noise);
     [causes, doubtful]
 }
 
@@ -673,45 +657,4 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
 fn shorten(job: &Job, item: usize, by: f64, lengths: &mut Vec<(usize, i64)>) {
     let partners: BTreeSet<usize> = job.graph.partners(item).collect();
     lengths.extend(partners.into_iter().map(|it| (it, (job.graph.length(it) - by as i64).max(0))));
-}
-
-/// What a rank's time goes into.
-fn shares(job: &Job, rank: usize) -> Shares {
-    let mut all = Shares::default();
-    let graph = &job.graph;
-    let items = job.looked_at(rank);
-    // From when to when it does what: 0 own work, 1 transfers, 2 waits.
-    let mut spans: Vec<(i64, i64, usize)> = Vec::new();
-    for item in items {
-        let it = &graph.items[item];
-        if it.is_communication {
-            let moves = it.end - graph.length(item);
-            spans.extend([(it.start, moves, 2), (moves, it.end, 1)]);
-        } else {
-            spans.push((it.start, it.end, 0));
-        }
-    }
-    let mut edges: Vec<(i64, usize, i32)> =
-        spans.iter().filter(|it| it.0 < it.1).flat_map(|it| [(it.0, it.2, 1), (it.1, it.2, -1)]).collect();
-    edges.sort_unstable();
-    let mut open = [0_i32; 3];
-    for (at, (time, what, change)) in edges.iter().enumerate() {
-        open[*what] += change;
-        let next = edges.get(at + 1).map_or(*time, |it| it.0);
-        let ns = (next - time) as f64;
-        match open {
-            [own, transfers, _] if own > 0 => {
-                all.own_ns += ns;
-                all.hidden_ns += if transfers > 0 { ns } else { 0.0 };
-            }
-            [_, transfers, _] if transfers > 0 => all.exposed_ns += ns,
-            [_, _, waits] if waits > 0 => all.waits_ns += ns,
-            _ => all.idle_ns += ns,
-        }
-    }
-    let steps = job.steps.len().max(1) as f64;
-    for ns in [&mut all.own_ns, &mut all.hidden_ns, &mut all.exposed_ns, &mut all.waits_ns, &mut all.idle_ns] {
-        *ns /= steps;
-    }
-    all
 }

@@ -223,13 +223,24 @@ impl Graph {
             .collect();
     }
 
-    fn rank_of(&self, item: u32) -> usize {
+    /// The rank of an item.
+    pub(super) fn rank_of(&self, item: u32) -> usize {
         self.ranks.partition_point(|rank| rank.end <= item as usize)
     }
 
     /// The items of a rank.
     pub(super) fn rank(&self, rank: usize) -> Range<usize> {
         self.ranks[rank].clone()
+    }
+
+    /// The items of each operation in which ranks meet.
+    pub(super) fn meetings(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        self.meetings.iter().map(|members| &self.members[members.clone()])
+    }
+
+    /// How long an item waited for other ranks, ns.
+    pub(super) fn waited(&self, item: usize) -> i64 {
+        self.items[item].end - self.items[item].start - self.nodes[item].length
     }
 
     /// How long a GPU did nothing before this item, ns.

@@ -140,17 +140,17 @@ impl Loading {
         let edges: Vec<usize> =
             edges.iter().map(|edge| rank.items.partition_point(|item| item.span.start < *edge)).collect();
         let count = edges.len().saturating_sub(1);
-        // What is kept of it.
+        // What is kept of it: as many of the first steps as there is room for.
         let kept = match &wish.steps {
             Some(steps) => steps.start.min(count)..steps.end.min(count),
             None => {
-                let fits = |steps: &usize| edges[*steps] - edges[0] <= budget;
-                0..(0..=count.min(edges.len().saturating_sub(1))).rev().find(fits).unwrap_or(0).max(STEPS.min(count))
+                let fits = |edge: &usize| edge - edges[0] <= budget;
+                0..edges.iter().take_while(|edge| fits(edge)).count().saturating_sub(1).max(STEPS.min(count))
             }
         };
-        let places = match edges.get(kept.clone()).and_then(|of| of.first()) {
-            Some(first) => *first..edges[kept.end],
-            None => 0..rank.items.len().min(budget),
+        let places = match count {
+            0 => 0..rank.items.len().min(budget),
+            _ => edges[kept.start]..edges[kept.end],
         };
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);
@@ -320,9 +320,11 @@ impl Job {
         base + edges[step]..base + edges[step + 1]
     }
 
-    /// The items of a rank in the steps that are looked at.
+    /// The items of a rank in the steps that are looked at; without steps, all of them.
     pub(super) fn looked_at(&self, rank: usize) -> Range<usize> {
-        let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else { return 0..0 };
+        let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else {
+            return self.graph.rank(rank);
+        };
         self.step(rank, self.steps.start).start..self.step(rank, last).end
     }
 

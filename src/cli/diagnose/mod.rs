@@ -11,6 +11,7 @@ mod answer;
 mod causes;
 mod graph;
 mod load;
+mod shares;
 
 use std::io::Write;
 use std::ops::Range;

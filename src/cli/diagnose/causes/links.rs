@@ -1,0 +1,133 @@
+//! Links that are slow, or stand still now and then (pure).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::super::load::{Job, Use};
+use super::{ALIKE, HABIT, Suspect, What, median};
+
+/// How many times longer than other links a slow one is.
+const SLOW: f64 = 1.7;
+/// How many times longer than any other a link stands still if it is at fault.
+const STANDS_OUT: f64 = 3.0;
+
+/// Links that take longer than the others of the same operations, or now and then longer than they
+/// usually do.
+pub(super) fn links(job: &Job) -> Vec<Suspect> {
+    let mut slow: BTreeMap<usize, Suspect> = BTreeMap::new();
+    let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
+    for (kind, of_links) in uses(job) {
+        let name = &job.kinds[kind as usize].name;
+        let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
+        // What the link in the middle does with each operation, and with all of them.
+        let at = |turn: usize, of: fn(&Use) -> f64| {
+            median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
+        };
+        let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, |it| it.each), at(turn, |it| it.busy)]).collect();
+        let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
+        for (link, uses) in &of_links {
+            let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
+            // A link that has nothing to do for half of the time is not what the ranks wait for.
+            let delays = |it: &Use| 2.0 * it.busy >= job.graph.length(it.item) as f64;
+            let is_longer =
+                uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
+            if of_links.len() > 1 && each >= SLOW * middle && is_longer as f64 >= HABIT * uses.len() as f64 {
+                let slow = slow.entry(*link).or_insert_with(|| suspected(job, What::Link, *link, [each, middle]));
+                slow.names.push(name.clone());
+                let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+                for (it, [_, others]) in uses.iter().zip(&middles) {
+                    // The other links and the GPUs need their time, too. Stalls are another cause.
+                    let busy = it.busy.min(2.0 * usual);
+                    let least = others + taking(job, it.item);
+                    let saved = (busy * (1.0 - middle / each)).min(job.graph.length(it.item) as f64 - least);
+                    shorten(job, it.item, saved.max(0.0), &mut slow.lengths);
+                }
+            }
+            let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+            for it in uses.iter().filter(|it| it.busy > 3.0 * usual && it.busy > usual + 1e6) {
+                let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
+                if it.busy > stall.amounts[0] {
+                    stall.amounts = [it.busy, usual];
+                    stall.step = job.step_of(it.item).unwrap_or(job.steps.start);
+                    stall.names = vec![name.clone()];
+                }
+                stall.times += 1;
+                stall.sum += it.busy - usual;
+                shorten(job, it.item, it.busy - usual, &mut stall.lengths);
+            }
+        }
+    }
+    let mut suspects = together(slow.into_values().collect());
+    suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
+    suspects
+}
+
+/// For how long the GPUs of an operation's ranks were taking what they had received, in the middle, ns.
+fn taking(job: &Job, item: usize) -> f64 {
+    let all: BTreeSet<usize> = job.graph.partners(item).collect();
+    median(&all.iter().filter_map(|item| job.taking.get(item).copied()).collect::<Vec<_>>())
+}
+
+/// On a busy machine every link stands still at times: those at fault stand out. There may be
+/// several: what crosses one cable stands still together.
+fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
+    stalled.sort_by(|one, other| other.sum.total_cmp(&one.sum));
+    let sum = |at: usize| stalled.get(at).map_or(0.0, |it| it.sum);
+    let count = (1..=stalled.len()).find(|count| sum(count - 1) >= STANDS_OUT * sum(*count))?;
+    let is_few = count == 1 || 2 * count <= links;
+    let mut all = stalled.into_iter().take(count);
+    let mut first = all.next().filter(|_| is_few)?;
+    for other in all {
+        first.times += other.times;
+        first.ranks.extend(other.ranks);
+        first.links.extend(other.links);
+        first.lengths.extend(other.lengths);
+    }
+    (first.times > 1).then_some(first)
+}
+
+/// How links were used in the steps that are looked at, by kind of operation and link, in order.
+fn uses(job: &Job) -> BTreeMap<u32, BTreeMap<usize, Vec<Use>>> {
+    let inside: Vec<Range<usize>> = (0..job.ranks.len()).map(|rank| job.looked_at(rank)).collect();
+    let mut by_kind: BTreeMap<u32, BTreeMap<usize, Vec<Use>>> = BTreeMap::new();
+    for it in job.uses.iter().filter(|it| inside[job.links[it.link].from].contains(&it.item)) {
+        by_kind.entry(job.graph.items[it.item].kind).or_default().entry(it.link).or_default().push(*it);
+    }
+    by_kind.values_mut().flat_map(BTreeMap::values_mut).for_each(|uses| uses.sort_by_key(|it| it.item));
+    by_kind
+}
+
+fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
+    Suspect {
+        what,
+        ranks: vec![job.links[link].from],
+        links: vec![link],
+        amounts,
+        step: job.steps.start,
+        ..Suspect::default()
+    }
+}
+
+/// Links that are about as slow as the slowest one are one suspect: those of several ranks may lead
+/// through one cable, and nothing is won while one of them is left.
+fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
+    slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
+    let mut all: Vec<Suspect> = Vec::new();
+    for suspect in slow {
+        match all.iter_mut().find(|it| suspect.amounts[0] >= ALIKE * it.amounts[0]) {
+            Some(alike) => {
+                alike.ranks.extend(suspect.ranks);
+                alike.links.extend(suspect.links);
+                alike.lengths.extend(suspect.lengths);
+            }
+            None => all.push(suspect),
+        }
+    }
+    all
+}
+
+/// The transfer of an operation takes so much less, on all its ranks.
+fn shorten(job: &Job, item: usize, by: f64, lengths: &mut Vec<(usize, i64)>) {
+    let partners: BTreeSet<usize> = job.graph.partners(item).collect();
+    lengths.extend(partners.into_iter().map(|it| (it, (job.graph.length(it) - by as i64).max(0))));
+}

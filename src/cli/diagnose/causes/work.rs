@@ -1,0 +1,318 @@
+//! What ranks do themselves: kernels that take longer than those of other ranks, GPUs that have
+//! nothing to do (pure).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::load::Job;
+use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
+
+/// By which fraction of the average work the longest work of a step exceeds it if work is unequal.
+const UNEQUAL: f64 = 0.11;
+/// The fraction of a step that GPUs have nothing to do if a job is bound by its hosts.
+const IDLE: f64 = 0.15;
+/// What a quarter of the steps have less of than the median, as a fraction of it, if something is
+/// steady.
+const STEADY: f64 = 0.6;
+/// The fraction of a step from which a difference counts in that step.
+const COUNTS: f64 = 0.01;
+
+/// What ranks do themselves, by step.
+pub(super) struct Sums {
+    /// The application's items in these steps.
+    own: Vec<Own>,
+    /// By rank and step: work, and the work beyond that of the ranks in the middle, ns.
+    work: Vec<Vec<f64>>,
+    excess: Vec<Vec<f64>>,
+    /// By rank and step: how long nothing ran, ns.
+    idle: Vec<Vec<f64>>,
+    /// What a step takes, ns.
+    step: f64,
+}
+
+/// A kernel or a copy of the application.
+#[derive(Clone, Copy)]
+struct Own {
+    /// Counted from the first step that is looked at.
+    step: usize,
+    kind: u32,
+    /// Which of its kind in the step.
+    nth: u32,
+    rank: usize,
+    item: usize,
+    length: i64,
+    /// Of the same item on the rank in the middle; 0 if the other ranks do without it.
+    middle: i64,
+    mean: i64,
+}
+
+impl Sums {
+    pub(super) fn of(job: &Job) -> Sums {
+        let ranks = job.ranks.len();
+        let steps = job.steps.len();
+        let mut sums = Sums {
+            own: Vec::new(),
+            work: vec![vec![0.0; steps]; ranks],
+            excess: vec![vec![0.0; steps]; ranks],
+            idle: vec![vec![0.0; steps]; ranks],
+            step: measure(job, &recorded(job)).mean,
+        };
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        for rank in 0..ranks {
+            for (at, step) in job.steps.clone().enumerate() {
+                counts.clear();
+                for item in job.step(rank, step) {
+                    let it = &job.graph.items[item];
+                    sums.idle[rank][at] += job.graph.idle(item) as f64;
+                    if it.is_communication {
+                        continue;
+                    }
+                    let nth = counts.entry(it.kind).or_default();
+                    *nth += 1;
+                    let length = it.end - it.start;
+                    sums.work[rank][at] += length as f64;
+                    let (kind, nth) = (it.kind, *nth);
+                    sums.own.push(Own { step: at, kind, nth, rank, item, length, middle: length, mean: length });
+                }
+            }
+        }
+        sums.compare(ranks);
+        sums
+    }
+
+    /// Compares each item with the same one on the other ranks.
+    fn compare(&mut self, ranks: usize) {
+        self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.nth, it.length, it.rank));
+        let is_same = |one: &Own, other: &Own| (one.step, one.kind, one.nth) == (other.step, other.kind, other.nth);
+        // What only a few ranks run belongs to their part of the model if they run little else;
+        // otherwise the others go without it.
+        let mut common = vec![[0; 2]; ranks];
+        for same in self.own.chunk_by(is_same) {
+            let is_common = usize::from(2 * same.len() > ranks);
+            same.iter().for_each(|it| common[it.rank][is_common] += it.length);
+        }
+        for same in self.own.chunk_by_mut(is_same) {
+            let is_common = 2 * same.len() > ranks;
+            let middle = same[(same.len() - 1) / 2].length;
+            let mean = same.iter().map(|it| it.length).sum::<i64>() / same.len() as i64;
+            for it in same {
+                let is_extra = !is_common && common[it.rank][1] > common[it.rank][0];
+                it.middle = if is_extra { 0 } else { middle };
+                it.mean = if is_common { mean } else { it.length };
+            }
+        }
+        for it in &self.own {
+            self.excess[it.rank][it.step] += (it.length - it.middle) as f64;
+        }
+    }
+
+    /// Whether something is so in nearly every step.
+    fn is_habit(&self, by_step: impl Iterator<Item = f64>) -> bool {
+        let (mut count, mut all) = (0, 0);
+        for excess in by_step {
+            all += 1;
+            count += usize::from(excess > COUNTS * self.step);
+        }
+        all > 0 && count as f64 >= HABIT * all as f64
+    }
+
+    /// Ranks whose own kernels always take longer than those of the others.
+    pub(super) fn kernels(&self, job: &Job) -> Vec<Suspect> {
+        // A slow rank is slow by much the same each time. Otherwise its work differs.
+        let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
+        let slow: Vec<(usize, f64)> = (0..job.ranks.len())
+            .filter(|rank| self.is_habit(self.excess[*rank].iter().copied()) && is_steady(&self.excess[*rank]))
+            .map(|rank| (rank, median(&self.excess[rank])))
+            .collect();
+        let worst = slow.iter().map(|it| it.1).fold(0.0, f64::max);
+        let (alike, others): (Vec<_>, Vec<_>) = slow.into_iter().partition(|it| it.1 >= ALIKE * worst);
+        [alike, others].into_iter().filter(|ranks| !ranks.is_empty()).map(|ranks| self.of_ranks(job, &ranks)).collect()
+    }
+
+    fn of_ranks(&self, job: &Job, ranks: &[(usize, f64)]) -> Suspect {
+        let ranks: Vec<usize> = ranks.iter().map(|it| it.0).collect();
+        let of_them: Vec<&Own> = self.own.iter().filter(|it| ranks.contains(&it.rank)).collect();
+        let mut by_kind: BTreeMap<u32, f64> = BTreeMap::new();
+        for it in &of_them {
+            *by_kind.entry(it.kind).or_default() += (it.length - it.middle) as f64;
+        }
+        let mut kinds: Vec<(u32, f64)> = by_kind.into_iter().filter(|it| it.1 > 0.0).collect();
+        kinds.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let first = kinds.first().map_or(u32::MAX, |it| it.0);
+        let per_step = |sum: f64| sum / (job.steps.len() * ranks.len()).max(1) as f64;
+        let sum = |of: fn(&Own) -> i64| of_them.iter().filter(|it| it.kind == first).map(|it| of(it) as f64).sum();
+        let most = kinds.first().map_or(0.0, |it| it.1);
+        Suspect {
+            what: What::Kernels,
+            names: kinds
+                .iter()
+                .filter(|it| it.1 >= 0.1 * most)
+                .map(|it| job.kinds[it.0 as usize].name.clone())
+                .collect(),
+            amounts: [per_step(sum(|it| it.length)), per_step(sum(|it| it.middle))],
+            step: job.steps.start + largest(&self.excess[ranks[0]]),
+            lengths: of_them.iter().map(|it| (it.item, it.middle)).collect(),
+            ranks,
+            ..Suspect::default()
+        }
+    }
+
+    /// Where in each step the work of another rank takes longest.
+    pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
+        let ranks = job.ranks.len();
+        if ranks < 2 {
+            return None;
+        }
+        let steps = job.steps.len();
+        let work = |rank: usize, step: usize| self.work[rank][step];
+        let longest = |step: usize| (0..ranks).max_by(|one, other| work(*one, step).total_cmp(&work(*other, step)));
+        let mut times = vec![0; ranks];
+        let (mut most, mut middle, mut worst) = (0.0, 0.0, (0.0, 0));
+        for step in 0..steps {
+            let rank = longest(step)?;
+            times[rank] += 1;
+            let of_all: Vec<f64> = (0..ranks).map(|rank| work(rank, step)).collect();
+            let mean = of_all.iter().sum::<f64>() / ranks as f64;
+            most += work(rank, step);
+            middle += mean;
+            if work(rank, step) - mean > worst.0 {
+                worst = (work(rank, step) - mean, step);
+            }
+        }
+        // What one rank does in most steps is not by turns.
+        let is_by_turns = times.iter().all(|count| (*count as f64) < 0.7 * steps as f64);
+        let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
+        self.own.iter().for_each(|it| *kinds.entry(it.kind).or_default() += (it.length - it.mean).abs() as f64);
+        let mut kinds: Vec<(u32, f64)> = kinds.into_iter().collect();
+        kinds.sort_by(|one, other| other.1.total_cmp(&one.1));
+        (is_by_turns && most >= (1.0 + UNEQUAL) * middle).then(|| Suspect {
+            what: What::UnequalWork,
+            ranks: (0..ranks).filter(|rank| times[*rank] > 0).collect(),
+            names: kinds.iter().take(1).map(|it| job.kinds[it.0 as usize].name.clone()).collect(),
+            amounts: [most / steps as f64, middle / steps as f64],
+            step: job.steps.start + worst.1,
+            // The same work, equally shared.
+            lengths: self.own.iter().map(|it| (it.item, it.mean)).collect(),
+            ..Suspect::default()
+        })
+    }
+
+    /// GPUs that have nothing to do: on some ranks, now and then, or everywhere.
+    pub(super) fn hosts(&self, job: &Job, step: f64) -> Vec<Suspect> {
+        let (ranks, steps) = (job.ranks.len(), job.steps.len());
+        let (pauses, paused) = self.pauses(job, step);
+        // What is left when pauses are taken out, and the rank in the middle.
+        let idle = |rank: usize, at: usize| {
+            if paused[rank].contains(&at) { median(&self.idle[rank]) } else { self.idle[rank][at] }
+        };
+        let middle: Vec<f64> =
+            (0..steps).map(|at| median(&(0..ranks).map(|rank| idle(rank, at)).collect::<Vec<_>>())).collect();
+        let mut suspects = pauses;
+        let excesses: Vec<Vec<f64>> =
+            (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - middle[at]).collect()).collect();
+        let late: Vec<(usize, f64)> = (0..ranks)
+            .filter(|rank| self.is_habit(excesses[*rank].iter().copied()))
+            .map(|rank| (rank, median(&excesses[rank])))
+            .collect();
+        let worst = late.iter().map(|it| it.1).fold(0.0, f64::max);
+        let (alike, others): (Vec<_>, Vec<_>) = late.into_iter().partition(|it| it.1 >= ALIKE * worst);
+        for group in [alike, others].into_iter().filter(|group| !group.is_empty()) {
+            let of: Vec<usize> = group.iter().map(|it| it.0).collect();
+            let lags = of.iter().flat_map(|rank| self.shorter(job, *rank, |at| middle[at]));
+            let own: Vec<f64> = (0..steps).map(|at| idle(of[0], at)).collect();
+            suspects.push(Suspect {
+                what: What::Host,
+                amounts: [median(&own), median(&middle)],
+                step: job.steps.start + largest(&excesses[of[0]]),
+                lags: lags.collect(),
+                ranks: of,
+                ..Suspect::default()
+            });
+        }
+        if self.is_habit(middle.iter().map(|idle| idle - (IDLE - COUNTS) * step)) {
+            let lags =
+                (0..ranks).flat_map(|rank| self.shorter(job, rank, |at| (self.idle[rank][at] - middle[at]).max(0.0)));
+            suspects.push(Suspect {
+                what: What::HostBound,
+                ranks: (0..ranks).collect(),
+                amounts: [median(&middle), 0.0],
+                step: job.steps.start + largest(&middle),
+                lags: lags.collect(),
+                ..Suspect::default()
+            });
+        }
+        suspects
+    }
+
+    /// The lags of a rank's items if it had nothing to do for only so long in each step.
+    fn shorter(&self, job: &Job, rank: usize, wanted: impl Fn(usize) -> f64) -> Vec<(usize, i64)> {
+        let mut lags = Vec::new();
+        for (at, step) in job.steps.clone().enumerate() {
+            let idle = self.idle[rank][at];
+            if idle <= 0.0 {
+                continue;
+            }
+            let part = (wanted(at) / idle).min(1.0);
+            let items = job.step(rank, step).filter(|item| job.graph.idle(*item) > 0);
+            lags.extend(items.map(|item| (item, (job.graph.idle(item) as f64 * part) as i64)));
+        }
+        lags
+    }
+
+    /// Steps in which GPUs had nothing to do for much longer than usual; and which they are, by
+    /// rank.
+    fn pauses(&self, job: &Job, step: f64) -> (Vec<Suspect>, Vec<BTreeSet<usize>>) {
+        let (ranks, steps) = (job.ranks.len(), job.steps.len());
+        let mut by_step: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        let mut usual = vec![0.0; ranks];
+        for rank in 0..ranks {
+            usual[rank] = median(&self.idle[rank]);
+            let off: Vec<f64> = self.idle[rank].iter().map(|idle| (idle - usual[rank]).abs()).collect();
+            let limit = usual[rank] + (0.2 * step).max(6.0 * median(&off));
+            for at in (0..steps).filter(|at| self.idle[rank][*at] > limit) {
+                by_step.entry(at).or_default().insert(rank);
+            }
+        }
+        let none = || vec![BTreeSet::new(); ranks];
+        // The ranks that pause each time.
+        let often = |rank: &usize| {
+            let count = by_step.values().filter(|of| of.contains(rank)).count();
+            count >= 2 && count as f64 >= HABIT * by_step.len() as f64
+        };
+        let pausing: Vec<usize> = (0..ranks).filter(often).collect();
+        let at: Vec<usize> =
+            by_step.iter().filter(|(_, of)| of.iter().any(|rank| pausing.contains(rank))).map(|(at, _)| *at).collect();
+        if pausing.is_empty() || at.len() < 2 || 2 * at.len() > steps {
+            return (Vec::new(), none());
+        }
+        let every = period(&at);
+        // A few pauses of one host at no regular times say little about the job.
+        if every.is_none() && at.len() < 3 {
+            return (Vec::new(), none());
+        }
+        let mut paused = none();
+        let mut lags = Vec::new();
+        for rank in &pausing {
+            paused[*rank] = at.iter().copied().collect();
+            lags.extend(self.shorter(job, *rank, |now| if at.contains(&now) { usual[*rank] } else { f64::MAX }));
+        }
+        let first = &self.idle[pausing[0]];
+        let long: Vec<f64> = at.iter().map(|at| first[*at]).collect();
+        let suspect = Suspect {
+            what: What::Pauses,
+            every,
+            amounts: [median(&long), usual[pausing[0]]],
+            step: job.steps.start + largest(first),
+            lags,
+            ranks: pausing,
+            ..Suspect::default()
+        };
+        (vec![suspect], paused)
+    }
+}
+
+/// The distance of these numbers, if they are equally far apart. One may be missing.
+fn period(at: &[usize]) -> Option<usize> {
+    let gaps: Vec<usize> = at.windows(2).map(|two| two[1] - two[0]).collect();
+    let least = *gaps.iter().min()?;
+    (least > 1 && gaps.iter().all(|gap| gap % least == 0 && gap / least <= 2)).then_some(least)
+}

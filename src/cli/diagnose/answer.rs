@@ -60,6 +60,8 @@ pub(super) struct Report {
     operations: Vec<OfOperation>,
     /// What the files do not show, and doubts.
     notes: Vec<String>,
+    /// It is known which kernels of different ranks belong together.
+    has_waits: bool,
 }
 
 /// What a step is, and how long steps take.
@@ -149,7 +151,7 @@ impl Report {
                 doubt_ns: doubt(&cause.without) as u64,
             })
             .collect();
-        if job.steps.len() >= ENOUGH {
+        if job.steps.len() >= ENOUGH && job.graph.meetings().len() > 0 {
             for (without, steps) in [
                 ("if transfers took no time", &found.without_transfers),
                 ("if all communication were overlapped", &found.overlapped),
@@ -224,6 +226,7 @@ impl Report {
                 .collect(),
             operations: shares::of_operations(job, step),
             notes,
+            has_waits: job.graph.meetings().len() > 0,
         }
     }
 
@@ -293,8 +296,9 @@ impl Report {
         let row = |it: &&Rank| {
             let OfRank { own_ns, hidden_ns, exposed_ns, waits_ns, idle_ns, last } = it.shares;
             let mut row = vec![it.rank.clone(), it.host.clone().unwrap_or_default()];
-            row.extend([own_ns, hidden_ns, exposed_ns, waits_ns, idle_ns].map(duration));
-            row.push(percent(last));
+            let waits = if self.has_waits { duration(waits_ns) } else { String::new() };
+            row.extend([duration(own_ns), duration(hidden_ns), duration(exposed_ns), waits, duration(idle_ns)]);
+            row.push(if self.has_waits { percent(last) } else { String::new() });
             row
         };
         table(&heads, ranks.iter().take(ROWS).map(row), 2, out)?;
@@ -327,6 +331,14 @@ fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>, words: usize, 
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.to_string().lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+}
+
+/// How many files there should be.
+fn missing(ranks: usize) -> String {
+    match ranks {
+        1 => "The file of 1 rank is not here".to_owned(),
+        ranks => format!("The files of {ranks} ranks are not here"),
+    }
 }
 
 fn percent(part: f64) -> String {
@@ -524,6 +536,12 @@ impl Names<'_> {
         if steps < ENOUGH {
             return Some(format!("Cannot tell: there are {steps} steps after warm-up, and it takes {ENOUGH}"));
         }
+        if found.error > 2.0 * MUCH * found.steps.median {
+            return Some(format!(
+                "Cannot tell, because a replay of the job is off by {} a step",
+                duration(found.error)
+            ));
+        }
         if let Some(cause) = found.doubtful.first() {
             return Some(format!(
                 "Cannot tell, because steps differ by {}, more than any cause explains; the most likely one is that {}",
@@ -531,7 +549,7 @@ impl Names<'_> {
                 self.text(cause)
             ));
         }
-        if found.steps.mean > (1.0 + LONG) * found.steps.median {
+        if found.steps.mean > (1.0 + LONG) * found.steps.median && found.steps.long > 1 {
             let (longest, at) = found.steps.longest;
             return Some(format!(
                 "Cannot tell: now and then a step takes much longer, and no rank or link is at fault in all of them. In the middle \
@@ -554,9 +572,8 @@ impl Names<'_> {
         let rank = waiting.filter(|_| job.missing > 0)?;
         let OfRank { exposed_ns, waits_ns, .. } = shares[rank];
         Some(format!(
-            "Cannot tell for whom the ranks wait, because the files of {} ranks are not here: {} spends {} of each step of {} in \
-             communication alone",
-            job.missing,
+            "Cannot tell for whom the ranks wait. {}: {} spends {} of each step of {} in communication alone",
+            missing(job.missing),
             job.ranks[rank].label,
             duration(exposed_ns + waits_ns),
             duration(step)
@@ -568,22 +585,22 @@ impl Names<'_> {
         let mut notes = job.notes.clone();
         if job.ranks.len() > 1 && job.has_kernels() && job.graph.meetings().len() == 0 {
             notes.push(
-                "which kernels of different ranks belong together is not in these files, so waits are not known"
+                "Which kernels of different ranks belong together is not in these files, so waits are not known"
                     .to_owned(),
             );
         }
         if job.missing > 0 {
-            notes.push(format!("the files of {} ranks are not here, and one of them may be the cause", job.missing));
+            notes.push(format!("{}, and one of them may be the cause", missing(job.missing)));
         }
         if job.links.is_empty() && job.ranks.len() > 1 && found.steps.mean > 0.0 {
             notes.push(
-                "there are no network transfers in these files, so links cannot be compared (NCCLSCOPE_PRESET=standard records them)"
+                "There are no network transfers in these files, so links cannot be compared (NCCLSCOPE_PRESET=standard records them)"
                     .to_owned(),
             );
         }
-        if found.error > 0.1 * found.steps.median.max(1.0) {
+        if found.error > MUCH * found.steps.median.max(1.0) {
             notes.push(format!(
-                "a replay of the job is off by {} a step: what things would take without a cause is a rough guess",
+                "A replay of the job is off by {} a step: what things would take without a cause is a rough guess",
                 duration(found.error)
             ));
         }

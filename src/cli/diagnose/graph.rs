@@ -16,6 +16,8 @@ use std::ops::Range;
 
 /// No item.
 const NONE: u32 = u32::MAX;
+/// A send that takes at most this much longer than its receive has not waited for it, ns.
+const FREE_NS: i64 = 50_000;
 /// Kernels of one stream that follow each other within this time depend on nothing else, ns.
 const NEXT_NS: i64 = 20_000;
 
@@ -31,6 +33,8 @@ pub(super) struct Item {
     pub(super) kind: u32,
     /// It carries operations of NCCL.
     pub(super) is_communication: bool,
+    /// It only sends: if the message fits into a buffer, it does not wait for the receiver.
+    pub(super) only_gives: bool,
 }
 
 /// How an item depends on others.
@@ -47,6 +51,8 @@ struct Node {
     length: i64,
     /// The GPU did nothing before it for this long, ns.
     idle: i64,
+    /// It sent and did not wait for a receiver.
+    is_free: bool,
 }
 
 /// A job: the items of all ranks, and how they depend on each other.
@@ -163,6 +169,7 @@ impl Graph {
                 asked: of_graph(asked.unwrap_or(NONE)),
                 length: item.end - item.start,
                 idle: ended.filter(|_| running.is_empty()).map_or(0, |it| item.start - it.0),
+                is_free: false,
             });
             running.push(Reverse((item.end, at as u32)));
         }
@@ -177,10 +184,12 @@ impl Graph {
         let shortest: Vec<i64> = (self.meetings.iter())
             .map(|members| self.members[members.clone()].iter().map(|item| duration(*item)).min().unwrap_or(0))
             .collect();
-        for (node, joins) in self.nodes.iter_mut().zip(&self.joins) {
+        for ((node, joins), item) in self.nodes.iter_mut().zip(&self.joins).zip(&self.items) {
             let of_meetings = self.joined[joins.start as usize..joins.end as usize].iter();
             let least = of_meetings.map(|meeting| shortest[*meeting as usize]).min();
-            node.length = node.length.min(least.unwrap_or(i64::MAX));
+            let took = node.length;
+            node.length = took.min(least.unwrap_or(i64::MAX));
+            node.is_free = item.only_gives && took - node.length < FREE_NS;
         }
     }
 
@@ -306,8 +315,10 @@ impl Graph {
                     let start = awaited.max(end_of(node.previous)).max(end_of(node.asked));
                     times.start[at] = start;
                     cursors[rank] += 1;
-                    if open[at] == 0 || plan.is_alone {
+                    if open[at] == 0 || plan.is_alone || node.is_free {
                         times.end[at] = start + plan.length[at];
+                    }
+                    if plan.is_alone {
                         continue;
                     }
                     for meeting in self.meetings_of(at) {
@@ -348,7 +359,7 @@ impl Graph {
         for item in &self.members[self.meetings[meeting].clone()] {
             let at = *item as usize;
             open[at] -= 1;
-            if open[at] > 0 {
+            if open[at] > 0 || self.nodes[at].is_free {
                 continue;
             }
             let last = self.meetings_of(at).map(|meeting| latest[meeting]).max().unwrap_or(times.start[at]);
@@ -446,6 +457,19 @@ mod tests {
         let one = vec![collective(0, 10), Item { stream: 1, ..collective(10, 20) }];
         let graph = Graph::new(vec![one.clone(), one], vec![(1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 0)]);
         assert!(graph.replay(&graph.plan()).end.iter().all(|end| *end > 0));
+    }
+
+    #[test]
+    fn a_send_that_is_buffered_does_not_wait() {
+        // The sender goes on; the receiver comes later and finds the message there.
+        let send = Item { only_gives: true, ..collective(0, 10) };
+        let ranks = vec![vec![send, item(0, 10, 60)], vec![item(0, 0, 90), collective(90, 100)]];
+        let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1)]);
+        let mut plan = graph.plan();
+        plan.length[2] += 50 * US;
+        // If the receiver were later still, nothing would change for the sender.
+        assert_eq!(us(&graph.replay(&graph.plan()).end), [10, 60, 0, 10]);
+        assert_eq!(us(&graph.replay(&plan).end), [10, 60, 50, 60]);
     }
 
     #[test]

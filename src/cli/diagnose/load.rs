@@ -13,7 +13,7 @@ use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::import::{self, Profile, Span};
+use crate::import::{self, Kernel, Operation, Profile, Span};
 use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
@@ -129,7 +129,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> Result<Job, Reason> {
             _ => Reason::Several(faults),
         });
     }
-    notes.extend(faults.iter().map(|fault| format!("left out: {fault}")));
+    notes.extend(faults.iter().map(|fault| format!("Left out: {fault}")));
     Ok(loading.finish(wish, notes))
 }
 
@@ -195,6 +195,7 @@ impl Loading {
                 launch: item.correlation,
                 kind: self.kind(kind),
                 is_communication: kind.class == Class::Communication,
+                only_gives: kernel.is_some_and(|kernel| only_gives(profile, kernel)),
             });
         }
         self.sends(profile, rank.process, number, &carriers);
@@ -276,7 +277,7 @@ impl Loading {
         let (fewest, most) = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(0));
         if has_all && fewest < most {
             notes
-                .push(format!("ranks have between {fewest} and {most} steps; they are compared from the first one on"));
+                .push(format!("Ranks have between {fewest} and {most} steps; they are compared from the first one on"));
         }
         // A GPU warms up, and connections are made.
         let warm = if wish.steps.is_some() { 0 } else { (kept / 10).clamp(1, 20).min(kept) };
@@ -306,6 +307,22 @@ impl Loading {
             graph,
         }
     }
+}
+
+/// Whether everything that a kernel carries goes out from its rank.
+fn only_gives(profile: &Profile, kernel: &Kernel) -> bool {
+    let operations = &kernel.carried.operations;
+    let gives = |operation: &Operation| {
+        let rank = operation.communicator.and_then(|at| profile.communicators[at].rank);
+        let is_root = operation.root.is_some() && operation.root == rank;
+        match operation.function.as_str() {
+            "Send" => true,
+            "Broadcast" | "Scatter" => is_root,
+            "Reduce" | "Gather" => operation.root.is_some() && !is_root,
+            _ => false,
+        }
+    };
+    !operations.is_empty() && operations.iter().all(|operation| gives(&profile.operations[*operation]))
 }
 
 /// How much time these spans cover, ns.

@@ -53,6 +53,7 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
                 }
                 stall.times += 1;
                 stall.sum += it.busy - usual;
+                stall.in_steps.extend(job.step_of(it.item).map(|step| (step, it.busy - usual)));
                 shorten(job, it.item, it.busy - usual, &mut stall.lengths);
             }
         }
@@ -79,6 +80,7 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
     let mut first = all.next().filter(|_| is_few)?;
     for other in all {
         first.times += other.times;
+        first.in_steps.extend(other.in_steps);
         first.ranks.extend(other.ranks);
         first.links.extend(other.links);
         first.lengths.extend(other.lengths);

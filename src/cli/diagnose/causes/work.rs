@@ -263,12 +263,13 @@ impl Sums {
     fn pauses(&self, job: &Job, step: f64) -> (Vec<Suspect>, Vec<BTreeSet<usize>>) {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let mut by_step: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        let mut usual = vec![0.0; ranks];
-        for rank in 0..ranks {
-            usual[rank] = median(&self.idle[rank]);
-            let off: Vec<f64> = self.idle[rank].iter().map(|idle| (idle - usual[rank]).abs()).collect();
-            let limit = usual[rank] + (0.2 * step).max(6.0 * median(&off));
-            for at in (0..steps).filter(|at| self.idle[rank][*at] > limit) {
+        let usual: Vec<f64> = self.idle.iter().map(|idle| median(idle)).collect();
+        for (rank, (idle, usual)) in self.idle.iter().zip(&usual).enumerate() {
+            let off: Vec<f64> = idle.iter().map(|it| (it - usual).abs()).collect();
+            // Those that are much shorter than the longest one have another reason.
+            let like_longest = ALIKE * (idle[largest(idle)] - usual);
+            let limit = usual + (0.2 * step).max(6.0 * median(&off)).max(like_longest);
+            for at in (0..steps).filter(|at| idle[*at] > limit) {
                 by_step.entry(at).or_default().insert(rank);
             }
         }

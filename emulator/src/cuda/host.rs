@@ -328,7 +328,7 @@ impl Graph {
     ///
     /// None so far; CUDA's can fail.
     pub fn nest(&self) -> Result<Graph, Error> {
-        Graph::new(|out| runtime::cudaGraphAddChildGraphNode(out, self.handle()))
+        Graph::new(|out| runtime::graph_with_child(out, self.handle()))
     }
 
     /// A clone of it.
@@ -337,7 +337,7 @@ impl Graph {
     ///
     /// Like [`Graph::nest`].
     pub fn duplicate(&self) -> Result<Graph, Error> {
-        Graph::new(|out| runtime::cudaGraphClone(out, self.handle()))
+        Graph::new(|out| runtime::graph_clone(out, self.handle()))
     }
 
     /// `cudaGraph_t`.

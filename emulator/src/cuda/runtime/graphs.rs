@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Dimensions, Handle, HostFunction, Out, body, exported, slice};
 use crate::cuda::capture::{self, Capture};
 use crate::cuda::graph::{Dependency, Exec, Graph, NodeOrigin, UserObject};
-use crate::cuda::observe::{self, call_of, nested_call};
+use crate::cuda::observe::{self, call, call_of, nested_call};
 use crate::cuda::registry::handle;
 use crate::cuda::threads::lock;
 use crate::cuda::work::{Action, Kernel};
@@ -182,20 +182,6 @@ exported! {
         out.put(handle(&exec))
     }
 
-    /// Puts a new graph into `graph`, which holds none yet: `cudaGraphCreate` and
-    /// `cudaGraphAddChildGraphNode` in one.
-    fn cudaGraphAddChildGraphNode(graph: Out<Handle>, child: Handle) {
-        let outer = machine().graphs.get(child)?.nest();
-        machine().graphs.insert(outer.clone());
-        graph.put(handle(&outer))
-    }
-
-    fn cudaGraphClone(out: Out<Handle>, graph: Handle) {
-        let clone = machine().graphs.get(graph)?.duplicate();
-        machine().graphs.insert(clone.clone());
-        out.put(handle(&clone))
-    }
-
     fn cudaGraphExecDestroy(exec: Handle) {
         Exec::destroy(exec)
     }
@@ -348,6 +334,25 @@ pub(in crate::cuda) extern "C" fn graph_exec_update(exec: Handle, graph: Handle,
             let (exec, graph): (Arc<Exec>, _) = (machine().execs.get(exec)?, machine().graphs.get(graph)?);
             exec.update(&graph)
         })
+    })
+}
+
+/// Puts a new graph into `graph`, which holds none yet: `cudaGraphCreate` and
+/// `cudaGraphAddChildGraphNode` in one. Only the job calls it.
+pub(in crate::cuda) extern "C" fn graph_with_child(graph: Out<Handle>, child: Handle) -> c_int {
+    call(c"cudaGraphAddChildGraphNode", |_| {
+        let outer = machine().graphs.get(child)?.nest();
+        machine().graphs.insert(outer.clone());
+        graph.put(handle(&outer))
+    })
+}
+
+/// `cudaGraphClone`. Only the job calls it.
+pub(in crate::cuda) extern "C" fn graph_clone(out: Out<Handle>, graph: Handle) -> c_int {
+    call(c"cudaGraphClone", |_| {
+        let clone = machine().graphs.get(graph)?.duplicate();
+        machine().graphs.insert(clone.clone());
+        out.put(handle(&clone))
     })
 }
 

@@ -22,8 +22,8 @@ pub(super) use self::{devices::*, graphs::*, kernels::*, memory::*, streams::*};
 type Handle = *mut c_void;
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// Defines functions of CUDA that take part in a job's calls, and lists them. Those that read or
-/// write memory other than an [`Out`] are marked `[unsafe]`.
+/// Defines functions under CUDA's names, and lists them. Each call of one is told to the observer.
+/// `[unsafe]` marks those that use memory, or call functions, by an address from their caller.
 macro_rules! exported {
     ($(
         $(#[$doc:meta])*

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use super::device;
 use super::error::check;
-use super::work::Body;
 use super::runtime::{self, Out};
+use super::work::Body;
 use super::{Error, machine};
 
 /// Makes a device the current one of this thread.

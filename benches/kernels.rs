@@ -31,7 +31,7 @@ use ncclscope::trace::writer::Clocks;
 const KERNELS: u64 = 10_000_000;
 /// Kernels in a buffer of 512 KiB, and buffers between two flushes.
 const IN_A_BUFFER: u64 = 2_000;
-const BUFFERS: u64 = 20;
+const BUFFERS: u64 = 10;
 /// One kernel in this many is NCCL's.
 const NCCL: u64 = 5;
 /// CUPTI of CUDA 13.0.

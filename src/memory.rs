@@ -1,21 +1,19 @@
-//! Our own memory: one mapping, reserved when a recording starts, that serves every allocation
-//! here.
+//! Our own memory: one mapping, reserved when a recording starts, that serves the allocations here.
 //!
-//! We must never be what makes a job reach its memory limit. So nothing is requested from the
-//! system once the recording has begun, and what we hold cannot outgrow the mapping. If the mapping
-//! is too small, the recording ends, not the job:
+//! We must never be what makes a job reach its memory limit. So all that a recording is meant to
+//! need is reserved at its start, and when that runs short, the recording ends, not the job:
 //!
 //! ```text
 //! |<---------------- our threads ------------------>|<- the end ->|<- NCCL's threads ->|
 //! 0                                              ENDS          OURS                 HEAP
 //! ```
 //!
-//! Above `ENDS` the collector is told to end the recording (`is_short`). What our threads cannot
-//! get below `OURS`, and a piece for which the mapping is too fragmented, comes from the system as
-//! long as it has memory. If it has none, the thread stops where it is, forever (`is_over`): an
-//! allocation may neither fail, which aborts, nor unwind. Nobody waits for our threads without a
-//! limit. NCCL's threads, which allocate a few kilobytes in `init` and `finalize`, have a part of
-//! the mapping for themselves.
+//! Above `ENDS` the collector is told to end the recording (`is_short`). Until it has ended, the
+//! system is asked for what our threads cannot get below `OURS`. It is also asked for a piece for
+//! which the mapping is too fragmented. If the system has no memory either, a thread of ours stops
+//! where it is, forever (`is_over`): an allocation may neither fail, which aborts, nor unwind.
+//! Nobody waits for our threads without a limit. NCCL's threads, which allocate a few kilobytes in
+//! `init` and `finalize`, have a part of the mapping for themselves.
 //!
 //! Before a recording, in a forked child and in the command line, all memory comes from the system.
 

@@ -64,6 +64,13 @@ impl Drained {
         seen
     }
 
+    /// Has CUPTI return records.
+    fn flushed(&mut self, cupti: &Cupti, records: Vec<u8>) -> Vec<Activity> {
+        fake(|fake| fake.records = records);
+        assert!(cupti.sync(Duration::from_secs(10)));
+        self.drain()
+    }
+
     fn losses(&self) -> Losses {
         self.intake.losses()
     }
@@ -167,71 +174,29 @@ fn cupti_is_taken_and_given_back_in_the_right_order() {
     let _one = fresh(28, &[]);
     let (cupti, _reader) = start(&Options { copies: true, ..options() }).unwrap();
     assert_eq!(cupti.facts().to_string(), "CUPTI of CUDA 12.9 (version 28) from libcupti.so.13");
-    assert_eq!(
-        calls(),
-        [
-            "version",
-            "subscribe",
-            "flush(0)",
-            "thread ids(1)",
-            "register",
-            "callback(1 1/307)",
-            "callback(1 1/442)",
-            "callback(1 1/652)",
-            "callback(1 1/653)",
-            "callback(1 3/13)",
-            "callback(1 3/20)",
-            "callback(1 3/18)",
-            "callback(1 1/514)",
-            "callback(1 1/515)",
-            "callback(1 1/561)",
-            "callback(1 1/696)",
-            "callback(1 1/538)",
-            "callback(1 1/692)",
-            "callback(1 1/714)",
-            "callback(1 1/586)",
-            "callback(1 1/650)",
-            "callback(1 1/306)",
-            "callback(1 1/418)",
-            "callback(1 1/281)",
-            "callback(1 1/423)",
-            "callback(1 1/776)",
-            "callback(1 1/777)",
-            "callback(1 1/796)",
-            "callback(1 1/797)",
-            "callback(1 6/1)",
-            "callback(1 6/2)",
-            "callback(1 6/3)",
-            "dump(8)",
-            "dump(9)",
-            "dump(37)",
-            "enable(10)",
-            "enable(17)",
-            "enable(1)",
-            "enable(22)",
-            "enable(2)",
-        ]
-    );
+    let callbacks = |domain: u32, ids: &[u32]| -> Vec<String> {
+        ids.iter().map(|id| format!("callback(1 {domain}/{id})")).collect()
+    };
+    let launches = [307, 442, 652, 653];
+    let graphs = [514, 515, 561, 696, 538, 692, 714, 586, 650];
+    let copies = [306, 418, 281, 423, 776, 777, 796, 797];
+    let expected = [
+        ["version", "subscribe", "flush(0)", "thread ids(1)", "register"].map(str::to_owned).to_vec(),
+        callbacks(1, &launches),
+        callbacks(3, &[13, 20, 18]),
+        callbacks(1, &graphs),
+        callbacks(1, &copies),
+        callbacks(6, &[1, 2, 3]),
+        ["dump(8)", "dump(9)", "dump(37)"].map(str::to_owned).to_vec(),
+        ["enable(10)", "enable(17)", "enable(1)", "enable(22)", "enable(2)"].map(str::to_owned).to_vec(),
+    ];
+    assert_eq!(calls(), expected.concat());
     assert_eq!(refused(&options()), Absent::Held);
     assert!(cupti.sync(Duration::from_secs(10)));
     assert_eq!(calls(), ["flush(0)"]);
     assert!(cupti.release(Duration::from_secs(10)));
-    assert_eq!(
-        calls(),
-        [
-            "disable(8)",
-            "disable(9)",
-            "disable(37)",
-            "disable(10)",
-            "disable(17)",
-            "disable(1)",
-            "disable(22)",
-            "disable(2)",
-            "flush(1)",
-            "thread ids(0)",
-            "unsubscribe",
-        ]
-    );
+    let disabled = [8, 9, 37, 10, 17, 1, 22, 2].map(|kind| format!("disable({kind})"));
+    assert_eq!(calls(), [&disabled[..], &["flush(1)", "thread ids(0)", "unsubscribe"].map(str::to_owned)].concat());
     // Released for good; but it can be taken again.
     assert!(cupti.sync(Duration::ZERO) && cupti.release(Duration::ZERO));
     let (again, _reader) = start(&options()).unwrap();
@@ -488,9 +453,7 @@ fn host_functions_of_graphs_are_decoded_since_cuda_13_1() {
                     .with(Of::END, &end.to_ne_bytes())
                     .bytes
             };
-            fake(|fake| fake.records = [record(end - 5000), record(0)].concat());
-            assert!(cupti.sync(Duration::from_secs(10)));
-            let seen = reader.drain();
+            let seen = reader.flushed(&cupti, [record(end - 5000), record(0)].concat());
             let [Activity::HostFunction(ran), Activity::Implausible] = seen[..] else { panic!("{seen:?}") };
             assert_eq!(ran.span.end.since(ran.span.start), 5000);
             let place = Place { device: 3, context: 1, stream: 13 };
@@ -526,9 +489,7 @@ fn calls_into_cuda_are_decoded_on_request() {
     let records = [record(driver, 652, tid, 1000), record(runtime, 211, tid, 3000), record(runtime, 9999, 0, 0)];
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
-    fake(|fake| fake.records = records.concat());
-    assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(reader.drain(), []);
+    assert_eq!(reader.flushed(&cupti, records.concat()), []);
     assert_eq!(reader.losses().other_kinds, 3);
     assert!(cupti.release(Duration::from_secs(10)));
 
@@ -589,9 +550,7 @@ fn markers_are_decoded_on_request() {
         let (cupti, mut reader) = start(&options()).unwrap();
         let asked = Asked { markers: nvtx, ..Asked::default() };
         reader.intake = Intake::new(Source { asked, ..reader.reader.source() });
-        fake(|fake| fake.records = records.concat());
-        assert!(cupti.sync(Duration::from_secs(10)));
-        let seen = reader.drain();
+        let seen = reader.flushed(&cupti, records.concat());
         let losses = reader.losses();
         if !nvtx {
             assert_eq!((seen.len(), losses.other_kinds), (0, 5));
@@ -625,9 +584,7 @@ fn a_meaningless_buffer_is_counted_and_harmless() {
     let mut records = kernel(28, 1, wall - 2000, wall - 1000, &name);
     // From a newer library than it claims to be.
     records.extend([0xee; 64]);
-    fake(|fake| fake.records = records);
-    assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(reader.drain().len(), 1);
+    assert_eq!(reader.flushed(&cupti, records).len(), 1);
     assert_eq!(reader.losses().unreadable, 1);
     let mut state = 99_u64;
     let mut random = || {
@@ -640,9 +597,7 @@ fn a_meaningless_buffer_is_counted_and_harmless() {
         if let Some(kind) = bytes.first_chunk_mut::<4>() {
             *kind = [1_u32, 2, 4, 5, 9, 17, 22, 37, 99][random() as usize % 9].to_ne_bytes();
         }
-        fake(|fake| fake.records = bytes);
-        assert!(cupti.sync(Duration::from_secs(10)));
-        reader.drain();
+        reader.flushed(&cupti, bytes);
     }
     assert!(cupti.release(Duration::from_secs(10)));
 }
@@ -845,10 +800,9 @@ fn without_launch_callbacks_an_id_is_pushed_around_launches() {
         record.with(Of::CORRELATION_ID, &correlation.to_ne_bytes()).bytes
     };
     let driver = Written::new(28, cupti::CUPTI_ACTIVITY_KIND_DRIVER).bytes;
-    fake(|fake| fake.records = [id(3, 1, 76), id(5, next.0, 77), driver].concat());
     let before = reader.losses();
-    assert!(cupti.sync(Duration::from_secs(10)));
-    assert_eq!(reader.drain(), [Activity::ExternalId { id: next, correlation: 77 }]);
+    let records = [id(3, 1, 76), id(5, next.0, 77), driver].concat();
+    assert_eq!(reader.flushed(&cupti, records), [Activity::ExternalId { id: next, correlation: 77 }]);
     let losses = reader.losses();
     assert_eq!((losses.other_kinds - before.other_kinds, losses.implausible - before.implausible), (1, 0));
     // Given up during a launch, CUPTI keeps no id; from then on nothing is called.

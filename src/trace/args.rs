@@ -47,6 +47,14 @@ impl Args {
         self
     }
 
+    /// An unsigned field, omitted if it is not known.
+    pub fn known(&mut self, field: u32, value: Option<u64>) -> &mut Args {
+        if let Some(value) = value {
+            self.0.uint(field, value);
+        }
+        self
+    }
+
     /// A signed field.
     pub fn long(&mut self, field: u32, value: i64) -> &mut Args {
         self.0.int(field, value);
@@ -70,6 +78,14 @@ impl Args {
         self
     }
 
+    /// A text field, omitted if it is not known.
+    fn known_text(&mut self, field: u32, value: Option<&str>) -> &mut Args {
+        if let Some(value) = value {
+            self.text(field, value);
+        }
+        self
+    }
+
     /// A word as a value of its table's enum, any other word as text; nothing for an absent word.
     fn word(&mut self, table: Table, word: Word, text: Option<&str>) -> &mut Args {
         let (number, spelled) = match table {
@@ -81,18 +97,12 @@ impl Args {
         if word.table() == Some(table) {
             return self.uint(number, u64::from(word.0));
         }
-        match word.spelling().or(text) {
-            Some(text) => self.text(spelled, text),
-            None => self,
-        }
+        self.known_text(spelled, word.spelling().or(text))
     }
 
     /// Why the event may not be what it seems.
     pub fn doubt(&mut self, doubt: Option<Doubt>) -> &mut Args {
-        if let Some(doubt) = doubt {
-            self.text(nccl::DOUBT, doubt.text());
-        }
-        self
+        self.known_text(nccl::DOUBT, doubt.map(Doubt::text))
     }
 
     /// Everything known about an operation.
@@ -112,39 +122,24 @@ impl Args {
             Event::CeColl(coll) => self.ce_coll(coll),
             _ => self,
         };
-        if let Some(bytes) = operation.bytes() {
-            self.uint(nccl::BYTES, bytes);
-        }
         let texts = operation.texts.as_deref();
-        if operation.has_count() {
-            self.uint(nccl::COUNT, operation.count());
-        }
-        self.word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref())).word(
-            Table::DataType,
-            operation.datatype(),
-            texts.and_then(|texts| texts.datatype.as_deref()),
-        );
+        self.known(nccl::BYTES, operation.bytes())
+            .known(nccl::COUNT, operation.has_count().then(|| operation.count()))
+            .word(Table::Function, operation.func(), texts.and_then(|texts| texts.func.as_deref()))
+            .word(Table::DataType, operation.datatype(), texts.and_then(|texts| texts.datatype.as_deref()));
         let (algorithm, protocol, variant, variant_field) = match &operation.event {
             Event::Coll(coll) => (coll.algorithm, coll.protocol, coll.variant, nccl::VARIANT),
             Event::CeColl(coll) => (Word::ABSENT, Word::ABSENT, coll.sync_strategy, nccl::SYNC_STRATEGY),
             _ => (Word::ABSENT, Word::ABSENT, Word::ABSENT, nccl::VARIANT),
         };
-        self.word(Table::Algorithm, algorithm, texts.and_then(|texts| texts.algorithm.as_deref())).word(
-            Table::Protocol,
-            protocol,
-            texts.and_then(|texts| texts.protocol.as_deref()),
-        );
-        if let Some(text) = variant.spelling().or(texts.and_then(|texts| texts.variant.as_deref())) {
-            self.text(variant_field, text);
-        }
-        self
+        self.word(Table::Algorithm, algorithm, texts.and_then(|texts| texts.algorithm.as_deref()))
+            .word(Table::Protocol, protocol, texts.and_then(|texts| texts.protocol.as_deref()))
+            .known_text(variant_field, variant.spelling().or(texts.and_then(|texts| texts.variant.as_deref())))
     }
 
     fn coll(&mut self, coll: &event::Coll) -> &mut Args {
-        if coll.seq != event::Coll::UNNUMBERED {
-            self.uint(nccl::SEQ, coll.seq);
-        }
-        self.uint(nccl::CHANNELS, u64::from(coll.channels))
+        self.known(nccl::SEQ, (coll.seq != event::Coll::UNNUMBERED).then_some(coll.seq))
+            .uint(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
             .buffers(coll.send_buffer, coll.recv_buffer)
@@ -208,27 +203,21 @@ impl Args {
     /// The end of a group call: when its start returned and when its end was called.
     pub fn group_marks(&mut self, begin: HostNs, marks: [Option<HostNs>; 2]) -> &mut Args {
         for (field, mark) in [nccl::GROUP_START_RETURNED_NS, nccl::GROUP_END_CALLED_NS].into_iter().zip(marks) {
-            if let Some(mark) = mark {
-                self.uint(field, mark.since(begin));
-            }
+            self.known(field, mark.map(|mark| mark.since(begin)));
         }
         self
     }
 
     /// A communicator.
     pub fn comm(&mut self, comm: &Comm) -> &mut Args {
-        if let Some(device) = comm.device {
-            self.uint(nccl::DEVICE, u64::from(device));
-        }
+        self.known(nccl::DEVICE, comm.device.map(u64::from));
         if comm.hash != 0 {
             self.text(nccl::COMM_HASH, &format!("{:016x}", comm.hash));
         }
         self.nonzero(nccl::COMM, comm.hash)
             .nonzero(nccl::INTERFACE, u64::from(comm.interface))
-            .nonzero(nccl::NCCL_VERSION, u64::from(comm.version));
-        if let Some(name) = &comm.name {
-            self.text(nccl::COMM_NAME, name);
-        }
+            .nonzero(nccl::NCCL_VERSION, u64::from(comm.version))
+            .known_text(nccl::COMM_NAME, comm.name.as_deref());
         for (field, value) in [(nccl::RANK, comm.rank), (nccl::RANKS, comm.ranks), (nccl::NODES, comm.nodes)] {
             if value >= 0 {
                 self.int(field, value);
@@ -263,9 +252,7 @@ impl Args {
             if let Event::Coll(coll) = &operation.event {
                 self.uint(nccl::SEQ, coll.seq);
             }
-            if let Some(bytes) = operation.bytes() {
-                self.uint(nccl::BYTES, bytes);
-            }
+            self.known(nccl::BYTES, operation.bytes());
         }
         self
     }
@@ -277,11 +264,10 @@ impl Args {
 
     /// A kernel channel or a phase, at its start.
     pub fn channel(&mut self, channel: &Channel<'_>, timing: Timing) -> &mut Args {
-        self.uint(nccl::CHANNEL, u64::from(channel.channel)).nonzero(nccl::GPU_START_NS, channel.start.0);
-        if let Some((number, _)) = channel.phase {
-            self.uint(nccl::PHASE, u64::from(number));
-        }
-        self.timing(timing)
+        self.uint(nccl::CHANNEL, u64::from(channel.channel))
+            .nonzero(nccl::GPU_START_NS, channel.start.0)
+            .known(nccl::PHASE, channel.phase.map(|(number, _)| u64::from(number)))
+            .timing(timing)
     }
 
     /// How the times of a kernel channel are known.
@@ -302,19 +288,10 @@ impl Args {
             Timing::Seen(flaw) => Some(flaw.text()),
             Timing::Gpu { .. } => unreliable.then_some("an earlier sample of this channel was impossible"),
         };
-        match (doubt, flaw) {
-            (Some(doubt), flaw) => {
-                self.text(nccl::DOUBT, doubt.text());
-                if let Some(flaw) = flaw {
-                    self.text(nccl::NOTE, flaw);
-                }
-            }
-            (None, Some(flaw)) => {
-                self.text(nccl::DOUBT, flaw);
-            }
-            (None, None) => {}
+        match doubt {
+            Some(_) => self.doubt(doubt).known_text(nccl::NOTE, flaw),
+            None => self.known_text(nccl::DOUBT, flaw),
         }
-        self
     }
 
     /// What the network reported.
@@ -372,13 +349,8 @@ impl Args {
 
     /// What the program said it was doing when it asked for something.
     pub fn around(&mut self, around: Option<&Around>) -> &mut Args {
-        if let Some(range) = around.and_then(|around| around.range.as_ref()) {
-            self.text(nccl::NVTX_RANGE, range);
-        }
-        if let Some(step) = around.and_then(|around| around.step) {
-            self.uint(nccl::NVTX_STEP, step);
-        }
-        self
+        self.known_text(nccl::NVTX_RANGE, around.and_then(|around| around.range.as_deref()))
+            .known(nccl::NVTX_STEP, around.and_then(|around| around.step))
     }
 
     /// A kernel and its owner.

@@ -260,9 +260,7 @@ impl NotDone {
         let Some(family) = comms.not_done(canvas, *context, DESCRIPTION) else { return };
         let Some(comm) = comms.drawn.get(context).and_then(|drawn| drawn.comm.as_ref()) else { return };
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);
-        if let Some(number) = number {
-            canvas.args.uint(nccl::REPLAY, *number);
-        }
+        canvas.args.known(nccl::REPLAY, *number);
         if let Some((_, Some(kernel))) = comm.device.and_then(|device| self.first.get(&device)) {
             canvas.args.text(nccl::NOTE, &format!("the GPU had not finished an earlier kernel: {kernel}"));
         }

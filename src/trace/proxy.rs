@@ -218,10 +218,7 @@ impl Proxy {
 
     /// From here on a transfer waits for something else.
     fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
-        at.canvas.args.clear();
-        if let Some(bytes) = bytes {
-            at.canvas.args.uint(nccl::BYTES, bytes);
-        }
+        at.canvas.args.clear().known(nccl::BYTES, bytes);
         at.canvas.lanes.phase(id, at.time, names::step_phase(state), &at.canvas.args);
         if state == state::PROXY_STEP_SEND_WAIT
             && let Some((thread, sent)) = self.steps.get_mut(&id)
@@ -385,10 +382,7 @@ impl Proxy {
             }
             // It ends the state with the number before it.
             _ if proxy.inner == Some(now - 1) => {
-                at.canvas.args.clear();
-                if let Some(appended) = appended {
-                    at.canvas.args.uint(nccl::APPENDED, u64::from(appended));
-                }
+                at.canvas.args.clear().known(nccl::APPENDED, appended.map(u64::from));
                 at.canvas.lanes.pop(family, time, at.canvas.args.bytes());
                 proxy.inner = None;
             }

@@ -241,9 +241,7 @@ impl Tracks {
             What::OperationBegin { id, thread, call, comm, operation, replay, doubt } => {
                 let tid = threads.get(thread).map_or(0, |(tid, _)| tid);
                 canvas.args.clear().operation(operation).of_comm(comm).doubt(doubt).int(nccl::TID, tid);
-                if let Some(replay) = replay {
-                    canvas.args.uint(nccl::REPLAY, u64::from(replay));
-                }
+                canvas.args.known(nccl::REPLAY, replay.map(u64::from));
                 let family = match comm {
                     Some(comm) => comms.handed_over(canvas, time, comm),
                     None => comms.unknown(canvas),

@@ -35,6 +35,9 @@ impl Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence(u16);
 
+/// The sequence of what is not an event: clocks, tracks, facts about the whole trace.
+const ROOT: Sequence = Sequence(0);
+
 /// Uuids and sequence ids contain the process tag, so that concatenated files do not mix. In a
 /// track's uuid the tag is above this many bits.
 pub const TRACK_BITS: u32 = 16;
@@ -215,10 +218,8 @@ impl Writer {
     }
 
     fn first_packets(&mut self, clocks: Clocks) {
-        let root = self.sequence_id(0);
         self.sequences.push(State::new(clocks.boottime, Track(0)));
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
             out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
                 for (id, time) in [
@@ -237,14 +238,12 @@ impl Writer {
                 }
             });
         });
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.message(trace_packet::EXTENSION_DESCRIPTOR, |out| {
                 out.bytes_field(extension_descriptor::EXTENSION_SET, EXTENSION);
             });
         });
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
                 // Elsewhere a 0 is omitted, but here it identifies the root.
                 out.varint(u64::from(track_descriptor::UUID) << 3);
@@ -260,9 +259,7 @@ impl Writer {
     /// Facts about the whole trace, for the viewer's overview page. In merged files the last value
     /// of a key holds.
     pub fn attributes(&mut self, attributes: &[(&str, &str)]) {
-        let root = self.sequence_id(0);
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.message(trace_packet::TRACE_ATTRIBUTES, |out| {
                 for (key, value) in attributes {
                     out.message(trace_attributes::ATTRIBUTE, |out| {
@@ -276,9 +273,7 @@ impl Writer {
 
     /// The process's GPUs, indexed by their number.
     pub fn gpus(&mut self, gpus: &[(&str, [u8; 16])]) {
-        let root = self.sequence_id(0);
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.message(trace_packet::GPU_INFO, |out| {
                 for (name, uuid) in gpus {
                     out.message(gpu_info::GPUS, |out| {
@@ -326,9 +321,7 @@ impl Writer {
         }
         self.tracks += 1;
         let uuid = u64::from(self.tag.bits()) << TRACK_BITS | u64::from(self.tracks);
-        let root = self.sequence_id(0);
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, root);
+        self.packet(ROOT, |out| {
             out.message(trace_packet::TRACK_DESCRIPTOR, |out| {
                 out.uint(track_descriptor::UUID, uuid);
                 if let Some(Track(parent)) = place.parent {
@@ -363,9 +356,8 @@ impl Writer {
             return Sequence(MAX_SEQUENCES - 1);
         }
         self.sequences.push(State::new(base, default_track));
-        let (id, Track(uuid)) = (self.sequence_id(number), default_track);
-        self.out.message(trace::PACKET, |out| {
-            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
+        let Track(uuid) = default_track;
+        self.packet(Sequence(number), |out| {
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
             out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
                 out.message(clock_snapshot::CLOCKS, |out| {

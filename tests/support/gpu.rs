@@ -77,22 +77,7 @@ pub unsafe extern "C" fn attach(observer: *const Observer) -> *const Machine {
     // SAFETY: the caller's promise.
     if let Some(known) = unsafe { observer.as_ref() } {
         OBSERVER.store(observer.cast_mut(), Ordering::Release);
-        let context = Resource {
-            kind: ResourceKind::ContextCreated,
-            device: 0,
-            context: CONTEXT,
-            context_id: CONTEXT_ID,
-            stream_id: 0,
-            stream: std::ptr::null_mut(),
-            graph: std::ptr::null_mut(),
-            graph_id: 0,
-            original_graph: std::ptr::null_mut(),
-            node: std::ptr::null_mut(),
-            node_id: 0,
-            original_node: std::ptr::null_mut(),
-            node_type: 0,
-            exec: std::ptr::null_mut(),
-        };
+        let context = Resource::new(ResourceKind::ContextCreated, 0, CONTEXT, CONTEXT_ID);
         // SAFETY: the library's function, and a resource that lives meanwhile.
         unsafe { (known.resource)(&raw const context) };
     }
@@ -139,24 +124,13 @@ fn queue(functions: &[&CStr], kind: ActivityKind, name: *const c_char, node_id: 
         at: boottime(),
     };
     let activity = Activity {
-        kind,
-        device: 0,
-        context_id: CONTEXT_ID,
-        stream_id: DEFAULT_STREAM_ID,
         correlation,
         node_id,
         graph_id: (node_id >> 32) as u32,
-        start: 0,
-        end: 0,
         name,
         grid: [1; 3],
         block: [32, 1, 1],
-        shared_memory: 0,
-        bytes: 0,
-        copies: 1,
-        peer: 0,
-        copy_kind: 0,
-        value: 0,
+        ..Activity::new(kind, 0, CONTEXT_ID, DEFAULT_STREAM_ID)
     };
     if let Some(observer) = observer {
         // SAFETY: the library's functions; what they are shown lives meanwhile.

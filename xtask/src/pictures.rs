@@ -90,26 +90,6 @@ const PICTURES: &[Picture] = &[
         size: "1600x400",
         steps: &[("--expand", "^rank 0 .* > (Communicators|GPU|Proxy)( >.*)?$"), ("--by-rank", ""), ("--fit", "")],
     },
-    Picture {
-        scenario: "graphs",
-        size: "1600x400",
-        steps: &[
-            ("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"),
-            ("--zoom-to", ALL_KERNELS),
-            ("--by-rank", ""),
-            ("--fit", ""),
-        ],
-    },
-    Picture {
-        scenario: "groups",
-        size: "1600x400",
-        steps: &[
-            ("--expand", "^rank 0 .* > (Communicators|GPU)( >.*)?$"),
-            ("--zoom-to", ALL_KERNELS),
-            ("--by-rank", ""),
-            ("--fit", ""),
-        ],
-    },
 ];
 
 const USAGE: &str = "\

@@ -12,6 +12,7 @@ mod error;
 pub mod forward;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -63,17 +64,12 @@ fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> CuResult {
     body().err().unwrap_or(error::SUCCESS)
 }
 
+/// An out parameter: null, or writable as CUDA requires.
+pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// Writes an out parameter.
-///
-/// # Safety
-///
-/// `out` is null or writable.
-unsafe fn put<T>(out: *mut T, value: T) -> Result<(), CuResult> {
-    if out.is_null() {
-        return Err(error::INVALID_VALUE);
-    }
-    // SAFETY: not null, and the caller promises the rest.
-    unsafe { out.write(value) };
+fn put<T>(out: Out<T>, value: T) -> Result<(), CuResult> {
+    out.ok_or(error::INVALID_VALUE)?.write(value);
     Ok(())
 }
 
@@ -134,40 +130,25 @@ fn inject() {
 }
 
 /// `cuDriverGetVersion`, which also answers where there is no GPU.
-///
-/// # Safety
-///
-/// `version` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CuResult {
+pub extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> CuResult {
     const WITHOUT_MACHINE: u32 = 13000;
     let number = machine().map_or(WITHOUT_MACHINE, |machine| (machine.driver_version)());
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put(version, number as c_int) })
+    answer(|| put(version, number as c_int))
 }
 
 /// `cuDeviceGetCount`.
-///
-/// # Safety
-///
-/// `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put(count, (machine()?.devices)() as c_int) })
+pub extern "C" fn cuDeviceGetCount(count: Out<c_int>) -> CuResult {
+    answer(|| put(count, (machine()?.devices)() as c_int))
 }
 
 /// `cuDeviceGet`. A device's handle is its ordinal.
-///
-/// # Safety
-///
-/// `device` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> CuResult {
+pub extern "C" fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) -> CuResult {
     answer(|| {
         gpu(ordinal)?;
-        // SAFETY: the caller's promise.
-        unsafe { put(device, ordinal) }
+        put(device, ordinal)
     })
 }
 
@@ -188,25 +169,15 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
 }
 
 /// `cuDeviceGetUuid`.
-///
-/// # Safety
-///
-/// `uuid` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut Uuid, device: c_int) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put(uuid, Uuid(gpu(device)?.uuid)) })
+pub extern "C" fn cuDeviceGetUuid(uuid: Out<Uuid>, device: c_int) -> CuResult {
+    answer(|| put(uuid, Uuid(gpu(device)?.uuid)))
 }
 
 /// `cuDeviceGetUuid_v2`, which differs only under MIG.
-///
-/// # Safety
-///
-/// `uuid` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut Uuid, device: c_int) -> CuResult {
-    // SAFETY: the caller's promise.
-    unsafe { cuDeviceGetUuid(uuid, device) }
+pub extern "C" fn cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: c_int) -> CuResult {
+    cuDeviceGetUuid(uuid, device)
 }
 
 /// `cuDeviceGetPCIBusId`.
@@ -224,23 +195,14 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, dev
 }
 
 /// `cuDeviceTotalMem_v2`.
-///
-/// # Safety
-///
-/// `bytes` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put(bytes, gpu(device)?.memory as usize) })
+pub extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) -> CuResult {
+    answer(|| put(bytes, gpu(device)?.memory as usize))
 }
 
 /// `cuDeviceGetAttribute`. Attributes that describe hardware which is not emulated are 0.
-///
-/// # Safety
-///
-/// `value` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> CuResult {
+pub extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) -> CuResult {
     /// One more than the highest attribute in any release of CUDA 13.
     const ATTRIBUTES: c_int = 160;
     answer(|| {
@@ -261,69 +223,43 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
             76 => gpu.compute_capability[1], // and minor
             _ => 0,
         };
-        // SAFETY: the caller's promise.
-        unsafe { put(value, number as c_int) }
+        put(value, number as c_int)
     })
 }
 
 /// `cuCtxGetCurrent`.
-///
-/// # Safety
-///
-/// `context` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut *mut c_void) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put(context, (machine()?.current_context)()) })
+pub extern "C" fn cuCtxGetCurrent(context: Out<*mut c_void>) -> CuResult {
+    answer(|| put(context, (machine()?.current_context)()))
 }
 
 /// `cuCtxGetDevice`.
-///
-/// # Safety
-///
-/// `device` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> CuResult {
+pub extern "C" fn cuCtxGetDevice(device: Out<c_int>) -> CuResult {
     answer(|| {
         let machine = machine()?;
         if (machine.current_context)().is_null() {
             return Err(error::INVALID_CONTEXT);
         }
-        // SAFETY: the caller's promise.
-        unsafe { put(device, (machine.current_device)() as c_int) }
+        put(device, (machine.current_device)() as c_int)
     })
 }
 
 /// `cuGetErrorString`.
-///
-/// # Safety
-///
-/// `text` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorString(code: CuResult, text: *mut *const c_char) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put_known(text, error::describe(code).map(|(_, text)| text)) })
+pub extern "C" fn cuGetErrorString(code: CuResult, text: Out<*const c_char>) -> CuResult {
+    answer(|| put_known(text, error::describe(code).map(|(_, text)| text)))
 }
 
 /// `cuGetErrorName`.
-///
-/// # Safety
-///
-/// `name` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetErrorName(code: CuResult, name: *mut *const c_char) -> CuResult {
-    // SAFETY: the caller's promise.
-    answer(|| unsafe { put_known(name, error::describe(code).map(|(name, _)| name)) })
+pub extern "C" fn cuGetErrorName(code: CuResult, name: Out<*const c_char>) -> CuResult {
+    answer(|| put_known(name, error::describe(code).map(|(name, _)| name)))
 }
 
 /// Writes a constant string, or null and an error if there is none.
-///
-/// # Safety
-///
-/// `out` is null or writable.
-unsafe fn put_known(out: *mut *const c_char, text: Option<&'static CStr>) -> Result<(), CuResult> {
-    // SAFETY: the caller's promise.
-    unsafe { put(out, text.map_or(std::ptr::null(), CStr::as_ptr)) }?;
+fn put_known(out: Out<*const c_char>, text: Option<&'static CStr>) -> Result<(), CuResult> {
+    put(out, text.map_or(std::ptr::null(), CStr::as_ptr))?;
     text.map(|_| ()).ok_or(error::INVALID_VALUE)
 }
 
@@ -331,16 +267,16 @@ unsafe fn put_known(out: *mut *const c_char, text: Option<&'static CStr>) -> Res
 ///
 /// # Safety
 ///
-/// `symbol` is null or a C string, `function` null or writable.
+/// `symbol` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress(
     symbol: *const c_char,
-    function: *mut *const c_void,
+    function: Out<*const c_void>,
     version: c_int,
     flags: u64,
 ) -> CuResult {
     // SAFETY: the caller's promise; the status is not asked for.
-    unsafe { cuGetProcAddress_v2(symbol, function, version, flags, std::ptr::null_mut()) }
+    unsafe { cuGetProcAddress_v2(symbol, function, version, flags, None) }
 }
 
 /// `cuGetProcAddress_v2`. Returns the newest form of a function in every case: the functions here
@@ -348,14 +284,14 @@ pub unsafe extern "C" fn cuGetProcAddress(
 ///
 /// # Safety
 ///
-/// `symbol` is null or a C string; `function` and `status` are null or writable.
+/// `symbol` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress_v2(
     symbol: *const c_char,
-    function: *mut *const c_void,
+    function: Out<*const c_void>,
     version: c_int,
     _flags: u64,
-    status: *mut c_int,
+    status: Out<c_int>,
 ) -> CuResult {
     const FOUND: c_int = 0;
     const NO_SUCH_SYMBOL: c_int = 1;
@@ -367,14 +303,14 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
         let name = unsafe { CStr::from_ptr(symbol) };
         let address: Option<*const c_void> =
             functions().into_iter().find(|(known, _)| *known == name).map(|(_, address)| address.cast());
-        // SAFETY: the caller's promise.
-        unsafe { put(function, address.unwrap_or(std::ptr::null()))? };
-        if !status.is_null() {
-            // SAFETY: not null, and the caller promises the rest.
-            unsafe { status.write(if address.is_some() { FOUND } else { NO_SUCH_SYMBOL }) };
-        }
+        put(function, address.unwrap_or(std::ptr::null()))?;
         // If the caller gives a place for the status, an unknown name is no error.
-        if address.is_some() || !status.is_null() { Ok(()) } else { Err(error::NOT_FOUND) }
+        match status {
+            Some(status) => _ = status.write(if address.is_some() { FOUND } else { NO_SUCH_SYMBOL }),
+            None if address.is_none() => return Err(error::NOT_FOUND),
+            None => {}
+        }
+        Ok(())
     })
 }
 

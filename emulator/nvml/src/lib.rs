@@ -9,6 +9,7 @@
 //! with the layout in NCCL's debug information.
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -195,17 +196,13 @@ fn with_gpu(handle: DeviceHandle, body: impl FnOnce(u32) -> Status) -> c_int {
     })
 }
 
+/// A result's place: null, or writable as NVML requires.
+pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
 /// Writes a value where the caller wants it.
-///
-/// # Safety
-///
-/// `place` is null or writable.
-unsafe fn store<T>(place: *mut T, value: T) -> Status {
-    if place.is_null() {
-        return Status::InvalidArgument;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { place.write(value) };
+fn store<T>(place: Out<T>, value: T) -> Status {
+    let Some(place) = place else { return Status::InvalidArgument };
+    place.write(value);
     Status::Success
 }
 
@@ -299,14 +296,9 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length
 }
 
 /// `nvmlSystemGetConfComputeState`: off.
-///
-/// # Safety
-///
-/// `state` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlSystemGetConfComputeState(state: *mut ConfComputeState) -> c_int {
-    // SAFETY: the caller's promise.
-    with_machine(|_| unsafe { store(state, ConfComputeState::default()) })
+pub extern "C" fn nvmlSystemGetConfComputeState(state: Out<ConfComputeState>) -> c_int {
+    with_machine(|_| store(state, ConfComputeState::default()))
 }
 
 /// `nvmlSystemGetConfComputeSettings`: off.
@@ -339,40 +331,25 @@ unsafe fn clear_versioned(structure: *mut c_uint) -> Status {
 }
 
 /// `nvmlDeviceGetCount_v2`
-///
-/// # Safety
-///
-/// `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    with_machine(|machine| unsafe { store(count, machine.gpus) })
+pub extern "C" fn nvmlDeviceGetCount_v2(count: Out<c_uint>) -> c_int {
+    with_machine(|machine| store(count, machine.gpus))
 }
 
 /// `nvmlDeviceGetCount`
-///
-/// # Safety
-///
-/// `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCount(count: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { nvmlDeviceGetCount_v2(count) }
+pub extern "C" fn nvmlDeviceGetCount(count: Out<c_uint>) -> c_int {
+    nvmlDeviceGetCount_v2(count)
 }
 
 /// `nvmlDeviceGetHandleByIndex`
-///
-/// # Safety
-///
-/// `handle` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, handle: *mut DeviceHandle) -> c_int {
+pub extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, handle: Out<DeviceHandle>) -> c_int {
     with_machine(|machine| {
         if index >= machine.gpus {
             return Status::InvalidArgument;
         }
-        // SAFETY: the caller's promise.
-        unsafe { store(handle, (index as usize + 1) as DeviceHandle) }
+        store(handle, (index as usize + 1) as DeviceHandle)
     })
 }
 
@@ -380,9 +357,9 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, handle: *mut 
 ///
 /// # Safety
 ///
-/// `id` is null or a C string, and `handle` is null or writable.
+/// `id` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, handle: *mut DeviceHandle) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, handle: Out<DeviceHandle>) -> c_int {
     with_machine(|machine| {
         if id.is_null() {
             return Status::InvalidArgument;
@@ -390,22 +367,16 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(id: *const c_char, handle
         // SAFETY: the caller's promise.
         let id = unsafe { CStr::from_ptr(id) };
         match id.to_str().ok().and_then(gpu_at) {
-            // SAFETY: the caller's promise.
-            Some(gpu) if gpu < machine.gpus => unsafe { store(handle, (gpu as usize + 1) as DeviceHandle) },
+            Some(gpu) if gpu < machine.gpus => store(handle, (gpu as usize + 1) as DeviceHandle),
             _ => Status::NotFound,
         }
     })
 }
 
 /// `nvmlDeviceGetIndex`
-///
-/// # Safety
-///
-/// `index` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetIndex(handle: DeviceHandle, index: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |gpu| unsafe { store(index, gpu) })
+pub extern "C" fn nvmlDeviceGetIndex(handle: DeviceHandle, index: Out<c_uint>) -> c_int {
+    with_gpu(handle, |gpu| store(index, gpu))
 }
 
 /// `nvmlDeviceGetName`
@@ -420,35 +391,24 @@ pub unsafe extern "C" fn nvmlDeviceGetName(handle: DeviceHandle, name: *mut c_ch
 }
 
 /// `nvmlDeviceGetCudaComputeCapability`
-///
-/// # Safety
-///
-/// `major` and `minor` are null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+pub extern "C" fn nvmlDeviceGetCudaComputeCapability(
     handle: DeviceHandle,
-    major: *mut c_int,
-    minor: *mut c_int,
+    major: Out<c_int>,
+    minor: Out<c_int>,
 ) -> c_int {
     with_gpu(handle, |_| {
         let capability = machine().map_or(0, |machine| machine.compute_capability) as c_int;
-        // SAFETY: the caller's promise.
-        let status = unsafe { store(major, capability / 10) };
-        if status != Status::Success {
-            return status;
+        match store(major, capability / 10) {
+            Status::Success => store(minor, capability % 10),
+            refused => refused,
         }
-        // SAFETY: as above.
-        unsafe { store(minor, capability % 10) }
     })
 }
 
 /// `nvmlDeviceGetPciInfo_v3`
-///
-/// # Safety
-///
-/// `info` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(handle: DeviceHandle, info: *mut PciInfo) -> c_int {
+pub extern "C" fn nvmlDeviceGetPciInfo_v3(handle: DeviceHandle, info: Out<PciInfo>) -> c_int {
     with_gpu(handle, |gpu| {
         let value = PciInfo {
             bus_id_legacy: bus_id(gpu),
@@ -459,25 +419,17 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(handle: DeviceHandle, info: *mu
             pci_subsystem_id: SUBSYSTEM_ID,
             bus_id: bus_id(gpu),
         };
-        // SAFETY: the caller's promise.
-        unsafe { store(info, value) }
+        store(info, value)
     })
 }
 
 /// `nvmlDeviceGetPciInfoExt`
-///
-/// # Safety
-///
-/// `info` is null or writable, with the version set.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPciInfoExt(handle: DeviceHandle, info: *mut PciInfoExt) -> c_int {
+pub extern "C" fn nvmlDeviceGetPciInfoExt(handle: DeviceHandle, info: Option<&mut PciInfoExt>) -> c_int {
     with_gpu(handle, |gpu| {
-        if info.is_null() {
-            return Status::InvalidArgument;
-        }
-        let value = PciInfoExt {
-            // SAFETY: not null, and the caller has set it.
-            version: unsafe { (*info).version },
+        let Some(info) = info else { return Status::InvalidArgument };
+        *info = PciInfoExt {
+            version: info.version,
             domain: 0,
             bus: FIRST_BUS + gpu,
             device: 0,
@@ -487,60 +439,39 @@ pub unsafe extern "C" fn nvmlDeviceGetPciInfoExt(handle: DeviceHandle, info: *mu
             sub_class: 2,
             bus_id: bus_id(gpu),
         };
-        // SAFETY: the caller's promise.
-        unsafe { store(info, value) }
+        Status::Success
     })
 }
 
 /// `nvmlDeviceGetPcieLinkMaxSpeed`: 16 GT/s.
-///
-/// # Safety
-///
-/// `speed` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPcieLinkMaxSpeed(handle: DeviceHandle, speed: *mut c_uint) -> c_int {
+pub extern "C" fn nvmlDeviceGetPcieLinkMaxSpeed(handle: DeviceHandle, speed: Out<c_uint>) -> c_int {
     const GT_16: c_uint = 4;
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(speed, GT_16) })
+    with_gpu(handle, |_| store(speed, GT_16))
 }
 
 /// `nvmlDeviceGetCurrPcieLinkGeneration`: 4.
-///
-/// # Safety
-///
-/// `generation` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkGeneration(handle: DeviceHandle, generation: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(generation, 4) })
+pub extern "C" fn nvmlDeviceGetCurrPcieLinkGeneration(handle: DeviceHandle, generation: Out<c_uint>) -> c_int {
+    with_gpu(handle, |_| store(generation, 4))
 }
 
 /// `nvmlDeviceGetCurrPcieLinkWidth`: 16 lanes.
-///
-/// # Safety
-///
-/// `width` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkWidth(handle: DeviceHandle, width: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(width, 16) })
+pub extern "C" fn nvmlDeviceGetCurrPcieLinkWidth(handle: DeviceHandle, width: Out<c_uint>) -> c_int {
+    with_gpu(handle, |_| store(width, 16))
 }
 
 /// `nvmlDeviceGetP2PStatus`: no obstacles. CUDA decides whether there is peer access.
-///
-/// # Safety
-///
-/// `status` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+pub extern "C" fn nvmlDeviceGetP2PStatus(
     handle: DeviceHandle,
     peer: DeviceHandle,
     _capability: c_int,
-    status: *mut c_int,
+    status: Out<c_int>,
 ) -> c_int {
     with_gpu(handle, |_| {
-        // SAFETY: the caller's promise.
-        if with_gpu(peer, |_| unsafe { store(status, 0) }) == Status::Success as c_int {
+        if with_gpu(peer, |_| store(status, 0)) == Status::Success as c_int {
             Status::Success
         } else {
             Status::InvalidArgument
@@ -549,30 +480,20 @@ pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(
 }
 
 /// `nvmlDeviceGetNvLinkState`: off.
-///
-/// # Safety
-///
-/// `active` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(handle: DeviceHandle, _link: c_uint, active: *mut c_uint) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(active, 0) })
+pub extern "C" fn nvmlDeviceGetNvLinkState(handle: DeviceHandle, _link: c_uint, active: Out<c_uint>) -> c_int {
+    with_gpu(handle, |_| store(active, 0))
 }
 
 /// `nvmlDeviceGetNvLinkCapability`: none.
-///
-/// # Safety
-///
-/// `result` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetNvLinkCapability(
+pub extern "C" fn nvmlDeviceGetNvLinkCapability(
     handle: DeviceHandle,
     _link: c_uint,
     _capability: c_int,
-    result: *mut c_uint,
+    result: Out<c_uint>,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(result, 0) })
+    with_gpu(handle, |_| store(result, 0))
 }
 
 /// `nvmlDeviceGetNvLinkRemotePciInfo`: there is nothing at the other end.
@@ -633,18 +554,13 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
 }
 
 /// `nvmlDeviceGetMemoryErrorCounter`: no errors.
-///
-/// # Safety
-///
-/// `count` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryErrorCounter(
+pub extern "C" fn nvmlDeviceGetMemoryErrorCounter(
     handle: DeviceHandle,
     _error: c_int,
     _counter: c_int,
     _location: c_int,
-    count: *mut c_ulonglong,
+    count: Out<c_ulonglong>,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    with_gpu(handle, |_| unsafe { store(count, 0) })
+    with_gpu(handle, |_| store(count, 0))
 }

@@ -173,6 +173,29 @@ pub struct Resource {
     pub exec: *mut c_void,
 }
 
+impl Resource {
+    /// An object in a context, with nothing said of streams and graphs.
+    pub fn new(kind: ResourceKind, device: u32, context: *mut c_void, context_id: u32) -> Resource {
+        let null = std::ptr::null_mut();
+        Resource {
+            kind,
+            device,
+            context,
+            context_id,
+            stream_id: 0,
+            stream: null,
+            graph: null,
+            graph_id: 0,
+            original_graph: null,
+            node: null,
+            node_id: 0,
+            original_node: null,
+            node_type: 0,
+            exec: null,
+        }
+    }
+}
+
 /// The kinds of [`Activity`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,4 +251,30 @@ pub struct Activity {
     pub copy_kind: u32,
     /// The value set by a memset.
     pub value: u32,
+}
+
+impl Activity {
+    /// Work on a stream, with nothing said of its times and of what it did.
+    pub fn new(kind: ActivityKind, device: u32, context_id: u32, stream_id: u32) -> Activity {
+        Activity {
+            kind,
+            device,
+            context_id,
+            stream_id,
+            correlation: 0,
+            node_id: 0,
+            graph_id: 0,
+            start: 0,
+            end: 0,
+            name: std::ptr::null(),
+            grid: [0; 3],
+            block: [0; 3],
+            shared_memory: 0,
+            bytes: 0,
+            copies: 1,
+            peer: device,
+            copy_kind: 0,
+            value: 0,
+        }
+    }
 }

@@ -6,8 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::observe::call;
-use super::runtime::{self, put};
+use super::runtime::{self, Out, exported};
 use super::work::Body;
 use super::{Error, driver, machine};
 
@@ -18,39 +17,37 @@ pub(super) extern "C" fn function(name: *const c_char) -> *const c_void {
     // SAFETY: the driver library passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
     let name = name.to_str().unwrap_or_default();
+    let own = functions().find(|(known, _)| *known == name).map(|(_, function)| function);
+    let elsewhere = own.or_else(|| driver::function(name)).unwrap_or(std::ptr::null());
     macro_rules! functions {
         ($($name:literal: $function:expr,)*) => {
-            match name { $($name => Some($function as *const c_void),)* _ => driver::function(name) }
+            match name { $($name => $function as *const c_void,)* _ => elsewhere }
         };
     }
-    let found = functions! {
-        "cuCtxSynchronize": runtime::device_synchronize,
-        "cuDevicePrimaryCtxRelease_v2": driver::device_primary_context_release,
-        "cuEventCreate": runtime::event_create_with_flags,
-        "cuEventDestroy_v2": runtime::event_destroy,
-        "cuEventElapsedTime": runtime::event_elapsed_time,
-        "cuEventRecord": runtime::event_record,
-        "cuEventSynchronize": runtime::event_synchronize,
-        "cuGraphDestroy": runtime::graph_destroy,
-        "cuGraphExecDestroy": runtime::graph_exec_destroy,
+    functions! {
+        "cuCtxSynchronize": runtime::cudaDeviceSynchronize,
+        "cuDevicePrimaryCtxRelease_v2": driver::cuDevicePrimaryCtxRelease,
+        "cuEventCreate": runtime::cudaEventCreateWithFlags,
+        "cuEventDestroy_v2": runtime::cudaEventDestroy,
+        "cuEventElapsedTime": runtime::cudaEventElapsedTime,
+        "cuEventRecord": runtime::cudaEventRecord,
+        "cuEventSynchronize": runtime::cudaEventSynchronize,
+        "cuGraphDestroy": runtime::cudaGraphDestroy,
+        "cuGraphExecDestroy": runtime::cudaGraphExecDestroy,
         "cuGraphExecUpdate_v2": runtime::graph_exec_update,
-        "cuGraphInstantiateWithFlags": runtime::graph_instantiate,
+        "cuGraphInstantiateWithFlags": runtime::cudaGraphInstantiate,
         "cuGraphLaunch": runtime::graph_launch,
-        "cuMemAlloc_v2": runtime::malloc,
-        "cuMemFree_v2": runtime::free,
+        "cuMemAlloc_v2": runtime::cudaMalloc,
+        "cuMemFree_v2": runtime::cudaFree,
         "cuMemcpyDtoH_v2": copy_to_host,
         "cuMemsetD8Async": set_bytes,
-        "cuModuleGetFunction": module_get_function,
-        "cuModuleLoadData": module_load,
-        "cuModuleUnload": module_unload,
-        "cuStreamBeginCapture_v2": runtime::stream_begin_capture,
-        "cuStreamCreate": runtime::stream_create_with_flags,
-        "cuStreamDestroy_v2": runtime::stream_destroy,
-        "cuStreamEndCapture": runtime::stream_end_capture,
-        "cuStreamSynchronize": runtime::stream_synchronize,
-        "cuStreamWaitEvent": runtime::stream_wait_event,
-    };
-    found.unwrap_or(std::ptr::null())
+        "cuStreamBeginCapture_v2": runtime::cudaStreamBeginCapture,
+        "cuStreamCreate": runtime::cudaStreamCreateWithFlags,
+        "cuStreamDestroy_v2": runtime::cudaStreamDestroy,
+        "cuStreamEndCapture": runtime::cudaStreamEndCapture,
+        "cuStreamSynchronize": runtime::cudaStreamSynchronize,
+        "cuStreamWaitEvent": runtime::cudaStreamWaitEvent,
+    }
 }
 
 /// Runs for a given number of nanoseconds.
@@ -102,18 +99,17 @@ unsafe extern "C" fn set_bytes(at: Handle, byte: u8, bytes: usize, stream: Handl
     unsafe { runtime::memset_async(at, byte.into(), bytes, stream) }
 }
 
-unsafe extern "C" fn module_load(out: *mut Handle, image: *const c_void) -> c_int {
-    // The module does not matter: kernels are known by their names.
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuModuleLoadData", |_| unsafe { put(out, image.cast_mut()) })
-}
+exported! {
+    fn cuModuleLoadData(out: Out<Handle>, image: *const c_void) {
+        // The module does not matter: kernels are known by their names.
+        out.put(image.cast_mut())
+    }
 
-unsafe extern "C" fn module_unload(_module: Handle) -> c_int {
-    call(c"cuModuleUnload", |_| Ok(()))
-}
+    fn cuModuleUnload(_module: Handle) {
+        Ok(())
+    }
 
-unsafe extern "C" fn module_get_function(out: *mut Handle, _module: Handle, name: *const c_char) -> c_int {
-    call(c"cuModuleGetFunction", |_| {
+    [unsafe] fn cuModuleGetFunction(out: Out<Handle>, _module: Handle, name: *const c_char) {
         // SAFETY: CUDA's caller promises a C string.
         let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default();
         if ![SPIN, READINGS].contains(&name) {
@@ -121,7 +117,6 @@ unsafe extern "C" fn module_get_function(out: *mut Handle, _module: Handle, name
         }
         let (name, address) = machine().names.of_kernel(name);
         machine().names.of_function(address, || Some(name.to_string()));
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, address as Handle) }
-    })
+        out.put(address as Handle)
+    }
 }

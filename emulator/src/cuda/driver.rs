@@ -3,15 +3,15 @@
 //! The same promises are asked of callers as in [`super::runtime`]. Error numbers are the same
 //! too.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::device;
 use super::event::Event;
 use super::memory::Kind;
 use super::memory_operations::MemoryOperation;
-use super::observe::{call, call_of};
-use super::runtime::{self, body, put};
+use super::observe::call_of;
+use super::runtime::{self, Out, body, exported};
 use super::stream::Stream;
 use super::virtual_memory::{FILE_DESCRIPTOR, GRANULARITY, Properties};
 use super::work::{Action, Kernel, Origin};
@@ -22,128 +22,202 @@ type Handle = *mut c_void;
 /// The function of a name. If it is not here, libnccl takes the driver for an old one that lacks
 /// it.
 pub(super) fn function(name: &str) -> Option<*const c_void> {
-    macro_rules! functions {
-        ($($name:literal: $function:expr,)*) => {
-            match name { $($name => Some($function as *const c_void),)* _ => None }
-        };
-    }
-    functions! {
-        "cuCtxCreate": context_create,
-        "cuCtxDestroy": context_destroy,
-        "cuCtxGetCurrent": context_get_current,
-        "cuCtxGetDevice": context_get_device,
-        "cuCtxSetCurrent": context_set_current,
-        "cuDeviceGet": device_get,
-        "cuDeviceGetAttribute": device_get_attribute,
-        "cuDeviceGetCount": device_get_count,
-        "cuDeviceGetUuid": device_get_uuid,
-        "cuDevicePrimaryCtxRelease": device_primary_context_release,
-        "cuDevicePrimaryCtxRetain": device_primary_context_retain,
-        "cuGetErrorName": get_error_name,
-        "cuGetErrorString": get_error_string,
-        "cuInit": init,
-        "cuLaunchKernel": launch_kernel,
-        "cuLaunchKernelEx": launch_kernel_ex,
-        "cuMemAddressFree": memory_address_free,
-        "cuMemAddressReserve": memory_address_reserve,
-        "cuMemCreate": memory_create,
-        "cuMemExportToShareableHandle": memory_export,
-        "cuMemGetAddressRange": memory_get_address_range,
-        "cuMemGetAllocationGranularity": memory_get_allocation_granularity,
-        "cuMemGetAllocationPropertiesFromHandle": memory_get_properties,
-        "cuMemImportFromShareableHandle": memory_import,
-        "cuMemMap": memory_map,
-        "cuMemRelease": memory_release,
-        "cuMemRetainAllocationHandle": memory_retain,
-        "cuMemSetAccess": memory_set_access,
-        "cuMemUnmap": memory_unmap,
-        "cuPointerGetAttribute": pointer_get_attribute,
-        "cuPointerSetAttribute": pointer_set_attribute,
-        "cuStreamBatchMemOp": stream_batch_memory_operation,
-        "cuStreamWaitValue32": stream_wait_value_32,
-        "cuStreamWaitValue64": stream_wait_value_64,
-        "cuStreamWriteValue32": stream_write_value_32,
-        "cuStreamWriteValue64": stream_write_value_64,
+    match name {
+        "cuGetErrorName" => Some(get_error_name as *const c_void),
+        "cuGetErrorString" => Some(get_error_string as *const c_void),
+        "cuLaunchKernel" => Some(launch_kernel as *const c_void),
+        "cuLaunchKernelEx" => Some(launch_kernel_ex as *const c_void),
+        _ => functions().find(|(known, _)| *known == name).map(|(_, function)| function),
     }
 }
 
-// Devices and contexts.
+exported! {
+    // Devices and contexts.
 
-unsafe extern "C" fn init(_flags: u32) -> c_int {
-    call(c"cuInit", |_| Ok(()))
-}
+    fn cuInit(_flags: u32) {
+        Ok(())
+    }
 
-unsafe extern "C" fn device_get(out: *mut c_int, ordinal: c_int) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuDeviceGet", |_| unsafe { put(out, device::get(ordinal)?.ordinal as c_int) })
-}
+    fn cuDeviceGet(out: Out<c_int>, ordinal: c_int) {
+        out.put(device::get(ordinal)?.ordinal as c_int)
+    }
 
-unsafe extern "C" fn device_get_count(out: *mut c_int) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuDeviceGetCount", |_| unsafe { put(out, machine().config.devices as c_int) })
-}
+    fn cuDeviceGetCount(out: Out<c_int>) {
+        out.put(machine().config.devices as c_int)
+    }
 
-unsafe extern "C" fn device_get_attribute(out: *mut c_int, attribute: c_int, device: c_int) -> c_int {
-    call(c"cuDeviceGetAttribute", |_| {
-        let value = device::attribute(machine(), attribute, device::get(device)?);
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, value) }
-    })
-}
+    fn cuDeviceGetAttribute(out: Out<c_int>, attribute: c_int, device: c_int) {
+        out.put(device::attribute(machine(), attribute, device::get(device)?))
+    }
 
-unsafe extern "C" fn device_get_uuid(out: *mut [u8; 16], device: c_int) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuDeviceGetUuid", |_| unsafe { put(out, device::get(device)?.uuid()) })
-}
+    fn cuDeviceGetUuid(out: Out<[u8; 16]>, device: c_int) {
+        out.put(device::get(device)?.uuid())
+    }
 
-unsafe extern "C" fn device_primary_context_retain(out: *mut Handle, device: c_int) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuDevicePrimaryCtxRetain", |_| unsafe { put(out, device::get(device)?.context().handle()) })
-}
+    fn cuDevicePrimaryCtxRetain(out: Out<Handle>, device: c_int) {
+        out.put(device::get(device)?.context().handle())
+    }
 
-pub(super) unsafe extern "C" fn device_primary_context_release(device: c_int) -> c_int {
-    // Contexts live as long as the process.
-    call(c"cuDevicePrimaryCtxRelease", |_| device::get(device).map(|_| ()))
-}
+    fn cuDevicePrimaryCtxRelease(device: c_int) {
+        // Contexts live as long as the process.
+        device::get(device).map(|_| ())
+    }
 
-unsafe extern "C" fn context_get_current(out: *mut Handle) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuCtxGetCurrent", |_| unsafe { put(out, device::current().context().handle()) })
-}
+    fn cuCtxGetCurrent(out: Out<Handle>) {
+        out.put(device::current().context().handle())
+    }
 
-unsafe extern "C" fn context_set_current(context: Handle) -> c_int {
-    call(c"cuCtxSetCurrent", |_| {
+    fn cuCtxSetCurrent(context: Handle) {
         if context.is_null() {
             return Ok(());
         }
         device::set_current(device::of_context(context)?.ordinal as c_int)
-    })
+    }
+
+    fn cuCtxGetDevice(out: Out<c_int>) {
+        out.put(device::current().ordinal as c_int)
+    }
+
+    fn cuCtxCreate(_out: *mut Handle, _flags: u32, _device: c_int) {
+        // libnccl does this on request only (NCCL_CREATE_THREAD_CONTEXT), and works without.
+        Err(Error::NotSupported)
+    }
+
+    fn cuCtxDestroy(_context: Handle) {
+        Err(Error::InvalidContext)
+    }
+
+    // Memory.
+
+    fn cuMemGetAddressRange(base: Out<usize>, bytes: Out<usize>, address: usize) {
+        let range = machine().memory.find(address as *const c_void).ok_or(Error::SymbolNotFound)?;
+        base.put_if_wanted(range.start);
+        bytes.put_if_wanted(range.bytes);
+        Ok(())
+    }
+
+    [unsafe] fn cuPointerGetAttribute(out: Out<u64>, attribute: c_int, address: usize) {
+        let range = machine().memory.find(address as *const c_void).ok_or(Error::InvalidValue)?;
+        let on_device = range.kind == Kind::Device;
+        let physical = machine().memory.physical(address as *const c_void).is_some();
+        // Some attributes are numbers of 4 bytes, the others of 8.
+        let (value, is_long) = match attribute {
+            pointer::MEMORY_TYPE => (if on_device { 2 } else { 1 }, false),
+            pointer::DEVICE_ORDINAL => (range.device as usize, false),
+            pointer::IS_LEGACY_IPC_CAPABLE => (range.sharable.into(), false),
+            pointer::MAPPED => (1, false),
+            pointer::CONTEXT => (device::get(range.device as c_int)?.context().handle() as usize, true),
+            pointer::DEVICE_POINTER => (address, true),
+            pointer::HOST_POINTER if !on_device => (address, true),
+            pointer::BUFFER_ID | pointer::RANGE_START => (range.start, true),
+            pointer::RANGE_SIZE => (range.bytes, true),
+            pointer::ALLOWED_HANDLE_TYPES => (if physical { FILE_DESCRIPTOR as usize } else { 0 }, true),
+            // The flags that follow are off; the other attributes have no meaning for this memory.
+            pointer::FIRST_FLAG.. => (0, false),
+            _ => return Err(Error::InvalidValue),
+        };
+        // SAFETY: CUDA's caller promises a place for a result of the attribute's type.
+        if is_long { out.put(value as u64) } else { unsafe { out.cast() }.put(value as u32) }
+    }
+
+    fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: usize) {
+        machine().memory.find(address as *const c_void).map(|_| ()).ok_or(Error::InvalidValue)
+    }
+
+    fn cuMemGetAllocationGranularity(out: Out<usize>, _properties: *const Properties, _option: c_int) {
+        // libnccl asks for it even when it does not use such memory.
+        out.put(GRANULARITY)
+    }
+
+    fn cuMemCreate(out: Out<u64>, bytes: usize, properties: Option<&Properties>, _flags: u64) {
+        out.put(machine().virtual_memory.create(bytes, properties.ok_or(Error::InvalidValue)?)?)
+    }
+
+    fn cuMemRelease(handle: u64) {
+        machine().virtual_memory.release(handle)
+    }
+
+    fn cuMemAddressReserve(out: Out<*mut c_void>, bytes: usize, alignment: usize, _at: usize, _flags: u64) {
+        out.put(machine().virtual_memory.reserve(bytes, alignment)?)
+    }
+
+    [unsafe] fn cuMemAddressFree(address: *mut c_void, bytes: usize) {
+        machine().virtual_memory.unreserve(address, bytes)
+    }
+
+    [unsafe] fn cuMemMap(address: *mut c_void, bytes: usize, offset: usize, handle: u64, _flags: u64) {
+        machine().virtual_memory.map(address, bytes, offset, handle)
+    }
+
+    [unsafe] fn cuMemUnmap(address: *mut c_void, bytes: usize) {
+        machine().virtual_memory.unmap(address, bytes)
+    }
+
+    fn cuMemSetAccess(address: *mut c_void, _bytes: usize, _access: *const c_void, _count: usize) {
+        machine().memory.find(address).map(|_| ()).ok_or(Error::InvalidValue)
+    }
+
+    fn cuMemRetainAllocationHandle(out: Out<u64>, address: *mut c_void) {
+        out.put(machine().virtual_memory.retain(address)?)
+    }
+
+    fn cuMemExportToShareableHandle(out: Out<c_int>, handle: u64, kind: u32, _flags: u64) {
+        out.put(machine().virtual_memory.export(handle, kind)?)
+    }
+
+    [unsafe] fn cuMemImportFromShareableHandle(out: Out<u64>, descriptor: *mut c_void, kind: u32) {
+        // SAFETY: the descriptor is passed as a pointer, and CUDA's caller promises that it is
+        // open.
+        out.put(unsafe { machine().virtual_memory.import(descriptor as usize as c_int, kind)? })
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(out: Out<Properties>, handle: u64) {
+        out.put(machine().virtual_memory.properties(handle)?)
+    }
+
+    // Memory operations of streams.
+
+    [unsafe] fn cuStreamBatchMemOp(
+        stream: Handle,
+        count: u32,
+        operations: *const MemoryOperation,
+        _flags: u32,
+    ) |origin| {
+        if operations.is_null() {
+            return Err(Error::InvalidValue);
+        }
+        // SAFETY: CUDA's caller promises this many operations.
+        let operations = unsafe { std::slice::from_raw_parts(operations, count as usize) };
+        submit_operations(stream, operations.to_vec(), origin)
+    }
+
+    [unsafe] fn cuStreamWaitValue32(stream: Handle, address: usize, value: u32, flags: u32) |origin| {
+        let operation = MemoryOperation::new(MemoryOperation::WAIT_32, address, value.into(), flags);
+        submit_operations(stream, vec![operation], origin)
+    }
+
+    [unsafe] fn cuStreamWaitValue64(stream: Handle, address: usize, value: u64, flags: u32) |origin| {
+        let operation = MemoryOperation::new(MemoryOperation::WAIT_64, address, value, flags);
+        submit_operations(stream, vec![operation], origin)
+    }
+
+    [unsafe] fn cuStreamWriteValue32(stream: Handle, address: usize, value: u32, flags: u32) |origin| {
+        let operation = MemoryOperation::new(MemoryOperation::WRITE_32, address, value.into(), flags);
+        submit_operations(stream, vec![operation], origin)
+    }
+
+    [unsafe] fn cuStreamWriteValue64(stream: Handle, address: usize, value: u64, flags: u32) |origin| {
+        let operation = MemoryOperation::new(MemoryOperation::WRITE_64, address, value, flags);
+        submit_operations(stream, vec![operation], origin)
+    }
 }
 
-unsafe extern "C" fn context_get_device(out: *mut c_int) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuCtxGetDevice", |_| unsafe { put(out, device::current().ordinal as c_int) })
+extern "C" fn get_error_string(number: c_int, out: Out<*const c_char>) -> c_int {
+    out.put(runtime::error_text(number).as_ptr()).map_or_else(Error::number, |()| 0)
 }
 
-unsafe extern "C" fn context_create(_out: *mut Handle, _flags: u32, _device: c_int) -> c_int {
-    // libnccl does this on request only (NCCL_CREATE_THREAD_CONTEXT), and works without.
-    call(c"cuCtxCreate", |_| Err(Error::NotSupported))
-}
-
-unsafe extern "C" fn context_destroy(_context: Handle) -> c_int {
-    call(c"cuCtxDestroy", |_| Err(Error::InvalidContext))
-}
-
-unsafe extern "C" fn get_error_string(number: c_int, out: *mut *const c_char) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    let put = unsafe { put(out, runtime::error_text(number).as_ptr()) };
-    put.map_or_else(Error::number, |()| 0)
-}
-
-unsafe extern "C" fn get_error_name(number: c_int, out: *mut *const c_char) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    let put = unsafe { put(out, runtime::error_name(number).as_ptr()) };
-    put.map_or_else(Error::number, |()| 0)
+extern "C" fn get_error_name(number: c_int, out: Out<*const c_char>) -> c_int {
+    out.put(runtime::error_name(number).as_ptr()).map_or_else(Error::number, |()| 0)
 }
 
 // Kernels.
@@ -323,22 +397,6 @@ unsafe extern "C" fn launch_kernel(
 
 // Memory.
 
-unsafe extern "C" fn memory_get_address_range(base: *mut usize, bytes: *mut usize, address: usize) -> c_int {
-    call(c"cuMemGetAddressRange", |_| {
-        let range = machine().memory.find(address as *const c_void).ok_or(Error::SymbolNotFound)?;
-        // SAFETY: CUDA's caller promises places for what it wants.
-        unsafe {
-            if !base.is_null() {
-                put(base, range.start)?;
-            }
-            if !bytes.is_null() {
-                put(bytes, range.bytes)?;
-            }
-        }
-        Ok(())
-    })
-}
-
 /// Attributes of `cuPointerGetAttribute`.
 mod pointer {
     pub(super) const CONTEXT: c_int = 1;
@@ -357,179 +415,7 @@ mod pointer {
     use std::ffi::c_int;
 }
 
-unsafe extern "C" fn pointer_get_attribute(out: *mut c_void, attribute: c_int, address: usize) -> c_int {
-    call(c"cuPointerGetAttribute", |_| {
-        let range = machine().memory.find(address as *const c_void).ok_or(Error::InvalidValue)?;
-        let on_device = range.kind == Kind::Device;
-        let physical = machine().memory.physical(address as *const c_void).is_some();
-        // Some attributes are numbers of 4 bytes, the others of 8.
-        let (value, is_long) = match attribute {
-            pointer::MEMORY_TYPE => (if on_device { 2 } else { 1 }, false),
-            pointer::DEVICE_ORDINAL => (range.device as usize, false),
-            pointer::IS_LEGACY_IPC_CAPABLE => (range.sharable.into(), false),
-            pointer::MAPPED => (1, false),
-            pointer::CONTEXT => (device::get(range.device as c_int)?.context().handle() as usize, true),
-            pointer::DEVICE_POINTER => (address, true),
-            pointer::HOST_POINTER if !on_device => (address, true),
-            pointer::BUFFER_ID | pointer::RANGE_START => (range.start, true),
-            pointer::RANGE_SIZE => (range.bytes, true),
-            pointer::ALLOWED_HANDLE_TYPES => (if physical { FILE_DESCRIPTOR as usize } else { 0 }, true),
-            // The flags that follow are off; the other attributes have no meaning for this memory.
-            pointer::FIRST_FLAG.. => (0, false),
-            _ => return Err(Error::InvalidValue),
-        };
-        // SAFETY: CUDA's caller promises a place for a result of the attribute's type.
-        unsafe { if is_long { put(out.cast(), value) } else { put(out.cast(), value as u32) } }
-    })
-}
-
-unsafe extern "C" fn pointer_set_attribute(_value: *const c_void, _attribute: c_int, address: usize) -> c_int {
-    call(c"cuPointerSetAttribute", |_| {
-        machine().memory.find(address as *const c_void).map(|_| ()).ok_or(Error::InvalidValue)
-    })
-}
-
-unsafe extern "C" fn memory_get_allocation_granularity(
-    out: *mut usize,
-    _properties: *const Properties,
-    _option: c_int,
-) -> c_int {
-    // libnccl asks for it even when it does not use such memory.
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cuMemGetAllocationGranularity", |_| unsafe { put(out, GRANULARITY) })
-}
-
-unsafe extern "C" fn memory_create(out: *mut u64, bytes: usize, properties: *const Properties, _flags: u64) -> c_int {
-    call(c"cuMemCreate", |_| {
-        // SAFETY: CUDA's caller promises properties or null.
-        let properties = unsafe { properties.as_ref() }.ok_or(Error::InvalidValue)?;
-        let handle = machine().virtual_memory.create(bytes, properties)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, handle) }
-    })
-}
-
-unsafe extern "C" fn memory_release(handle: u64) -> c_int {
-    call(c"cuMemRelease", |_| machine().virtual_memory.release(handle))
-}
-
-unsafe extern "C" fn memory_address_reserve(
-    out: *mut *mut c_void,
-    bytes: usize,
-    alignment: usize,
-    _at: usize,
-    _flags: u64,
-) -> c_int {
-    call(c"cuMemAddressReserve", |_| {
-        let address = machine().virtual_memory.reserve(bytes, alignment)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, address) }
-    })
-}
-
-unsafe extern "C" fn memory_address_free(address: *mut c_void, bytes: usize) -> c_int {
-    call(c"cuMemAddressFree", |_| machine().virtual_memory.unreserve(address, bytes))
-}
-
-unsafe extern "C" fn memory_map(address: *mut c_void, bytes: usize, offset: usize, handle: u64, _flags: u64) -> c_int {
-    call(c"cuMemMap", |_| machine().virtual_memory.map(address, bytes, offset, handle))
-}
-
-unsafe extern "C" fn memory_unmap(address: *mut c_void, bytes: usize) -> c_int {
-    call(c"cuMemUnmap", |_| machine().virtual_memory.unmap(address, bytes))
-}
-
-unsafe extern "C" fn memory_set_access(
-    address: *mut c_void,
-    _bytes: usize,
-    _access: *const c_void,
-    _count: usize,
-) -> c_int {
-    call(c"cuMemSetAccess", |_| machine().memory.find(address).map(|_| ()).ok_or(Error::InvalidValue))
-}
-
-unsafe extern "C" fn memory_retain(out: *mut u64, address: *mut c_void) -> c_int {
-    call(c"cuMemRetainAllocationHandle", |_| {
-        let handle = machine().virtual_memory.retain(address)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, handle) }
-    })
-}
-
-unsafe extern "C" fn memory_export(out: *mut c_void, handle: u64, kind: u32, _flags: u64) -> c_int {
-    call(c"cuMemExportToShareableHandle", |_| {
-        let descriptor = machine().virtual_memory.export(handle, kind)?;
-        // SAFETY: CUDA's caller promises a place for a descriptor.
-        unsafe { put(out.cast(), descriptor) }
-    })
-}
-
-unsafe extern "C" fn memory_import(out: *mut u64, descriptor: *mut c_void, kind: u32) -> c_int {
-    call(c"cuMemImportFromShareableHandle", |_| {
-        // SAFETY: the descriptor is passed as a pointer, and CUDA's caller promises that it is
-        // open.
-        let handle = unsafe { machine().virtual_memory.import(descriptor as usize as c_int, kind)? };
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, handle) }
-    })
-}
-
-unsafe extern "C" fn memory_get_properties(out: *mut Properties, handle: u64) -> c_int {
-    call(c"cuMemGetAllocationPropertiesFromHandle", |_| {
-        let properties = machine().virtual_memory.properties(handle)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, properties) }
-    })
-}
-
-// Memory operations of streams.
-
-unsafe extern "C" fn stream_batch_memory_operation(
-    stream: Handle,
-    count: u32,
-    operations: *const MemoryOperation,
-    _flags: u32,
-) -> c_int {
-    call(c"cuStreamBatchMemOp", |origin| {
-        if operations.is_null() {
-            return Err(Error::InvalidValue);
-        }
-        // SAFETY: CUDA's caller promises this many operations.
-        let operations = unsafe { std::slice::from_raw_parts(operations, count as usize) };
-        submit_operations(stream, operations.to_vec(), origin)
-    })
-}
-
 fn submit_operations(stream: Handle, operations: Vec<MemoryOperation>, origin: &Origin) -> Result<(), Error> {
     operations.iter().try_for_each(MemoryOperation::check)?;
     device::stream(stream)?.submit(Action::Memory(operations), origin).map(|_| ())
-}
-
-fn one_operation(
-    function: &'static CStr,
-    stream: Handle,
-    operation: u32,
-    address: usize,
-    value: u64,
-    flags: u32,
-) -> c_int {
-    call(function, |origin| {
-        submit_operations(stream, vec![MemoryOperation::new(operation, address, value, flags)], origin)
-    })
-}
-
-unsafe extern "C" fn stream_wait_value_32(stream: Handle, address: usize, value: u32, flags: u32) -> c_int {
-    one_operation(c"cuStreamWaitValue32", stream, MemoryOperation::WAIT_32, address, value.into(), flags)
-}
-
-unsafe extern "C" fn stream_wait_value_64(stream: Handle, address: usize, value: u64, flags: u32) -> c_int {
-    one_operation(c"cuStreamWaitValue64", stream, MemoryOperation::WAIT_64, address, value, flags)
-}
-
-unsafe extern "C" fn stream_write_value_32(stream: Handle, address: usize, value: u32, flags: u32) -> c_int {
-    one_operation(c"cuStreamWriteValue32", stream, MemoryOperation::WRITE_32, address, value.into(), flags)
-}
-
-unsafe extern "C" fn stream_write_value_64(stream: Handle, address: usize, value: u64, flags: u32) -> c_int {
-    one_operation(c"cuStreamWriteValue64", stream, MemoryOperation::WRITE_64, address, value, flags)
 }

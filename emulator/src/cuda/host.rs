@@ -8,8 +8,9 @@ use std::sync::Mutex;
 
 use super::device;
 use super::error::check;
+use super::runtime::{self, Out};
 use super::work::Body;
-use super::{Error, machine, runtime};
+use super::{Error, machine};
 
 /// Makes a device the current one of this thread.
 ///
@@ -18,8 +19,7 @@ use super::{Error, machine, runtime};
 /// When there is no such device.
 pub fn set_device(device: u32) -> Result<(), Error> {
     let device = c_int::try_from(device).map_err(|_| Error::InvalidDevice)?;
-    // SAFETY: it takes a number.
-    check(unsafe { runtime::set_device(device) })
+    check(runtime::cudaSetDevice(device))
 }
 
 /// The current device of this thread.
@@ -33,8 +33,7 @@ pub fn device() -> u32 {
 ///
 /// When one of its streams is capturing.
 pub fn synchronize_device() -> Result<(), Error> {
-    // SAFETY: it takes nothing.
-    check(unsafe { runtime::device_synchronize() })
+    check(runtime::cudaDeviceSynchronize())
 }
 
 /// Memory of a device, freed on drop. Work already queued may go on using it; the memory is
@@ -58,8 +57,7 @@ unsafe impl Sync for DeviceBuffer {}
 /// When there is none left.
 pub fn malloc(bytes: usize) -> Result<DeviceBuffer, Error> {
     let mut address = std::ptr::null_mut();
-    // SAFETY: the place for the result is writable.
-    check(unsafe { runtime::malloc(&raw mut address, bytes) })?;
+    check(runtime::cudaMalloc(Out::new(&mut address), bytes))?;
     Ok(DeviceBuffer { address: address.cast(), bytes })
 }
 
@@ -88,20 +86,13 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         // SAFETY: it was allocated, and nobody else frees it.
-        unsafe { runtime::free(self.address.cast()) };
+        unsafe { runtime::cudaFree(self.address.cast()) };
     }
 }
 
 /// A stream. A created one is destroyed on drop, after its work is done.
 #[derive(Debug)]
-pub struct Stream {
-    handle: *mut c_void,
-}
-
-// SAFETY: the machine looks the stream up by its handle, and synchronises every access.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
+pub struct Stream(Owned);
 
 impl Stream {
     /// Creates a stream on the current device. Like NCCL's own streams it does not synchronise
@@ -113,26 +104,23 @@ impl Stream {
     pub fn create() -> Result<Stream, Error> {
         /// `cudaStreamNonBlocking`.
         const NON_BLOCKING: u32 = 1;
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::stream_create_with_flags(&raw mut handle, NON_BLOCKING) })?;
-        Ok(Stream { handle })
+        Owned::new(|out| runtime::cudaStreamCreateWithFlags(out, NON_BLOCKING), runtime::cudaStreamDestroy).map(Stream)
     }
 
     /// The default stream of whichever device is current when it is used.
     #[allow(clippy::should_implement_trait, reason = "the name is CUDA's")]
     pub fn default() -> Stream {
-        Stream { handle: std::ptr::null_mut() }
+        Stream(Owned { handle: std::ptr::null_mut(), destroy: runtime::cudaStreamDestroy })
     }
 
     /// `cudaStream_t`.
     pub fn handle(&self) -> *mut c_void {
-        self.handle
+        self.0.handle
     }
 
     /// The stream's id in its context, as CUPTI gives it.
     pub fn id(&self) -> u32 {
-        device::stream(self.handle).map_or(0, |stream| stream.id)
+        device::stream(self.handle()).map_or(0, |stream| stream.id)
     }
 
     /// Waits until everything queued so far is done.
@@ -141,8 +129,7 @@ impl Stream {
     ///
     /// When the stream is capturing.
     pub fn synchronize(&self) -> Result<(), Error> {
-        // SAFETY: it takes a handle.
-        check(unsafe { runtime::stream_synchronize(self.handle) })
+        check(runtime::cudaStreamSynchronize(self.handle()))
     }
 
     /// Whether all queued work is done.
@@ -151,8 +138,7 @@ impl Stream {
     ///
     /// When the stream is capturing.
     pub fn query(&self) -> Result<bool, Error> {
-        // SAFETY: it takes a handle.
-        done(unsafe { runtime::stream_query(self.handle) })
+        done(runtime::cudaStreamQuery(self.handle()))
     }
 
     /// Records an event, which happens when the work queued before it is done.
@@ -161,8 +147,7 @@ impl Stream {
     ///
     /// When the stream's capture has become invalid.
     pub fn record(&self, event: &Event) -> Result<(), Error> {
-        // SAFETY: it takes handles.
-        check(unsafe { runtime::event_record(event.handle, self.handle) })
+        check(runtime::cudaEventRecord(event.handle(), self.handle()))
     }
 
     /// Makes later work in the stream wait for the event. If the event was recorded in a capture,
@@ -173,8 +158,7 @@ impl Stream {
     /// When the stream is capturing and the event is not in a capture, or when both are in
     /// different captures.
     pub fn wait_event(&self, event: &Event) -> Result<(), Error> {
-        // SAFETY: it takes handles.
-        check(unsafe { runtime::stream_wait_event(self.handle, event.handle, 0) })
+        check(runtime::cudaStreamWaitEvent(self.handle(), event.handle(), 0))
     }
 
     /// From now on calls are captured in a graph and not executed
@@ -186,8 +170,7 @@ impl Stream {
     pub fn begin_capture(&self) -> Result<(), Error> {
         /// `cudaStreamCaptureModeThreadLocal`.
         const THREAD_LOCAL: c_int = 1;
-        // SAFETY: it takes a handle.
-        check(unsafe { runtime::stream_begin_capture(self.handle, THREAD_LOCAL) })
+        check(runtime::cudaStreamBeginCapture(self.handle(), THREAD_LOCAL))
     }
 
     /// Ends the capture that this stream began.
@@ -197,17 +180,13 @@ impl Stream {
     /// When it began none, when the capture has become invalid, or when a stream that joined is
     /// not joined back.
     pub fn end_capture(&self) -> Result<Graph, Error> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::stream_end_capture(self.handle, &raw mut handle) })?;
-        Ok(Graph { handle })
+        Graph::new(|out| runtime::cudaStreamEndCapture(self.handle(), out))
     }
 
     /// Whether it is capturing.
     pub fn is_capturing(&self) -> bool {
         let mut status = 0;
-        // SAFETY: the place for the result is writable.
-        let answer = unsafe { runtime::stream_is_capturing(self.handle, &raw mut status) };
+        let answer = runtime::cudaStreamIsCapturing(self.handle(), Out::new(&mut status));
         answer == 0 && status != 0
     }
 
@@ -225,7 +204,7 @@ impl Stream {
         /// `cudaMemcpyDefault`: the addresses give the direction.
         const DEFAULT: c_int = 4;
         // SAFETY: the caller promises the ranges.
-        check(unsafe { runtime::memcpy_async(to, from, bytes, DEFAULT, self.handle) })
+        check(unsafe { runtime::memcpy_async(to, from, bytes, DEFAULT, self.handle()) })
     }
 
     /// Sets memory to a byte, in the order of the stream.
@@ -239,7 +218,7 @@ impl Stream {
     /// The range must exist until this is done; nobody else may use it meanwhile.
     pub unsafe fn set(&self, at: *mut c_void, byte: u8, bytes: usize) -> Result<(), Error> {
         // SAFETY: the caller promises the range.
-        check(unsafe { runtime::memset_async(at, byte.into(), bytes, self.handle) })
+        check(unsafe { runtime::memset_async(at, byte.into(), bytes, self.handle()) })
     }
 
     /// Runs a kernel of the application. It is observed and in the truth, like any other kernel.
@@ -258,7 +237,7 @@ impl Stream {
         work: impl FnMut() + Send + 'static,
     ) -> Result<(), Error> {
         let (name, function) = machine().names.of_kernel(name);
-        check(runtime::launch(function, &name, grid, block, std::ptr::null(), 0, self.handle, || {
+        check(runtime::launch(function, &name, grid, block, std::ptr::null(), 0, self.handle(), || {
             Ok(Body::Compute { duration_ns, work: Mutex::new(Box::new(work)) })
         }))
     }
@@ -271,29 +250,13 @@ impl Stream {
     ///
     /// When the stream's capture has become invalid.
     pub fn host_work(&self, work: impl FnMut() + Send + 'static) -> Result<(), Error> {
-        runtime::submit_unobserved(self.handle, Box::new(work))
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            // SAFETY: it takes a handle.
-            unsafe { runtime::stream_destroy(self.handle) };
-        }
+        runtime::submit_unobserved(self.handle(), Box::new(work))
     }
 }
 
 /// An event; destroyed on drop.
 #[derive(Debug)]
-pub struct Event {
-    handle: *mut c_void,
-}
-
-// SAFETY: as for a stream.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
+pub struct Event(Owned);
 
 impl Event {
     /// Creates an event.
@@ -302,15 +265,12 @@ impl Event {
     ///
     /// None so far; CUDA's can fail.
     pub fn create() -> Result<Event, Error> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::event_create(&raw mut handle) })?;
-        Ok(Event { handle })
+        Owned::new(|out| runtime::cudaEventCreate(out), runtime::cudaEventDestroy).map(Event)
     }
 
     /// `cudaEvent_t`.
     pub fn handle(&self) -> *mut c_void {
-        self.handle
+        self.0.handle
     }
 
     /// Waits until it has happened.
@@ -319,8 +279,7 @@ impl Event {
     ///
     /// When it was last recorded in a capture.
     pub fn synchronize(&self) -> Result<(), Error> {
-        // SAFETY: it takes a handle.
-        check(unsafe { runtime::event_synchronize(self.handle) })
+        check(runtime::cudaEventSynchronize(self.handle()))
     }
 
     /// Whether it has happened.
@@ -329,8 +288,7 @@ impl Event {
     ///
     /// When it was last recorded in a capture.
     pub fn query(&self) -> Result<bool, Error> {
-        // SAFETY: it takes a handle.
-        done(unsafe { runtime::event_query(self.handle) })
+        done(runtime::cudaEventQuery(self.handle()))
     }
 
     /// The time from `earlier` to this one, in ms.
@@ -340,41 +298,28 @@ impl Event {
     /// When one of them has not happened.
     pub fn elapsed_ms(&self, earlier: &Event) -> Result<f32, Error> {
         let mut elapsed = 0.0;
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::event_elapsed_time(&raw mut elapsed, earlier.handle, self.handle) })?;
+        check(runtime::cudaEventElapsedTime(Out::new(&mut elapsed), earlier.handle(), self.handle()))?;
         Ok(elapsed)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: it takes a handle.
-        unsafe { runtime::event_destroy(self.handle) };
     }
 }
 
 /// A graph, destroyed on drop.
 #[derive(Debug)]
-pub struct Graph {
-    handle: *mut c_void,
-}
-
-// SAFETY: as for a stream.
-unsafe impl Send for Graph {}
-// SAFETY: as above.
-unsafe impl Sync for Graph {}
+pub struct Graph(Owned);
 
 impl Graph {
+    fn new(make: impl FnOnce(Out<'_, *mut c_void>) -> c_int) -> Result<Graph, Error> {
+        Owned::new(make, runtime::cudaGraphDestroy).map(Graph)
+    }
+
     /// Makes an executable graph of it.
     ///
     /// # Errors
     ///
     /// None so far; CUDA's can fail.
     pub fn instantiate(&self) -> Result<Exec, Error> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::graph_instantiate(&raw mut handle, self.handle, 0) })?;
-        Ok(Exec { handle })
+        let make = |out: Out<_>| runtime::cudaGraphInstantiate(out, self.handle(), 0);
+        Owned::new(make, runtime::cudaGraphExecDestroy).map(Exec)
     }
 
     /// A graph whose only node is this graph as a child graph.
@@ -383,10 +328,7 @@ impl Graph {
     ///
     /// None so far; CUDA's can fail.
     pub fn nest(&self) -> Result<Graph, Error> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::graph_with_child(&raw mut handle, self.handle) })?;
-        Ok(Graph { handle })
+        Graph::new(|out| runtime::graph_with_child(out, self.handle()))
     }
 
     /// A clone of it.
@@ -395,40 +337,23 @@ impl Graph {
     ///
     /// Like [`Graph::nest`].
     pub fn duplicate(&self) -> Result<Graph, Error> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: the place for the result is writable.
-        check(unsafe { runtime::graph_clone(&raw mut handle, self.handle) })?;
-        Ok(Graph { handle })
+        Graph::new(|out| runtime::graph_clone(out, self.handle()))
     }
 
     /// `cudaGraph_t`.
     pub fn handle(&self) -> *mut c_void {
-        self.handle
+        self.0.handle
     }
 
     /// How many nodes it has.
     pub fn nodes(&self) -> usize {
-        machine().graphs.get(self.handle).map_or(0, |graph| graph.nodes().len())
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: it takes a handle.
-        unsafe { runtime::graph_destroy(self.handle) };
+        machine().graphs.get(self.handle()).map_or(0, |graph| graph.nodes().len())
     }
 }
 
 /// An executable graph; destroyed on drop, after launches of it are done.
 #[derive(Debug)]
-pub struct Exec {
-    handle: *mut c_void,
-}
-
-// SAFETY: as for a stream.
-unsafe impl Send for Exec {}
-// SAFETY: as above.
-unsafe impl Sync for Exec {}
+pub struct Exec(Owned);
 
 impl Exec {
     /// Launches it in the order of a stream.
@@ -437,8 +362,7 @@ impl Exec {
     ///
     /// When the stream is capturing: launching a graph inside a capture is not emulated.
     pub fn launch(&self, stream: &Stream) -> Result<(), Error> {
-        // SAFETY: it takes handles.
-        check(unsafe { runtime::graph_launch(self.handle, stream.handle) })
+        check(runtime::graph_launch(self.handle(), stream.handle()))
     }
 
     /// Makes it do what another graph of the same shape does.
@@ -447,20 +371,43 @@ impl Exec {
     ///
     /// When the graph has another shape.
     pub fn update(&self, graph: &Graph) -> Result<(), Error> {
-        // SAFETY: it takes handles, and no details are asked for.
-        check(unsafe { runtime::graph_exec_update(self.handle, graph.handle, std::ptr::null_mut()) })
+        check(runtime::graph_exec_update(self.handle(), graph.handle(), std::ptr::null_mut()))
     }
 
     /// `cudaGraphExec_t`.
     pub fn handle(&self) -> *mut c_void {
-        self.handle
+        self.0.handle
     }
 }
 
-impl Drop for Exec {
+/// An object of the machine, destroyed on drop. A null handle stands for one that nobody made.
+#[derive(Debug)]
+struct Owned {
+    handle: *mut c_void,
+    destroy: extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: the machine looks the object up by its handle, and synchronises every access.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    fn new(
+        make: impl FnOnce(Out<'_, *mut c_void>) -> c_int,
+        destroy: extern "C" fn(*mut c_void) -> c_int,
+    ) -> Result<Owned, Error> {
+        let mut handle = std::ptr::null_mut();
+        check(make(Out::new(&mut handle)))?;
+        Ok(Owned { handle, destroy })
+    }
+}
+
+impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: it takes a handle.
-        unsafe { runtime::graph_exec_destroy(self.handle) };
+        if !self.handle.is_null() {
+            (self.destroy)(self.handle);
+        }
     }
 }
 

@@ -250,23 +250,7 @@ pub(super) fn activity(activity: impl FnOnce() -> Activity) {
 pub(super) fn resource(kind: ResourceKind, device: &Device, fill: impl FnOnce(&mut Resource)) {
     let Some(observer) = observer() else { return };
     let context = device.context();
-    let null = std::ptr::null_mut();
-    let mut resource = Resource {
-        kind,
-        device: device.ordinal,
-        context: context.handle(),
-        context_id: context.id(),
-        stream_id: 0,
-        stream: null,
-        graph: null,
-        graph_id: 0,
-        original_graph: null,
-        node: null,
-        node_id: 0,
-        original_node: null,
-        node_type: 0,
-        exec: null,
-    };
+    let mut resource = Resource::new(kind, device.ordinal, context.handle(), context.id());
     fill(&mut resource);
     // SAFETY: the observer promised to be callable from any thread.
     unsafe { (observer.resource)(&raw const resource) };

@@ -12,6 +12,8 @@ use ::observe::{Activity, ActivityKind, Call, Observer, Resource, ResourceKind};
 
 use super::error::check;
 use super::host::{self, Event, Stream};
+use super::runtime::Out;
+use super::virtual_memory::Properties;
 use super::*;
 use crate::truth::Line;
 
@@ -272,9 +274,7 @@ fn a_destroyed_stream_finishes_its_work() {
     drop(buffer);
     let handle = stream.handle();
     drop(stream);
-    let query: unsafe extern "C" fn(Handle) -> c_int = c_function("cudaStreamQuery");
-    // SAFETY: a wrong handle is looked up and not found.
-    assert_eq!(check(unsafe { query(handle) }), Err(Error::InvalidResourceHandle));
+    assert_eq!(check(runtime::cudaStreamQuery(handle)), Err(Error::InvalidResourceHandle));
     go.store(1, Ordering::SeqCst);
     wait_until(|| number.load(Ordering::SeqCst) == 1);
 }
@@ -326,9 +326,8 @@ fn memory_is_found_by_any_address_in_it() {
     assert_eq!(memory.unregister(own), Err(Error::HostMemoryNotRegistered));
     assert!(host::malloc(0).unwrap().as_ptr().is_null());
     assert_eq!(host::malloc(1 << 40).unwrap_err(), Error::MemoryAllocation);
-    let free: unsafe extern "C" fn(*mut c_void) -> c_int = c_function("cudaFree");
     // SAFETY: memory that is not CUDA's is not found.
-    assert_eq!(check(unsafe { free(64 as *mut c_void) }), Err(Error::InvalidValue));
+    assert_eq!(check(unsafe { runtime::cudaFree(64 as *mut c_void) }), Err(Error::InvalidValue));
 }
 
 #[test]
@@ -465,24 +464,6 @@ fn calls_that_cannot_be_captured_invalidate_the_capture() {
 #[test]
 fn libnccls_own_streams_take_part_in_a_capture() {
     ready();
-    type Update = unsafe extern "C" fn(Handle, *const Handle, *const c_void, usize, u32) -> c_int;
-    type Info = unsafe extern "C" fn(
-        Handle,
-        *mut c_int,
-        *mut u64,
-        *mut Handle,
-        *mut *const Handle,
-        *mut *const [u8; 8],
-        *mut usize,
-    ) -> c_int;
-    type AddRecord = unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, Handle) -> c_int;
-    type Connect = unsafe extern "C" fn(Handle, *const Handle, *const Handle, *const c_void, usize) -> c_int;
-    let update: Update = c_function("cudaStreamUpdateCaptureDependencies");
-    let info: Info = c_function("cudaStreamGetCaptureInfo");
-    let add_record: AddRecord = c_function("cudaGraphAddEventRecordNode");
-    let connect: Connect = c_function("cudaGraphAddDependencies");
-    let wait: unsafe extern "C" fn(Handle, Handle, u32) -> c_int = c_function("cudaStreamWaitEvent");
-
     let (user, own, live) = (Stream::create().unwrap(), Stream::create().unwrap(), Stream::create().unwrap());
     let (serial, scratch, launched) = (Event::create().unwrap(), Event::create().unwrap(), Event::create().unwrap());
     let number = AtomicU32::new(0);
@@ -490,63 +471,54 @@ fn libnccls_own_streams_take_part_in_a_capture() {
     user.begin_capture().unwrap();
     user.record(&scratch).unwrap();
     own.wait_event(&scratch).unwrap();
-    let null: *const c_void = std::ptr::null();
-    // SAFETY: the handles are alive and the places for results writable.
+    let update = |stream: &Stream, nodes: &[usize]| {
+        let (first, count) = (nodes.as_ptr(), nodes.len());
+        // SAFETY: there are as many nodes as it is told.
+        check(unsafe {
+            runtime::cudaStreamUpdateCaptureDependencies(stream.handle(), first, std::ptr::null(), count, 1)
+        })
+    };
+    update(&own, &[]).unwrap();
+    check(runtime::cudaStreamWaitEvent(own.handle(), serial.handle(), 1)).unwrap();
+    own.record(&scratch).unwrap();
+    user.wait_event(&scratch).unwrap();
+    launch_like_nccl(ADD_ONE, &number, user.handle(), Some(&launched));
+
+    // A stream that waits only for the kernel's beginning: its frontier cannot be given without the
+    // edges.
+    let order = Stream::create().unwrap();
+    order.wait_event(&launched).unwrap();
+    let info = |stream: &Stream, edges: Out<_>| {
+        let (mut status, mut graph, mut nodes, mut count) = (0, std::ptr::null_mut(), std::ptr::null(), 0);
+        let (of_status, of_graph, of_nodes) = (Out::new(&mut status), Out::new(&mut graph), Out::new(&mut nodes));
+        let (stream, of_count) = (stream.handle(), Out::new(&mut count));
+        let id = Out::none();
+        check(runtime::cudaStreamGetCaptureInfo(stream, of_status, id, of_graph, of_nodes, edges, of_count))?;
+        Ok((status, graph, nodes, count))
+    };
+    assert_eq!(info(&order, Out::none()), Err(Error::LossyQuery));
+    let mut edges = std::ptr::null();
+    let (status, .., count) = info(&order, Out::new(&mut edges)).unwrap();
+    // SAFETY: the edges stay until the next query.
+    let edge: [u8; 8] = unsafe { *edges };
+    assert_eq!((status, count, edge[0], edge[2]), (1, 1, 2, 1));
+    update(&order, &[]).unwrap();
+
+    user.record(&scratch).unwrap();
+    own.wait_event(&scratch).unwrap();
+    let (_, graph, nodes, count) = info(&own, Out::new(&mut edges)).unwrap();
+    assert_eq!(count, 2, "the wait from outside and the kernel");
+    let mut record = std::ptr::null_mut();
+    // SAFETY: there are as many nodes as the calls are told.
     unsafe {
-        check(update(own.handle(), null.cast(), null, 0, 1)).unwrap();
-        check(wait(own.handle(), serial.handle(), 1)).unwrap();
-        own.record(&scratch).unwrap();
-        user.wait_event(&scratch).unwrap();
-        launch_like_nccl(ADD_ONE, &number, user.handle(), Some(&launched));
-
-        // A stream that waits only for the kernel's beginning: its frontier cannot be given
-        // without the edges.
-        let order = Stream::create().unwrap();
-        order.wait_event(&launched).unwrap();
-        let (mut status, mut id, mut graph, mut nodes, mut edges, mut count) =
-            (0, 0, std::ptr::null_mut(), std::ptr::null(), std::ptr::null(), 0);
-        let lossy = info(
-            order.handle(),
-            &raw mut status,
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            &raw mut nodes,
-            std::ptr::null_mut(),
-            &raw mut count,
-        );
-        assert_eq!(check(lossy), Err(Error::LossyQuery));
-        let full = info(
-            order.handle(),
-            &raw mut status,
-            &raw mut id,
-            &raw mut graph,
-            &raw mut nodes,
-            &raw mut edges,
-            &raw mut count,
-        );
-        check(full).unwrap();
-        assert_eq!((status, count, (*edges)[0], (*edges)[2]), (1, 1, 2, 1));
-        check(update(order.handle(), null.cast(), null, 0, 1)).unwrap();
-
-        user.record(&scratch).unwrap();
-        own.wait_event(&scratch).unwrap();
-        let mut record = std::ptr::null_mut();
-        check(add_record(&raw mut record, graph, null.cast(), 0, serial.handle())).unwrap();
-        check(info(
-            own.handle(),
-            &raw mut status,
-            &raw mut id,
-            &raw mut graph,
-            &raw mut nodes,
-            &raw mut edges,
-            &raw mut count,
-        ))
-        .unwrap();
-        assert_eq!(count, 2, "the wait from outside and the kernel");
+        let (place, none) = (Out::new(&mut record), std::ptr::null());
+        check(runtime::cudaGraphAddEventRecordNode(place, graph, none, 0, serial.handle())).unwrap();
+        let record = record as usize;
         for index in 0..count {
-            check(connect(graph, nodes.add(index), &raw const record, null, 1)).unwrap();
+            let (from, to) = (nodes.add(index), &raw const record);
+            check(runtime::cudaGraphAddDependencies(graph, from, to, std::ptr::null(), 1)).unwrap();
         }
-        check(update(own.handle(), &raw const record, null, 1, 1)).unwrap();
+        update(&own, &[record]).unwrap();
     }
     let graph = user.end_capture().unwrap();
     assert_eq!(graph.nodes(), 3);
@@ -617,28 +589,23 @@ fn a_user_object_is_destroyed_with_the_last_graph_that_holds_it() {
         assert_eq!(object as usize, 77);
         DESTROYED.fetch_add(1, Ordering::SeqCst);
     }
-    type Create = unsafe extern "C" fn(*mut Handle, usize, unsafe extern "C" fn(*mut c_void), u32, u32) -> c_int;
-    let create: Create = c_function("cudaUserObjectCreate");
-    let retain: unsafe extern "C" fn(Handle, Handle, u32, u32) -> c_int = c_function("cudaGraphRetainUserObject");
     let stream = Stream::create().unwrap();
     // An event that the graph holds and that stands for a point in its capture keeps nothing
     // alive.
     let event = Event::create().unwrap();
-    let wait: unsafe extern "C" fn(Handle, Handle, u32) -> c_int = c_function("cudaStreamWaitEvent");
     stream.record(&event).unwrap();
     stream.begin_capture().unwrap();
-    // SAFETY: the handles are alive.
-    check(unsafe { wait(stream.handle(), event.handle(), 1) }).unwrap();
+    check(runtime::cudaStreamWaitEvent(stream.handle(), event.handle(), 1)).unwrap();
     stream.compute("with_object", [1; 3], [1; 3], 20_000_000, || {}).unwrap();
     stream.record(&event).unwrap();
     let graph = stream.end_capture().unwrap();
     let mut object = std::ptr::null_mut();
-    // SAFETY: the place for the result is writable.
-    unsafe {
-        check(create(&raw mut object, 77, destroy, 1, 1)).unwrap();
-        check(retain(graph.handle(), object, 1, 1)).unwrap();
-        assert_eq!(check(retain(graph.handle(), object, 1, 1)), Err(Error::InvalidValue), "it was moved");
-    }
+    let (place, made) = (Out::new(&mut object), 77 as *mut c_void);
+    // SAFETY: the object is only counted.
+    check(unsafe { runtime::cudaUserObjectCreate(place, made, Some(destroy), 1, 1) }).unwrap();
+    let retain = || check(runtime::cudaGraphRetainUserObject(graph.handle(), object, 1, 1));
+    retain().unwrap();
+    assert_eq!(retain(), Err(Error::InvalidValue), "it was moved");
     let exec = graph.instantiate().unwrap();
     drop(graph);
     exec.launch(&stream).unwrap();
@@ -651,98 +618,79 @@ fn a_user_object_is_destroyed_with_the_last_graph_that_holds_it() {
 #[test]
 fn virtual_memory_is_mapped_twice_and_shared() {
     ready();
-    type Create = unsafe extern "C" fn(*mut u64, usize, *const [u32; 8], u64) -> c_int;
-    type Reserve = unsafe extern "C" fn(*mut *mut u8, usize, usize, usize, u64) -> c_int;
-    type Map = unsafe extern "C" fn(*mut u8, usize, usize, u64, u64) -> c_int;
-    type Free = unsafe extern "C" fn(*mut u8, usize) -> c_int;
-    type Export = unsafe extern "C" fn(*mut c_int, u64, u32, u64) -> c_int;
-    type Import = unsafe extern "C" fn(*mut u64, usize, u32) -> c_int;
-    let create: Create = driver_function(c"cuMemCreate");
-    let reserve: Reserve = driver_function(c"cuMemAddressReserve");
-    let map: Map = driver_function(c"cuMemMap");
-    let unmap: Free = driver_function(c"cuMemUnmap");
-    let free: Free = driver_function(c"cuMemAddressFree");
-    let export: Export = driver_function(c"cuMemExportToShareableHandle");
-    let import: Import = driver_function(c"cuMemImportFromShareableHandle");
-    let release: unsafe extern "C" fn(u64) -> c_int = driver_function(c"cuMemRelease");
-    let retain: unsafe extern "C" fn(*mut u64, *mut u8) -> c_int = driver_function(c"cuMemRetainAllocationHandle");
     const SIZE: usize = 4 << 20;
     // Pinned, a file descriptor to share, on device 3.
-    let properties = [1, 1, 1, 3, 0, 0, 0, 0];
+    let properties = Properties { kind: 1, handle_types: 1, location_type: 1, location: 3, metadata: 0, flags: [0; 8] };
     let (mut handle, mut imported, mut again, mut descriptor) = (0, 0, 0, -1);
     let (mut first, mut second) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: the places for results are writable, and what is written to is mapped.
+    check(driver::cuMemCreate(Out::new(&mut handle), SIZE, Some(&properties), 0)).unwrap();
+    check(driver::cuMemAddressReserve(Out::new(&mut first), SIZE, 0, 0, 0)).unwrap();
+    check(driver::cuMemAddressReserve(Out::new(&mut second), 2 * SIZE, 8 << 20, 0, 0)).unwrap();
+    assert_eq!(second as usize % (8 << 20), 0);
+    check(driver::cuMemExportToShareableHandle(Out::new(&mut descriptor), handle, 1, 0)).unwrap();
+    // SAFETY: what is written to is mapped, and the descriptor is open until it is closed.
     unsafe {
-        check(create(&raw mut handle, SIZE, &raw const properties, 0)).unwrap();
-        check(reserve(&raw mut first, SIZE, 0, 0, 0)).unwrap();
-        check(reserve(&raw mut second, 2 * SIZE, 8 << 20, 0, 0)).unwrap();
-        assert_eq!(second as usize % (8 << 20), 0);
-        check(map(first, SIZE, 0, handle, 0)).unwrap();
-        check(export(&raw mut descriptor, handle, 1, 0)).unwrap();
-        check(import(&raw mut imported, descriptor as usize, 1)).unwrap();
+        let half = second.byte_add(SIZE);
+        check(driver::cuMemMap(first, SIZE, 0, handle, 0)).unwrap();
+        let open = descriptor as usize as *mut c_void;
+        check(driver::cuMemImportFromShareableHandle(Out::new(&mut imported), open, 1)).unwrap();
         libc::close(descriptor);
-        check(map(second.add(SIZE), SIZE, 0, imported, 0)).unwrap();
-        assert!(map(second.add(SIZE), 2 * SIZE, 0, imported, 0) != 0, "more than there is");
-        first.add(12345).write(9);
-        assert_eq!(second.add(SIZE + 12345).read(), 9);
-        assert_eq!(machine().memory.find(first.add(1).cast()).unwrap().device, 3);
-        check(retain(&raw mut again, first)).unwrap();
+        check(driver::cuMemMap(half, SIZE, 0, imported, 0)).unwrap();
+        assert!(driver::cuMemMap(half, 2 * SIZE, 0, imported, 0) != 0, "more than there is");
+        first.cast::<u8>().add(12345).write(9);
+        assert_eq!(half.cast::<u8>().add(12345).read(), 9);
+        assert_eq!(machine().memory.find(first.byte_add(1)).unwrap().device, 3);
+        check(driver::cuMemRetainAllocationHandle(Out::new(&mut again), first)).unwrap();
         assert_eq!(again, handle);
         for handle in [handle, again, imported] {
-            check(release(handle)).unwrap();
+            check(driver::cuMemRelease(handle)).unwrap();
         }
-        assert_eq!(check(release(handle)), Err(Error::InvalidValue));
-        first.write(1);
-        check(unmap(first, SIZE)).unwrap();
-        assert!(machine().memory.find(first.cast()).is_none());
-        check(unmap(second.add(SIZE), SIZE)).unwrap();
-        check(free(first, SIZE)).unwrap();
-        check(free(second, 2 * SIZE)).unwrap();
+        assert_eq!(check(driver::cuMemRelease(handle)), Err(Error::InvalidValue));
+        first.cast::<u8>().write(1);
+        check(driver::cuMemUnmap(first, SIZE)).unwrap();
+        assert!(machine().memory.find(first).is_none());
+        check(driver::cuMemUnmap(half, SIZE)).unwrap();
+        check(driver::cuMemAddressFree(first, SIZE)).unwrap();
+        check(driver::cuMemAddressFree(second, 2 * SIZE)).unwrap();
     }
 }
 
 #[test]
 fn memory_is_opened_by_its_handle() {
     ready();
-    type Get = unsafe extern "C" fn(*mut [u64; 8], *mut c_void) -> c_int;
-    type Open = unsafe extern "C" fn(*mut *mut u32, [u64; 8], u32) -> c_int;
-    let get: Get = c_function("cudaIpcGetMemHandle");
-    let open: Open = c_function("cudaIpcOpenMemHandle");
-    let close: unsafe extern "C" fn(*mut u32) -> c_int = c_function("cudaIpcCloseMemHandle");
     let buffer = host::malloc(8192).unwrap();
-    let (mut handle, mut address) = ([0; 8], std::ptr::null_mut());
-    // SAFETY: the places for results are writable, and what is written to is mapped.
+    let (mut handle, mut address) = (std::mem::MaybeUninit::uninit(), std::ptr::null_mut());
+    // SAFETY: the handle is written before it is used, and what is written to is mapped.
     unsafe {
-        check(get(&raw mut handle, buffer.as_ptr())).unwrap();
-        check(open(&raw mut address, handle, 1)).unwrap();
-        address.write(5);
+        check(runtime::cudaIpcGetMemHandle(Out::new(&mut handle).cast(), buffer.as_ptr())).unwrap();
+        check(runtime::cudaIpcOpenMemHandle(Out::new(&mut address), handle.assume_init(), 1)).unwrap();
+        address.cast::<u32>().write(5);
         assert_eq!(buffer.as_ptr().cast::<u32>().read(), 5);
-        check(close(address)).unwrap();
+        check(runtime::cudaIpcCloseMemHandle(address)).unwrap();
     }
 }
 
 #[test]
 fn a_stream_waits_for_a_value_in_memory() {
     ready();
-    type Wait = unsafe extern "C" fn(Handle, *mut u32, u32, u32) -> c_int;
-    let wait: Wait = driver_function(c"cuStreamWaitValue32");
-    let write: Wait = driver_function(c"cuStreamWriteValue32");
     let (waits, writes, buffer) = (Stream::create().unwrap(), Stream::create().unwrap(), host::malloc(8).unwrap());
-    let number = buffer.as_ptr().cast::<u32>();
+    let (first, second) = (buffer.address() as usize, buffer.address() as usize + 4);
     // SAFETY: the buffer outlives the work.
-    unsafe {
-        // At least 3, then exactly 4.
-        check(wait(waits.handle(), number, 3, 0)).unwrap();
-        check(write(waits.handle(), number.add(1), 1, 0)).unwrap();
-        check(wait(waits.handle(), number, 4, 1)).unwrap();
-        assert!(!waits.query().unwrap());
-        check(write(writes.handle(), number, 5, 0)).unwrap();
-        wait_until(|| AtomicU32::from_ptr(number.add(1)).load(Ordering::SeqCst) == 1);
-        assert!(!waits.query().unwrap());
-        check(write(writes.handle(), number, 4, 0)).unwrap();
-        waits.synchronize().unwrap();
-        assert_eq!(check(wait(waits.handle(), number.byte_add(1), 4, 1)), Err(Error::InvalidValue));
-    }
+    let wait = |at, value, how| check(unsafe { driver::cuStreamWaitValue32(waits.handle(), at, value, how) });
+    // SAFETY: as above.
+    let write = |by: &Stream, at, value| check(unsafe { driver::cuStreamWriteValue32(by.handle(), at, value, 0) });
+    // At least 3, then exactly 4.
+    wait(first, 3, 0).unwrap();
+    write(&waits, second, 1).unwrap();
+    wait(first, 4, 1).unwrap();
+    assert!(!waits.query().unwrap());
+    write(&writes, first, 5).unwrap();
+    // SAFETY: as above.
+    wait_until(|| unsafe { AtomicU32::from_ptr(second as *mut u32) }.load(Ordering::SeqCst) == 1);
+    assert!(!waits.query().unwrap());
+    write(&writes, first, 4).unwrap();
+    waits.synchronize().unwrap();
+    assert_eq!(wait(first + 1, 4, 1), Err(Error::InvalidValue));
 }
 
 #[test]

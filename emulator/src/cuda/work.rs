@@ -327,24 +327,10 @@ impl Origin {
 impl Place {
     fn activity(&self, kind: ActivityKind) -> Activity {
         Activity {
-            kind,
-            device: self.device,
-            context_id: self.context,
-            stream_id: self.stream,
             correlation: self.origin.correlation,
             node_id: self.graph.map_or(0, |graph| graph.node),
             graph_id: self.graph.map_or(0, |graph| graph.exec),
-            start: 0,
-            end: 0,
-            name: std::ptr::null(),
-            grid: [0; 3],
-            block: [0; 3],
-            shared_memory: 0,
-            bytes: 0,
-            copies: 1,
-            peer: self.device,
-            copy_kind: 0,
-            value: 0,
+            ..Activity::new(kind, self.device, self.context, self.stream)
         }
     }
 

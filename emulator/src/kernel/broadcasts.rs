@@ -4,7 +4,7 @@ use super::block::{Aborted, Block, Played};
 use super::function::Protocol;
 use super::plan::Broadcast;
 use super::primitive::{Primitives, Wiring};
-use super::reduce::{Datatype, Operator};
+use crate::reduce::{Datatype, Operator};
 use crate::time;
 
 /// Plays the works of a batch in turn, one chunk of each.

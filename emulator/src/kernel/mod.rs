@@ -35,7 +35,6 @@ mod plan;
 mod point_to_point;
 mod primitive;
 mod profiler;
-mod reduce;
 mod unplayable;
 mod workers;
 

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use super::Model;
 use super::function::{Algorithm, Collective, Function, Protocol};
 use super::memory::Place;
-use super::reduce::Reduction;
 use super::unplayable::Unplayable;
+use crate::reduce::Reduction;
 use crate::truth;
 
 /// The content of a launch.

@@ -10,8 +10,8 @@ use super::block::{Aborted, Block};
 use super::function::Protocol;
 use super::memory::{LINE, LINE_DATA, Place, open_line, write_line};
 use super::pace::{Debt, Link};
-use super::reduce::Operator;
 use super::unplayable::Unplayable;
+use crate::reduce::Operator;
 use crate::time;
 
 /// `NCCL_STEPS`

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use self::world::{BatchHead, Coll, Data, Exchange, Kind, Memory, Packed, Via, World, copies, put, sum};
 use super::function::{Algorithm, Collective, Function, Protocol};
-use super::reduce::{Datatype, Reduction};
 use super::*;
 use crate::cuda::Arguments;
+use crate::reduce::{Datatype, Reduction};
 use crate::truth::Operation;
 
 #[test]

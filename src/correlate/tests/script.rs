@@ -121,65 +121,23 @@ impl Player {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [time, ring, what @ ..] = &words[..] else { panic!("neither time nor ring: {line}") };
             let time = HostNs(time.parse().unwrap_or_else(|_| panic!("no time: {line}")));
-            if let ["copy", start, fields @ ..] = what {
-                let fields = Fields::new(fields);
-                let Kernel { span, place, correlation, graph_node, .. } = kernel_of(start, time, &fields);
-                let kind = activity::CopyKind::PeerToPeer;
-                let copy = activity::Copy { span, place, correlation, graph_node, bytes: 1, kind };
-                let labels = &self.labels;
-                self.correlator.push_activity(&Activity::Copy(copy), &mut |entry| sink(labels, entry));
-                continue;
-            }
-            if let ["kernel", start, fields @ ..] = what {
-                let kernel = Activity::Kernel(kernel_of(start, time, &Fields::new(fields)));
-                let labels = &self.labels;
-                self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
-                continue;
-            }
-            if let [how @ ("unfinished" | "untimed"), fields @ ..] = what {
-                let Kernel { place, correlation, graph_node, name, .. } = kernel_of("0", time, &Fields::new(fields));
-                let kernel = activity::Unfinished { place, correlation, graph_node, name };
-                let kernel = if *how == "untimed" { Activity::Untimed(kernel) } else { Activity::Unfinished(kernel) };
-                let labels = &self.labels;
-                self.correlator.push_activity(&kernel, &mut |entry| sink(labels, entry));
-                continue;
-            }
-            if let ["id", launch, fields @ ..] = what {
-                let id = Activity::ExternalId {
-                    id: self.labels.handle(launch),
-                    correlation: Fields::new(fields).number("corr", 0),
-                };
-                let labels = &self.labels;
-                self.correlator.push_activity(&id, &mut |entry| sink(labels, entry));
-                continue;
-            }
-            if let Some(activity) = marker_of(time, what) {
-                let labels = &self.labels;
+            let labels = &mut self.labels;
+            if let Some(activity) = activity_of(labels, time, what) {
                 self.correlator.push_activity(&activity, &mut |entry| sink(labels, entry));
                 continue;
             }
-            if let ["lent"] = what {
-                self.correlator.lent(time);
-                continue;
+            match what {
+                ["lent"] => self.correlator.lent(time),
+                ["distrust"] => self.correlator.distrust_graph_launches(),
+                ["records-lost"] => self.correlator.lost(),
+                ["advance"] => self.correlator.advance(time, &mut |entry| sink(labels, entry)),
+                _ => {
+                    let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));
+                    let body = self.body(what).unwrap_or_else(|| panic!("not a line of a scenario: {line}"));
+                    let (labels, record) = (&self.labels, Record { ticks: Ticks(time.0), body });
+                    self.correlator.push(ring, time, &record, &mut |entry| sink(labels, entry));
+                }
             }
-            if let ["distrust"] = what {
-                self.correlator.distrust_graph_launches();
-                continue;
-            }
-            if let ["records-lost"] = what {
-                self.correlator.lost();
-                continue;
-            }
-            if let ["advance"] = what {
-                let labels = &self.labels;
-                self.correlator.advance(time, &mut |entry| sink(labels, entry));
-                continue;
-            }
-            let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));
-            let body = self.body(what).unwrap_or_else(|| panic!("not a line of a scenario: {line}"));
-            let labels = &self.labels;
-            let record = Record { ticks: Ticks(time.0), body };
-            self.correlator.push(ring, time, &record, &mut |entry| sink(labels, entry));
         }
     }
 
@@ -269,9 +227,26 @@ impl Player {
     }
 }
 
-/// A range's begin or end, or the loss of some.
-fn marker_of(time: HostNs, words: &[&str]) -> Option<Activity> {
+/// What CUPTI reports in a line, if it does.
+fn activity_of(labels: &mut Labels, time: HostNs, words: &[&str]) -> Option<Activity> {
     let (edge, id, name, fields) = match *words {
+        ["kernel", start, ref fields @ ..] => {
+            return Some(Activity::Kernel(kernel_of(start, time, &Fields::new(fields))));
+        }
+        ["copy", start, ref fields @ ..] => {
+            let Kernel { span, place, correlation, graph_node, .. } = kernel_of(start, time, &Fields::new(fields));
+            let kind = activity::CopyKind::PeerToPeer;
+            return Some(Activity::Copy(activity::Copy { span, place, correlation, graph_node, bytes: 1, kind }));
+        }
+        [how @ ("unfinished" | "untimed"), ref fields @ ..] => {
+            let Kernel { place, correlation, graph_node, name, .. } = kernel_of("0", time, &Fields::new(fields));
+            let kernel = activity::Unfinished { place, correlation, graph_node, name };
+            return Some(if how == "untimed" { Activity::Untimed(kernel) } else { Activity::Unfinished(kernel) });
+        }
+        ["id", launch, ref fields @ ..] => {
+            let (id, correlation) = (labels.handle(launch), Fields::new(fields).number("corr", 0));
+            return Some(Activity::ExternalId { id, correlation });
+        }
         ["push", id, name, ref fields @ ..] => (activity::Edge::Begin, id, name, Fields::new(fields)),
         ["pop", id, ref fields @ ..] => (activity::Edge::End, id, "", Fields::new(fields)),
         ["lost"] => return Some(Activity::Dropped(1)),

@@ -1,11 +1,9 @@
 //! The shapes of Kineto's JSON. Releases differ in what they write, so each field is read
 //! leniently: null or a value of an unexpected type counts as absent.
 
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, Visitor};
-use serde_json::value::RawValue;
+use serde::de::{Deserializer, IgnoredAny};
+use serde_json::value::{RawValue, Value};
 
 /// The parts of a Chrome trace event that are used.
 #[derive(Deserialize)]
@@ -25,25 +23,19 @@ pub(super) struct Event {
     pub(super) id: Id,
     pub(super) ts: Option<Box<RawValue>>,
     pub(super) dur: Option<Box<RawValue>>,
-    #[serde(default)]
-    args: Option<Arguments>,
+    #[serde(default, deserialize_with = "not_null")]
+    pub(super) args: Arguments,
 }
 
 impl Event {
-    /// Its arguments.
-    pub(super) fn args(&self) -> &Arguments {
-        const NONE: &Arguments = &Arguments::NONE;
-        self.args.as_ref().unwrap_or(NONE)
-    }
-
     /// The correlation id of its call, from CUPTI or AMD's equivalent; 0 if it has none.
     pub(super) fn correlation(&self) -> u32 {
-        self.args().correlation.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)
+        self.args.correlation.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)
     }
 }
 
 /// The arguments of an event.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Arguments {
     #[serde(deserialize_with = "lenient")]
@@ -88,37 +80,6 @@ pub(super) struct Arguments {
     pub(super) sequence: Option<u64>,
 }
 
-impl Arguments {
-    const NONE: Arguments = Arguments {
-        name: None,
-        device: None,
-        context: None,
-        stream: None,
-        correlation: None,
-        bytes: None,
-        grid: Vec::new(),
-        block: Vec::new(),
-        graph_node: None,
-        collective: None,
-        elements_in: None,
-        elements_out: None,
-        group_size: None,
-        datatype: None,
-        group_name: None,
-        group_description: None,
-        group_ranks: None,
-        source_rank: None,
-        target_rank: None,
-        sequence: None,
-    };
-}
-
-impl Default for Arguments {
-    fn default() -> Arguments {
-        Arguments::NONE
-    }
-}
-
 /// A value of the expected type, or the default: one odd argument does not invalidate an event.
 fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     #[derive(Deserialize)]
@@ -131,6 +92,11 @@ fn lenient<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserialize
         Lenient::Wanted(value) => value,
         Lenient::Other(IgnoredAny) => T::default(),
     })
+}
+
+/// A value, or the default for null.
+fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// A process or a thread: a number, a word where there is no number (`Spans`), or both where
@@ -169,29 +135,11 @@ pub(super) fn rank(text: &str) -> Option<i32> {
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Id, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
-            type Value = Id;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or a name")
-            }
-            fn visit_i64<E>(self, number: i64) -> Result<Id, E> {
-                Ok(Id { label: String::new(), number: Some(number) })
-            }
-            fn visit_u64<E>(self, number: u64) -> Result<Id, E> {
-                Ok(Id { label: String::new(), number: i64::try_from(number).ok() })
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Id, E> {
-                Ok(Id::default())
-            }
-            fn visit_unit<E>(self) -> Result<Id, E> {
-                Ok(Id::default())
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Id, E> {
-                Ok(Id::of(text))
-            }
-        }
-        deserializer.deserialize_any(Any)
+        Ok(match Value::deserialize(deserializer)? {
+            Value::Number(number) => Id { label: String::new(), number: number.as_i64() },
+            Value::String(text) => Id::of(&text),
+            _ => Id::default(),
+        })
     }
 }
 
@@ -305,7 +253,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!((event.cat.as_str(), event.name.as_str(), event.pid.number), ("", "", None));
-        assert_eq!((event.args().device, event.args().bytes, &event.args().grid[..]), (None, None, &[1, 2][..]));
+        assert_eq!((event.args.device, event.args.bytes, &event.args.grid[..]), (None, None, &[1, 2][..]));
         let event: Event = serde_json::from_str(r#"{"ph": "X", "args": null}"#).unwrap();
         assert_eq!(event.correlation(), 0);
         let info: Distributed = serde_json::from_str(

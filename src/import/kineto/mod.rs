@@ -211,7 +211,7 @@ impl Reader {
     }
 
     fn name(&mut self, event: &Event) {
-        let (Some(_), Some(name)) = (event.pid.number, &event.args().name) else { return };
+        let (Some(_), Some(name)) = (event.pid.number, &event.args.name) else { return };
         match (event.name.as_str(), event.tid.number) {
             ("process_name", _) => self.names.push((event.pid.clone(), None, name.clone())),
             ("thread_name", Some(tid)) => self.names.push((event.pid.clone(), Some(tid), name.clone())),
@@ -247,7 +247,7 @@ impl Reader {
     }
 
     fn kernel(&mut self, event: &Event, span: Span) {
-        let args = event.args();
+        let args = &event.args;
         let kernel = Kernel {
             process: 0,
             span,
@@ -280,7 +280,7 @@ impl Reader {
             name if name.contains("PtoP") => CopyKind::PeerToPeer,
             _ => CopyKind::Other(0),
         };
-        let (place, correlation, bytes) = (place(event), event.correlation(), event.args().bytes);
+        let (place, correlation, bytes) = (place(event), event.correlation(), event.args.bytes);
         if correlation == 0 {
             self.arrows.copy(self.profile.copies.len(), (&event.pid, &event.tid), span.start);
         }
@@ -407,7 +407,7 @@ impl Reader {
 
 fn place(event: &Event) -> Place {
     let number = |value: Option<i64>| value.and_then(|it| u32::try_from(it).ok());
-    let args = event.args();
+    let args = &event.args;
     Place {
         device: number(args.device.or(event.pid.number)).unwrap_or(0),
         context: number(args.context).unwrap_or(0),

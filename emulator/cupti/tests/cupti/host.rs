@@ -121,22 +121,7 @@ pub(crate) fn tell(resource: &Resource) {
 
 /// A resource of the one context, otherwise empty.
 pub(crate) fn resource(kind: ResourceKind) -> Resource {
-    Resource {
-        kind,
-        device: 0,
-        context: CONTEXT as *mut c_void,
-        context_id: CONTEXT_ID,
-        stream_id: 0,
-        stream: std::ptr::null_mut(),
-        graph: std::ptr::null_mut(),
-        graph_id: 0,
-        original_graph: std::ptr::null_mut(),
-        node: std::ptr::null_mut(),
-        node_id: 0,
-        original_node: std::ptr::null_mut(),
-        node_type: 0,
-        exec: std::ptr::null_mut(),
-    }
+    Resource::new(kind, 0, CONTEXT as *mut c_void, CONTEXT_ID)
 }
 
 /// A stream that is created or destroyed.
@@ -176,26 +161,7 @@ pub(crate) fn call_as<T>(correlation: u32, function: &CStr, symbol: Option<&CStr
 
 /// Work of the GPU on a stream, otherwise empty.
 pub(crate) fn activity(kind: ActivityKind, stream_id: u32) -> Activity {
-    Activity {
-        kind,
-        device: 0,
-        context_id: CONTEXT_ID,
-        stream_id,
-        correlation: 0,
-        node_id: 0,
-        graph_id: 0,
-        start: 0,
-        end: 0,
-        name: std::ptr::null(),
-        grid: [0; 3],
-        block: [0; 3],
-        shared_memory: 0,
-        bytes: 0,
-        copies: 1,
-        peer: 0,
-        copy_kind: 0,
-        value: 0,
-    }
+    Activity::new(kind, 0, CONTEXT_ID, stream_id)
 }
 
 /// The name of every kernel.

@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{Handle, put, slice};
+use super::{Handle, Out, exported, slice};
 use crate::cuda::names::Name;
-use crate::cuda::observe::{call, call_of, nested_call};
+use crate::cuda::observe::{call_of, nested_call};
 use crate::cuda::one_rank::OneRank;
 use crate::cuda::work::{Body, Kernel};
 use crate::cuda::{Error, application, device, driver, machine};
@@ -160,23 +160,19 @@ pub(in crate::cuda) fn launch(
     })
 }
 
-pub(super) unsafe extern "C" fn get_func_by_symbol(out: *mut *const c_void, symbol: *const c_void) -> c_int {
-    // The address by which the host knows a kernel serves as its handle.
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cudaGetFuncBySymbol", |_| unsafe { put(out, symbol) })
-}
+exported! {
+    fn cudaGetFuncBySymbol(out: Out<*const c_void>, symbol: *const c_void) {
+        // The address by which the host knows a kernel serves as its handle.
+        out.put(symbol)
+    }
 
-pub(super) unsafe extern "C" fn func_get_attributes(out: *mut [u64; 6], _function: *const c_void) -> c_int {
-    // No static shared memory, no local memory. The structure is longer, but libnccl reads only
-    // its beginning.
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cudaFuncGetAttributes", |_| unsafe { put(out, [0; 6]) })
-}
+    fn cudaFuncGetAttributes(out: Out<[u64; 6]>, _function: *const c_void) {
+        // No static shared memory, no local memory. The structure is longer, but libnccl reads only
+        // its beginning.
+        out.put([0; 6])
+    }
 
-pub(super) unsafe extern "C" fn func_set_attribute(
-    _function: *const c_void,
-    _attribute: c_int,
-    _value: c_int,
-) -> c_int {
-    call(c"cudaFuncSetAttribute", |_| Ok(()))
+    fn cudaFuncSetAttribute(_function: *const c_void, _attribute: c_int, _value: c_int) {
+        Ok(())
+    }
 }

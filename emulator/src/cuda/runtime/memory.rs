@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
-use super::{Handle, put, slice};
+use super::{Handle, Out, exported, slice};
 use crate::cuda::capture::Status;
 use crate::cuda::device::{self, MEMORY_BYTES};
 use crate::cuda::memory::{IpcHandle, Kind};
@@ -12,125 +12,74 @@ use crate::cuda::stream::{Stream, Submitted};
 use crate::cuda::work::{Action, CopyPart, Origin, Set, Source};
 use crate::cuda::{Error, machine};
 
-pub(in crate::cuda) unsafe extern "C" fn malloc(out: *mut *mut c_void, bytes: usize) -> c_int {
-    call(c"cudaMalloc", |_| {
+exported! {
+    fn cudaMalloc(out: Out<*mut c_void>, bytes: usize) {
         device::current().context();
-        let address = machine().memory.allocate(bytes, device::current().ordinal, Kind::Device)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, address) }
-    })
-}
+        out.put(machine().memory.allocate(bytes, device::current().ordinal, Kind::Device)?)
+    }
 
-pub(super) unsafe extern "C" fn malloc_host(out: *mut *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: the same promises.
-    unsafe { host_alloc(out, bytes, 0) }
-}
-
-pub(super) unsafe extern "C" fn host_alloc(out: *mut *mut c_void, bytes: usize, _flags: u32) -> c_int {
-    call(c"cudaHostAlloc", |_| {
+    fn cudaHostAlloc(out: Out<*mut c_void>, bytes: usize, _flags: u32) {
         device::current().context();
-        let address = machine().memory.allocate(bytes, device::current().ordinal, Kind::Host)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, address) }
-    })
-}
+        out.put(machine().memory.allocate(bytes, device::current().ordinal, Kind::Host)?)
+    }
 
-pub(in crate::cuda) unsafe extern "C" fn free(address: *mut c_void) -> c_int {
-    call(c"cudaFree", |_| {
+    [unsafe] fn cudaFree(address: *mut c_void) {
         device::current().context();
         machine().memory.free(address, |kind| kind == Kind::Device)
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn free_host(address: *mut c_void) -> c_int {
-    call(c"cudaFreeHost", |_| machine().memory.free(address, |kind| kind == Kind::Host))
-}
+    [unsafe] fn cudaFreeHost(address: *mut c_void) {
+        machine().memory.free(address, |kind| kind == Kind::Host)
+    }
 
-pub(super) unsafe extern "C" fn malloc_async(out: *mut *mut c_void, bytes: usize, stream: Handle) -> c_int {
-    call(c"cudaMallocAsync", |_| {
+    fn cudaMallocAsync(out: Out<*mut c_void>, bytes: usize, stream: Handle) {
         // The memory is there at once, which is no later than CUDA promises. A capture allocates
         // it once, not at each replay.
         let stream = device::stream(stream)?;
-        let address = machine().memory.allocate(bytes, stream.device, Kind::Device)?;
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, address) }
-    })
-}
+        out.put(machine().memory.allocate(bytes, stream.device, Kind::Device)?)
+    }
 
-pub(super) unsafe extern "C" fn malloc_from_pool_async(
-    out: *mut *mut c_void,
-    bytes: usize,
-    _pool: Handle,
-    stream: Handle,
-) -> c_int {
-    // SAFETY: the same promises.
-    unsafe { malloc_async(out, bytes, stream) }
-}
-
-pub(super) unsafe extern "C" fn free_async(address: *mut c_void, stream: Handle) -> c_int {
-    call(c"cudaFreeAsync", |origin| {
+    [unsafe] fn cudaFreeAsync(address: *mut c_void, stream: Handle) |origin| {
         if machine().memory.find(address).is_none() {
             return Err(Error::InvalidValue);
         }
         device::stream(stream)?.submit(Action::Free(address as usize), origin).map(|_| ())
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn mem_pool_create(out: *mut Handle, _properties: *const c_void) -> c_int {
-    // Every pool stands for all memory, so it needs no state.
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cudaMemPoolCreate", |_| unsafe { put(out, 1 as Handle) })
-}
+    fn cudaMemPoolCreate(out: Out<Handle>, _properties: *const c_void) {
+        // Every pool stands for all memory, so it needs no state.
+        out.put(1 as Handle)
+    }
 
-pub(super) unsafe extern "C" fn mem_pool_destroy(_pool: Handle) -> c_int {
-    call(c"cudaMemPoolDestroy", |_| Ok(()))
-}
+    fn cudaMemPoolDestroy(_pool: Handle) {
+        Ok(())
+    }
 
-pub(super) unsafe extern "C" fn mem_pool_set_attribute(_pool: Handle, _attribute: c_int, _value: *mut c_void) -> c_int {
-    call(c"cudaMemPoolSetAttribute", |_| Ok(()))
-}
+    fn cudaMemPoolSetAttribute(_pool: Handle, _attribute: c_int, _value: *mut c_void) {
+        Ok(())
+    }
 
-pub(super) unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize) -> c_int {
-    call(c"cudaMemGetInfo", |_| {
-        // SAFETY: CUDA's caller promises places for the results.
-        unsafe {
-            put(free, MEMORY_BYTES - (1 << 30))?;
-            put(total, MEMORY_BYTES)
+    fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) {
+        free.put(MEMORY_BYTES - (1 << 30))?;
+        total.put(MEMORY_BYTES)
+    }
+
+    fn cudaHostRegister(address: *mut c_void, bytes: usize, _flags: u32) {
+        machine().memory.register(address, bytes, device::current().ordinal)
+    }
+
+    [unsafe] fn cudaHostUnregister(address: *mut c_void) {
+        machine().memory.unregister(address)
+    }
+
+    fn cudaHostGetDevicePointer(out: Out<*mut c_void>, address: *mut c_void, _flags: u32) {
+        match machine().memory.find(address) {
+            Some(range) if range.kind != Kind::Device => out.put(address),
+            _ => Err(Error::InvalidValue),
         }
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn host_register(address: *mut c_void, bytes: usize, _flags: u32) -> c_int {
-    call(c"cudaHostRegister", |_| machine().memory.register(address, bytes, device::current().ordinal))
-}
-
-pub(super) unsafe extern "C" fn host_unregister(address: *mut c_void) -> c_int {
-    call(c"cudaHostUnregister", |_| machine().memory.unregister(address))
-}
-
-pub(super) unsafe extern "C" fn host_get_device_pointer(
-    out: *mut *mut c_void,
-    address: *mut c_void,
-    _flags: u32,
-) -> c_int {
-    call(c"cudaHostGetDevicePointer", |_| match machine().memory.find(address) {
-        // SAFETY: CUDA's caller promises a place for the result.
-        Some(range) if range.kind != Kind::Device => unsafe { put(out, address) },
-        _ => Err(Error::InvalidValue),
-    })
-}
-
-/// `cudaPointerAttributes`, without the part at its end that CUDA leaves unused.
-#[repr(C)]
-pub(super) struct PointerAttributes {
-    kind: c_int,
-    device: c_int,
-    device_pointer: *const c_void,
-    host_pointer: *const c_void,
-}
-
-pub(super) unsafe extern "C" fn pointer_get_attributes(out: *mut PointerAttributes, address: *const c_void) -> c_int {
-    call(c"cudaPointerGetAttributes", |_| {
+    fn cudaPointerGetAttributes(out: Out<PointerAttributes>, address: *const c_void) {
         let null = std::ptr::null();
         // The kinds are 0 unregistered, 1 host, 2 device.
         let attributes = match machine().memory.find(address) {
@@ -145,23 +94,42 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(out: *mut PointerAttribut
                 }
             }
         };
-        // SAFETY: CUDA's caller promises a place for the result.
-        unsafe { put(out, attributes) }
-    })
+        out.put(attributes)
+    }
+
+    fn cudaIpcGetMemHandle(out: Out<IpcHandle>, address: *const c_void) {
+        out.put(machine().memory.share(address)?)
+    }
+
+    fn cudaIpcOpenMemHandle(out: Out<*mut c_void>, handle: IpcHandle, _flags: u32) {
+        out.put(machine().memory.open(&handle)?)
+    }
+
+    [unsafe] fn cudaIpcCloseMemHandle(address: *mut c_void) {
+        machine().memory.free(address, |kind| kind == Kind::Device)
+    }
 }
 
-pub(super) unsafe extern "C" fn ipc_get_mem_handle(out: *mut IpcHandle, address: *const c_void) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cudaIpcGetMemHandle", |_| unsafe { put(out, machine().memory.share(address)?) })
+pub(super) extern "C" fn malloc_host(out: Out<*mut c_void>, bytes: usize) -> c_int {
+    cudaHostAlloc(out, bytes, 0)
 }
 
-pub(super) unsafe extern "C" fn ipc_open_mem_handle(out: *mut *mut c_void, handle: IpcHandle, _flags: u32) -> c_int {
-    // SAFETY: CUDA's caller promises a place for the result.
-    call(c"cudaIpcOpenMemHandle", |_| unsafe { put(out, machine().memory.open(&handle)?) })
+pub(super) extern "C" fn malloc_from_pool_async(
+    out: Out<*mut c_void>,
+    bytes: usize,
+    _pool: Handle,
+    stream: Handle,
+) -> c_int {
+    cudaMallocAsync(out, bytes, stream)
 }
 
-pub(super) unsafe extern "C" fn ipc_close_mem_handle(address: *mut c_void) -> c_int {
-    call(c"cudaIpcCloseMemHandle", |_| machine().memory.free(address, |kind| kind == Kind::Device))
+/// `cudaPointerAttributes`, without the part at its end that CUDA leaves unused.
+#[repr(C)]
+pub(in crate::cuda) struct PointerAttributes {
+    kind: c_int,
+    device: c_int,
+    device_pointer: *const c_void,
+    host_pointer: *const c_void,
 }
 
 #[repr(C)]

@@ -11,7 +11,9 @@ mod kernels;
 mod memory;
 mod streams;
 
-use std::ffi::c_void;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
 
 use super::Error;
 
@@ -20,142 +22,129 @@ pub(super) use self::{devices::*, graphs::*, kernels::*, memory::*, streams::*};
 type Handle = *mut c_void;
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// The functions by name. `exists` says whether the library has one of that name.
-pub(super) fn table(exists: impl Fn(&str) -> bool) -> Vec<(&'static str, *const c_void)> {
-    macro_rules! functions {
-        ($($name:literal: $function:expr,)*) => { vec![$(($name, $function as *const c_void),)*] };
+/// Defines functions under CUDA's names, and lists them. Each call of one is told to the observer.
+/// `[unsafe]` marks those that use memory, or call functions, by an address from their caller.
+macro_rules! exported {
+    ($(
+        $(#[$doc:meta])*
+        $([$unsafe:tt])? fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(|$origin:ident|)? $body:block
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[allow(non_snake_case, reason = "the name is CUDA's")]
+            pub(in crate::cuda) $($unsafe)? extern "C" fn $name($($argument: $type),*) -> std::ffi::c_int {
+                const NAME: &std::ffi::CStr = $crate::cuda::runtime::c_name(concat!(stringify!($name), "\0"));
+                $crate::cuda::observe::call(NAME, |_origin| {
+                    $(let $origin = _origin;)?
+                    $body
+                })
+            }
+        )*
+
+        /// The functions defined here, by name.
+        pub(in crate::cuda) fn functions() -> impl Iterator<Item = $crate::cuda::runtime::Function> {
+            [$((stringify!($name), $name as *const std::ffi::c_void)),*].into_iter()
+        }
+    };
+}
+pub(super) use exported;
+
+/// A name that ends in a zero byte.
+pub(super) const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("the name ends in its only zero byte"),
     }
-    let mut table = functions! {
-        "cudaDeviceCanAccessPeer": device_can_access_peer,
-        "cudaDeviceDisablePeerAccess": device_disable_peer_access,
-        "cudaDeviceEnablePeerAccess": device_enable_peer_access,
-        "cudaDeviceGetAttribute": device_get_attribute,
-        "cudaDeviceGetByPCIBusId": device_get_by_pci_bus_id,
-        "cudaDeviceGetPCIBusId": device_get_pci_bus_id,
-        "cudaDeviceSetLimit": device_set_limit,
-        "cudaDeviceSynchronize": device_synchronize,
-        "cudaDriverGetVersion": driver_get_version,
-        "cudaEventCreate": event_create,
-        "cudaEventCreateWithFlags": event_create_with_flags,
-        "cudaEventDestroy": event_destroy,
-        "cudaEventElapsedTime": event_elapsed_time,
-        "cudaEventElapsedTime_v2": event_elapsed_time,
-        "cudaEventQuery": event_query,
-        "cudaEventRecord": event_record,
-        "cudaEventRecordWithFlags": event_record_with_flags,
-        "cudaEventSynchronize": event_synchronize,
-        "cudaFree": free,
-        "cudaFreeAsync": free_async,
-        "cudaFreeHost": free_host,
-        "cudaFuncGetAttributes": func_get_attributes,
-        "cudaFuncSetAttribute": func_set_attribute,
-        "cudaGetDevice": get_device,
-        "cudaGetDeviceCount": get_device_count,
-        "cudaGetDeviceProperties": get_device_properties,
-        "cudaGetDeviceProperties_v2": get_device_properties,
-        "cudaGetDriverEntryPoint": get_driver_entry_point,
-        "cudaGetDriverEntryPointByVersion": get_driver_entry_point_by_version,
+}
+
+/// A function's name and address.
+pub(super) type Function = (&'static str, *const c_void);
+
+/// The functions by name. `exists` says whether the library has one of that name.
+pub(super) fn table(exists: impl Fn(&str) -> bool) -> Vec<Function> {
+    macro_rules! named {
+        ($($name:literal: $function:expr,)*) => { [$(($name, $function as *const c_void),)*] };
+    }
+    let defined = devices::functions().chain(graphs::functions()).chain(kernels::functions());
+    let mut table: BTreeMap<_, _> = defined.chain(memory::functions()).chain(streams::functions()).collect();
+    table.extend(named! {
+        "cudaEventElapsedTime_v2": cudaEventElapsedTime,
+        "cudaGetDeviceProperties_v2": cudaGetDeviceProperties,
         "cudaGetErrorName": get_error_name,
         "cudaGetErrorString": get_error_string,
-        "cudaGetFuncBySymbol": get_func_by_symbol,
         "cudaGetLastError": get_last_error,
-        "cudaGraphAddDependencies_v2": graph_add_dependencies_with_edges,
-        "cudaGraphAddEventRecordNode": graph_add_event_record_node,
-        "cudaGraphAddEventWaitNode": graph_add_event_wait_node,
-        "cudaGraphAddHostNode": graph_add_host_node,
-        "cudaGraphAddKernelNode": graph_add_kernel_node,
-        "cudaGraphDestroy": graph_destroy,
-        "cudaGraphExecDestroy": graph_exec_destroy,
-        "cudaGraphInstantiate": graph_instantiate,
+        "cudaGraphAddDependencies_v2": cudaGraphAddDependencies,
         "cudaGraphLaunch": graph_launch,
-        "cudaGraphRetainUserObject": graph_retain_user_object,
-        "cudaHostAlloc": host_alloc,
-        "cudaHostGetDevicePointer": host_get_device_pointer,
-        "cudaHostRegister": host_register,
-        "cudaHostUnregister": host_unregister,
-        "cudaIpcCloseMemHandle": ipc_close_mem_handle,
-        "cudaIpcGetMemHandle": ipc_get_mem_handle,
-        "cudaIpcOpenMemHandle": ipc_open_mem_handle,
-        "cudaLaunchHostFunc": launch_host_func,
         "cudaLaunchKernel": launch_kernel,
         "cudaLaunchKernelExC": launch_kernel_ex,
-        "cudaMalloc": malloc,
-        "cudaMallocAsync": malloc_async,
         "cudaMallocFromPoolAsync": malloc_from_pool_async,
         "cudaMallocHost": malloc_host,
-        "cudaMemGetInfo": mem_get_info,
-        "cudaMemPoolCreate": mem_pool_create,
-        "cudaMemPoolDestroy": mem_pool_destroy,
-        "cudaMemPoolSetAttribute": mem_pool_set_attribute,
         "cudaMemcpy": memcpy,
         "cudaMemcpyAsync": memcpy_async,
+        "cudaMemcpyBatchAsync": memcpy_batch_async_13,
         "cudaMemset": memset,
         "cudaMemsetAsync": memset_async,
         "cudaPeekAtLastError": peek_at_last_error,
-        "cudaPointerGetAttributes": pointer_get_attributes,
-        "cudaRuntimeGetVersion": driver_get_version,
-        "cudaSetDevice": set_device,
-        "cudaStreamBeginCapture": stream_begin_capture,
-        "cudaStreamCreate": stream_create,
-        "cudaStreamCreateWithFlags": stream_create_with_flags,
-        "cudaStreamCreateWithPriority": stream_create_with_priority,
-        "cudaStreamDestroy": stream_destroy,
-        "cudaStreamEndCapture": stream_end_capture,
+        "cudaRuntimeGetVersion": cudaDriverGetVersion,
         "cudaStreamGetCaptureInfo_v2": stream_get_capture_info_without_edges,
-        "cudaStreamGetCaptureInfo_v3": stream_get_capture_info,
-        "cudaStreamGetId": stream_get_id,
-        "cudaStreamIsCapturing": stream_is_capturing,
-        "cudaStreamQuery": stream_query,
-        "cudaStreamSynchronize": stream_synchronize,
-        "cudaStreamUpdateCaptureDependencies_v2": stream_update_capture_dependencies_with_edges,
-        "cudaStreamWaitEvent": stream_wait_event,
-        "cudaThreadExchangeStreamCaptureMode": thread_exchange_stream_capture_mode,
-        "cudaUserObjectCreate": user_object_create,
-        "cudaUserObjectRelease": user_object_release,
-        "cudaUserObjectRetain": user_object_retain,
-    };
+        "cudaStreamGetCaptureInfo_v3": cudaStreamGetCaptureInfo,
+        "cudaStreamUpdateCaptureDependencies_v2": cudaStreamUpdateCaptureDependencies,
+    });
     // CUDA 13 gave the plain names of these functions the arguments of their second versions.
-    table.extend(if exists("cudaGetDeviceProperties_v2") {
-        functions! {
+    if exists("cudaGetDeviceProperties_v2") {
+        table.extend(named! {
             "cudaGraphAddDependencies": graph_add_dependencies,
             "cudaMemcpyBatchAsync": memcpy_batch_async_12,
             "cudaStreamGetCaptureInfo": stream_get_capture_status,
             "cudaStreamUpdateCaptureDependencies": stream_update_capture_dependencies,
-        }
-    } else {
-        functions! {
-            "cudaGraphAddDependencies": graph_add_dependencies_with_edges,
-            "cudaMemcpyBatchAsync": memcpy_batch_async_13,
-            "cudaStreamGetCaptureInfo": stream_get_capture_info,
-            "cudaStreamUpdateCaptureDependencies": stream_update_capture_dependencies_with_edges,
-        }
-    });
-    table
-}
-
-/// Writes a result.
-///
-/// # Safety
-///
-/// `out` is null or writable.
-pub(super) unsafe fn put<T>(out: *mut T, value: T) -> Result<(), Error> {
-    if out.is_null() {
-        return Err(Error::InvalidValue);
+        });
     }
-    // SAFETY: writable, as the caller promises; C callers need not align what they have.
-    unsafe { out.write_unaligned(value) };
-    Ok(())
+    table.into_iter().collect()
 }
 
-/// Writes a result that the caller may not want.
-///
-/// # Safety
-///
-/// `out` is null or writable.
-unsafe fn put_if_wanted<T>(out: *mut T, value: T) {
-    if !out.is_null() {
-        // SAFETY: writable, as the caller promises.
-        unsafe { out.write_unaligned(value) };
+/// Where a C caller wants a result: null, or writable for the length of the call.
+#[repr(transparent)]
+pub(super) struct Out<'a, T>(*mut T, PhantomData<&'a mut T>);
+
+impl<'a, T> Out<'a, T> {
+    /// A place for a result.
+    pub(super) fn new(place: &'a mut T) -> Out<'a, T> {
+        Out(place, PhantomData)
+    }
+
+    /// For a caller that does not want the result.
+    pub(super) fn none() -> Out<'a, T> {
+        Out(std::ptr::null_mut(), PhantomData)
+    }
+
+    /// The same place for another type of result.
+    ///
+    /// # Safety
+    ///
+    /// The caller asked for that type.
+    pub(super) unsafe fn cast<U>(self) -> Out<'a, U> {
+        Out(self.0.cast(), PhantomData)
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.0.is_null()
+    }
+
+    /// Writes a result that must be asked for.
+    pub(super) fn put(self, value: T) -> Result<(), Error> {
+        if !self.is_wanted() {
+            return Err(Error::InvalidValue);
+        }
+        self.put_if_wanted(value);
+        Ok(())
+    }
+
+    /// Writes a result that the caller may not want.
+    pub(super) fn put_if_wanted(self, value: T) {
+        if self.is_wanted() {
+            // SAFETY: writable, as its maker promises; C callers need not align what they have.
+            unsafe { self.0.write_unaligned(value) };
+        }
     }
 }
 

@@ -7,12 +7,12 @@ use std::thread::{self, Scope};
 
 use super::super::function::{Algorithm, Collective, Function, FunctionTable, Protocol};
 use super::super::memory::{self, LINE, Place};
-use super::super::reduce::{Datatype, Reduction};
 use super::super::workers::Workers;
 use super::super::{GpuPace, Model, NcclKernels, Pace};
 use super::made_up::made_up;
 use crate::cuda::{Arguments, Kernels, Launch, Ran};
 use crate::library::{Layout, layout};
+use crate::reduce::{Datatype, Reduction};
 use crate::time::DeviceTimer;
 
 /// Bytes of a Simple slot.

@@ -2,71 +2,48 @@
 
 use half::{bf16, f16};
 
-/// The type of an element, in the order of `ncclDataType_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are what they are called")]
-pub(super) enum Datatype {
-    I8,
-    U8,
-    I32,
-    U32,
-    I64,
-    U64,
-    F16,
-    F32,
-    F64,
-    Bf16,
-    F8E4m3,
-    F8E5m2,
+macro_rules! datatypes {
+    ($($type:ident = $size:literal, $name:literal;)*) => {
+        /// The type of an element, in the order of `ncclDataType_t`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "they are what they are called")]
+        pub(crate) enum Datatype { $($type,)* }
+
+        impl Datatype {
+            /// All of them; NCCL has the eight-bit floats from 2.24 on.
+            pub(crate) const ALL: &[Datatype] = &[$(Datatype::$type,)*];
+
+            /// Bytes of an element.
+            pub(crate) fn size(self) -> usize {
+                match self { $(Datatype::$type => $size,)* }
+            }
+
+            /// Its name, as in `nccl.h`.
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Datatype::$type => $name,)* }
+            }
+        }
+    };
+}
+
+datatypes! {
+    I8 = 1, "ncclInt8";
+    U8 = 1, "ncclUint8";
+    I32 = 4, "ncclInt32";
+    U32 = 4, "ncclUint32";
+    I64 = 8, "ncclInt64";
+    U64 = 8, "ncclUint64";
+    F16 = 2, "ncclFloat16";
+    F32 = 4, "ncclFloat32";
+    F64 = 8, "ncclFloat64";
+    Bf16 = 2, "ncclBfloat16";
+    F8E4m3 = 1, "ncclFloat8e4m3";
+    F8E5m2 = 1, "ncclFloat8e5m2";
 }
 
 impl Datatype {
-    /// All of them; NCCL has the eight-bit floats from 2.24 on.
-    pub(super) const ALL: [Datatype; 12] = [
-        Self::I8,
-        Self::U8,
-        Self::I32,
-        Self::U32,
-        Self::I64,
-        Self::U64,
-        Self::F16,
-        Self::F32,
-        Self::F64,
-        Self::Bf16,
-        Self::F8E4m3,
-        Self::F8E5m2,
-    ];
-
-    /// Bytes of an element.
-    pub(super) fn size(self) -> usize {
-        match self {
-            Self::I8 | Self::U8 | Self::F8E4m3 | Self::F8E5m2 => 1,
-            Self::F16 | Self::Bf16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 => 8,
-        }
-    }
-
-    /// Its name, as in `nccl.h`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::I8 => "ncclInt8",
-            Self::U8 => "ncclUint8",
-            Self::I32 => "ncclInt32",
-            Self::U32 => "ncclUint32",
-            Self::I64 => "ncclInt64",
-            Self::U64 => "ncclUint64",
-            Self::F16 => "ncclFloat16",
-            Self::F32 => "ncclFloat32",
-            Self::F64 => "ncclFloat64",
-            Self::Bf16 => "ncclBfloat16",
-            Self::F8E4m3 => "ncclFloat8e4m3",
-            Self::F8E5m2 => "ncclFloat8e5m2",
-        }
-    }
-
     /// The unsigned type of the same size, for a signed one; every other type itself.
-    pub(super) fn unsigned(self) -> Datatype {
+    pub(crate) fn unsigned(self) -> Datatype {
         match self {
             Self::I8 => Self::U8,
             Self::I32 => Self::U32,
@@ -82,7 +59,7 @@ impl Datatype {
 
 /// How elements are reduced, in the order of `ncclDevRedOp_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reduction {
+pub(crate) enum Reduction {
     /// `ncclSum`
     Sum,
     /// `ncclProd`
@@ -98,12 +75,12 @@ pub(super) enum Reduction {
 
 impl Reduction {
     /// All of them.
-    pub(super) const ALL: [Reduction; 5] = [Self::Sum, Self::Prod, Self::MinMax, Self::PreMulSum, Self::SumPostDiv];
+    pub(crate) const ALL: [Reduction; 5] = [Self::Sum, Self::Prod, Self::MinMax, Self::PreMulSum, Self::SumPostDiv];
 }
 
 /// A reduction of elements of one type with its argument.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Operator {
+pub(crate) struct Operator {
     datatype: Datatype,
     kind: Kind,
 }
@@ -132,12 +109,12 @@ enum Kind {
 
 impl Operator {
     /// An operator that only copies elements.
-    pub(super) fn copy(datatype: Datatype) -> Operator {
+    pub(crate) fn copy(datatype: Datatype) -> Operator {
         Operator { datatype, kind: Kind::Copy }
     }
 
     /// The reduction with the argument that the host gave it, in a release (23007 is 2.30.7).
-    pub(super) fn new(reduction: Reduction, datatype: Datatype, argument: u64, release: u32) -> Operator {
+    pub(crate) fn new(reduction: Reduction, datatype: Datatype, argument: u64, release: u32) -> Operator {
         use Datatype::{Bf16, F8E4m3, F8E5m2, F16, F32, F64};
 
         let float = matches!(datatype, F16 | F32 | F64 | Bf16 | F8E4m3 | F8E5m2);
@@ -159,18 +136,23 @@ impl Operator {
         Operator { datatype, kind }
     }
 
+    /// Multiplies a rank's own elements by a scalar, given as bits.
+    pub(crate) fn scaling(datatype: Datatype, scalar: u64) -> Operator {
+        Operator { datatype, kind: Kind::ScaledSum(scalar) }
+    }
+
     /// Bytes of an element.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.datatype.size()
     }
 
     /// Whether [`Operator::prepare`] does anything.
-    pub(super) fn prepares(&self) -> bool {
+    pub(crate) fn prepares(&self) -> bool {
         matches!(self.kind, Kind::ScaledSum(_))
     }
 
     /// Whether [`Operator::finish`] does anything.
-    pub(super) fn finishes(&self) -> bool {
+    pub(crate) fn finishes(&self) -> bool {
         matches!(self.kind, Kind::DividedSum { .. })
     }
 
@@ -180,7 +162,7 @@ impl Operator {
     ///
     /// `data` is `count` elements of the type, which nobody else uses meanwhile. They need not be
     /// aligned.
-    pub(super) unsafe fn prepare(&self, data: *mut u8, count: usize) {
+    pub(crate) unsafe fn prepare(&self, data: *mut u8, count: usize) {
         let Kind::ScaledSum(scalar) = self.kind else { return };
         // SAFETY: the caller's promise is passed on; `map` is called for the type's own elements.
         unsafe {
@@ -222,7 +204,7 @@ impl Operator {
     ///
     /// `into` and `with` are `count` elements of the type each, and do not overlap. Nobody writes
     /// to either meanwhile, and nobody else reads `into`. They need not be aligned.
-    pub(super) unsafe fn reduce(&self, into: *mut u8, with: *const u8, count: usize) {
+    pub(crate) unsafe fn reduce(&self, into: *mut u8, with: *const u8, count: usize) {
         // SAFETY: the caller's promise is passed on; `zip` is called for the type's own elements.
         unsafe {
             match self.kind {
@@ -297,7 +279,7 @@ impl Operator {
     /// # Safety
     ///
     /// As [`Operator::prepare`].
-    pub(super) unsafe fn finish(&self, data: *mut u8, count: usize) {
+    pub(crate) unsafe fn finish(&self, data: *mut u8, count: usize) {
         let Kind::DividedSum { divisor, signed } = self.kind else { return };
         assert!(divisor != 0, "an average over no ranks");
         // SAFETY: the caller's promise is passed on; `map` is called for the type's own elements.

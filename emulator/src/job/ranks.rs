@@ -21,6 +21,7 @@ use crate::cuda::host::{self, Event, Stream};
 use crate::library::api::Status;
 use crate::scenario::program::{Exit, Statement, Verb};
 use crate::scenario::random::{Dice, mix};
+use crate::scenario::units::{Range, Time};
 use communicators::Communicator;
 use graphs::Captured;
 use memory::Memory;
@@ -274,7 +275,7 @@ impl<'a> Ranks<'a> {
             let launches = rank.launches.entry(self.line).or_default();
             let mut dice = Dice::new(mix(self.job.scenario.seed ^ mix(u64::from(rank.world) << 32 | *launches)));
             *launches += 1;
-            least + dice.below(most - least + 1)
+            dice.within(&Range::<Time>::new(least as f64, most as f64)).round() as u64
         };
         let duration = (duration as f64 * self.job.scenario.gpus[rank.world as usize].compute).round() as u64;
         let queued = rank.compute.compute(name, [108, 1, 1], [256, 1, 1], duration, || {});

@@ -1,6 +1,6 @@
 //! `ncclscope info`: the contents of a trace, on one page.
 
-mod json;
+pub(super) mod json;
 mod trust;
 
 use std::borrow::Cow;

@@ -6,6 +6,7 @@ mod capture;
 mod colour;
 mod compare;
 mod cut;
+mod diagnose;
 mod doctor;
 mod foreign;
 mod generate;
@@ -111,6 +112,12 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Say what makes a job slow or hang, and what its steps would take without it
+    ///
+    /// The first line is the answer: the rank, host or link that the others wait for, and what it
+    /// costs. What a step would take without each cause is found by replaying the job with that
+    /// cause removed. Give it the files of all ranks; those of several hosts need no merging.
+    Diagnose(diagnose::Wish),
     /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a
     /// trace with another tool's file of the same run
     ///
@@ -213,6 +220,7 @@ impl Command {
             Command::Cut { .. }
             | Command::Info { .. }
             | Command::Compare(_)
+            | Command::Diagnose(_)
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
@@ -333,6 +341,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
             cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
         }
         Command::Compare(wish) => compare::run(&wish, out),
+        Command::Diagnose(wish) => diagnose::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),

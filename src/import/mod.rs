@@ -452,9 +452,11 @@ pub struct Transfer {
     pub process: usize,
     /// When.
     pub span: Span,
+    /// The number of its operation, as in [`Operation::correlation`].
+    pub correlation: Option<u64>,
     /// Bytes, if NCCL reported them.
     pub bytes: Option<u64>,
-    /// The other rank.
+    /// The other rank, by its number in the communicator.
     pub peer: Option<i32>,
     /// It goes to the other rank; otherwise it comes from there.
     pub is_send: bool,

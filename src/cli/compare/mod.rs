@@ -14,13 +14,13 @@ pub(super) mod case;
 mod change;
 mod differences;
 mod kernels;
-mod ranks;
+pub(super) mod ranks;
 mod report;
-mod runs;
+pub(super) mod runs;
 mod slower;
 pub(super) mod starts;
 mod statistics;
-mod steps;
+pub(super) mod steps;
 #[cfg(test)]
 mod tests;
 mod wording;

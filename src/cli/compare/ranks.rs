@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::import::{Kernel, Operation, Profile, Span, kernel_name};
+use crate::import::{Kernel, Operation, Place, Profile, Span, kernel_name};
 use crate::model::time::FileNs;
 use crate::trace::names;
 
@@ -44,6 +44,11 @@ pub(crate) struct Item {
     pub(crate) waited: Option<u64>,
     /// When the host launched it, if known.
     pub(crate) launched: Option<FileNs>,
+    /// Where it ran, and the correlation id of its launch; zeros for calls.
+    pub(crate) place: Place,
+    pub(crate) correlation: u32,
+    /// For kernels, the index in the profile.
+    pub(crate) kernel: Option<usize>,
 }
 
 /// What one rank's GPU did.
@@ -80,7 +85,15 @@ impl Ranks {
         } else {
             for call in &profile.nccl_calls {
                 let kind = ranks.kind(&mut kinds, Class::Call, operation(profile, &call.operation));
-                let item = Item { kind, span: call.span, waited: None, launched: Some(call.span.start) };
+                let item = Item {
+                    kind,
+                    span: call.span,
+                    waited: None,
+                    launched: Some(call.span.start),
+                    place: Place::default(),
+                    correlation: 0,
+                    kernel: None,
+                };
                 lists.entry((call.process, 0)).or_default().push(item);
             }
         }
@@ -151,13 +164,29 @@ impl Ranks {
                 kind
             };
             let launched = calls.get(&(kernel.process, kernel.correlation)).copied();
-            let item = Item { kind, span: kernel.span, waited: waited.get(&at).copied(), launched };
+            let item = Item {
+                kind,
+                span: kernel.span,
+                waited: waited.get(&at).copied(),
+                launched,
+                place: kernel.place,
+                correlation: kernel.correlation,
+                kernel: Some(at),
+            };
             lists.entry((kernel.process, kernel.place.device)).or_default().push(item);
         }
         for copy in &profile.copies {
             let kind = self.kind(kinds, Class::Copy, names::copy(copy.kind).to_owned());
             let launched = calls.get(&(copy.process, copy.correlation)).copied();
-            let item = Item { kind, span: copy.span, waited: None, launched };
+            let item = Item {
+                kind,
+                span: copy.span,
+                waited: None,
+                launched,
+                place: copy.place,
+                correlation: copy.correlation,
+                kernel: None,
+            };
             lists.entry((copy.process, copy.place.device)).or_default().push(item);
         }
     }

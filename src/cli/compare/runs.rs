@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::reason::Reason;
 use crate::import::{self, Operation, Profile};
 
+/// A folder holds nothing to read.
+pub(in crate::cli) const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
+
 /// Reads a run.
 ///
 /// # Errors
@@ -25,15 +28,13 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
             Some((first, all)) => (first.clone(), added(all, one, &first, &file)?),
         });
     }
-    let (_, mut profile) = whole
-        .ok_or("the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it")
-        .map_err(Reason::file(path))?;
+    let (_, mut profile) = whole.ok_or(NONE).map_err(Reason::file(path))?;
     path.clone_into(&mut profile.source.path);
     Ok(profile)
 }
 
 /// The files that may be profiles, by their names.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
+pub(in crate::cli) fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
     let failed = Reason::read(folder);
     let mut files = Vec::new();

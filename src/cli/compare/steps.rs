@@ -71,6 +71,18 @@ pub(crate) fn of_both(
     }
 }
 
+/// The steps of a rank: those that the program marked, or else from what repeats. With a name: each
+/// from one thing of this name to the next.
+pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name: Option<&str>) -> Option<Steps> {
+    if let Some(name) = name {
+        let of_name = rank.items.iter().filter(|item| ranks.kinds[item.kind].name == name);
+        let edges: Vec<FileNs> = of_name.map(|item| item.span.start).collect();
+        return (edges.len() > 1).then(|| Steps { source: Source::Repeats(name.to_owned()), edges });
+    }
+    let found = || repeating(ranks, rank).into_values().min_by_key(|it| (!it.is_strict, it.items, it.first));
+    marked(profile, rank).or_else(|| found().map(|it| it.steps))
+}
+
 /// The steps that the program marked.
 fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
     let mut starts: BTreeMap<u64, Span> = BTreeMap::new();

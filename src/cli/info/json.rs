@@ -13,7 +13,7 @@ use crate::trace::reader::Nccl;
 pub(super) const FORMAT_VERSION: u32 = 1;
 
 /// Where the job hangs.
-pub(super) fn hang(hang: &Hang) -> Value {
+pub(in crate::cli) fn hang(hang: &Hang) -> Value {
     json!({
         "text": hang.to_string(),
         "details": hang.details(),

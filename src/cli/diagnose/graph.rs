@@ -1,0 +1,455 @@
+//! What depended on what in a job, and how long it would have taken if something had been different
+//! (pure).
+//!
+//! Each item is a kernel or a copy. It began some time after what it waited for: the item before it
+//! on its stream, or whichever item of its GPU ended last. A collective's kernel begins on its own
+//! rank, and ends when the last rank has begun it and the data is through: the ranks *meet* in it.
+//! Everything is told by durations on one rank, so the clocks of different hosts need no relation.
+//!
+//! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
+//! last waits for nobody. What the other ranks' kernels take beyond it is waiting, and is made anew
+//! by every [`replay`](Graph::replay).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+/// No item.
+const NONE: u32 = u32::MAX;
+/// Kernels of one stream that follow each other within this time depend on nothing else, ns.
+const NEXT_NS: i64 = 20_000;
+
+/// One thing that ran on a GPU. Times are on the clock of its rank, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) stream: u32,
+    pub(super) start: i64,
+    pub(super) end: i64,
+    /// Grows with each launch of its process; 0 if unknown. What runs from one graph shares one.
+    pub(super) launch: u32,
+    /// What it is, as a number that is the same on all ranks.
+    pub(super) kind: u32,
+    /// It carries operations of NCCL.
+    pub(super) is_communication: bool,
+}
+
+/// How an item depends on others.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// The one before it on its stream.
+    previous: u32,
+    /// What it waited for, and how long after the end of that it began, ns.
+    awaited: u32,
+    lag: i64,
+    /// For communication: the application's last kernel that was launched before it.
+    asked: u32,
+    /// How long it took, without waiting for other ranks, ns.
+    length: i64,
+    /// The GPU did nothing before it for this long, ns.
+    idle: i64,
+}
+
+/// A job: the items of all ranks, and how they depend on each other.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    /// By rank, and in order of start.
+    pub(super) items: Vec<Item>,
+    ranks: Vec<Range<usize>>,
+    nodes: Vec<Node>,
+    /// The items that meet, meeting by meeting.
+    members: Vec<u32>,
+    meetings: Vec<Range<usize>>,
+    /// The meetings of each item, item by item.
+    joined: Vec<u32>,
+    joins: Vec<Range<u32>>,
+    /// When each rank's first item began, on a common clock, ns.
+    begins: Vec<i64>,
+}
+
+/// How long things take in a replay: as they did, or otherwise.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Of each item, without waiting for other ranks, ns.
+    pub(super) length: Vec<i64>,
+    /// From what it waited for to its own begin, ns.
+    pub(super) lag: Vec<i64>,
+    /// Ranks do not wait for each other, nor for transfers.
+    pub(super) is_alone: bool,
+}
+
+/// When each item began and ended in a replay, ns.
+#[derive(Debug)]
+pub(super) struct Times {
+    pub(super) start: Vec<i64>,
+    pub(super) end: Vec<i64>,
+}
+
+impl Graph {
+    /// `ranks` has each rank's items in order of start. `joined` has the items that share an
+    /// operation, by the operation: rank, place among its items, and the operation's number.
+    pub(super) fn new(ranks: Vec<Vec<Item>>, mut joined: Vec<(u64, u32, u32)>) -> Graph {
+        let mut graph = Graph::default();
+        let mut bases = Vec::new();
+        for items in ranks {
+            let base = graph.items.len();
+            bases.push(base as u32);
+            graph.ranks.push(base..base + items.len());
+            graph.depend(&items, base as u32);
+            graph.items.extend(items);
+        }
+        joined.sort_unstable();
+        joined.dedup();
+        let mut by_item: Vec<(u32, u32)> = Vec::new();
+        for of_operation in joined.chunk_by(|one, other| one.0 == other.0).filter(|all| all.len() > 1) {
+            let meeting = graph.meetings.len() as u32;
+            let from = graph.members.len();
+            for (_, rank, place) in of_operation {
+                let item = bases[*rank as usize] + place;
+                graph.members.push(item);
+                by_item.push((item, meeting));
+            }
+            graph.meetings.push(from..graph.members.len());
+        }
+        by_item.sort_unstable();
+        let mut at = 0;
+        for item in 0..graph.items.len() as u32 {
+            let from = at;
+            while by_item.get(at).is_some_and(|it| it.0 == item) {
+                graph.joined.push(by_item[at].1);
+                at += 1;
+            }
+            graph.joins.push(from as u32..at as u32);
+        }
+        graph.divide();
+        graph.align();
+        graph
+    }
+
+    /// Finds what the items of a rank waited for.
+    fn depend(&mut self, items: &[Item], base: u32) {
+        let mut last_of_stream: Vec<u32> = Vec::new();
+        let mut running: BinaryHeap<Reverse<(i64, u32)>> = BinaryHeap::new();
+        let mut ended: Option<(i64, u32)> = None;
+        let mut launched: Vec<(u32, u32)> = (items.iter().zip(0..))
+            .filter(|(item, _)| !item.is_communication && item.launch != 0)
+            .map(|(item, at)| (item.launch, at))
+            .collect();
+        launched.sort_unstable();
+        for (at, item) in items.iter().enumerate() {
+            while let Some(Reverse(first)) = running.peek().copied().filter(|first| first.0.0 <= item.start) {
+                running.pop();
+                ended = ended.max(Some(first));
+            }
+            let stream = item.stream as usize;
+            if last_of_stream.len() <= stream {
+                last_of_stream.resize(stream + 1, NONE);
+            }
+            let previous = std::mem::replace(&mut last_of_stream[stream], at as u32);
+            let end_of = |other: u32| items[other as usize].end;
+            let follows = previous != NONE && (0..NEXT_NS).contains(&(item.start - end_of(previous)));
+            let awaited = if follows { Some((end_of(previous), previous)) } else { ended };
+            let asked = if item.is_communication && item.launch != 0 {
+                let before = launched.partition_point(|it| it.0 < item.launch);
+                let asked = before.checked_sub(1).map(|before| launched[before].1);
+                asked.filter(|asked| end_of(*asked) <= item.start)
+            } else {
+                None
+            };
+            let of_graph = |other: u32| if other == NONE { NONE } else { base + other };
+            self.nodes.push(Node {
+                previous: of_graph(previous),
+                awaited: of_graph(awaited.map_or(NONE, |it| it.1)),
+                lag: awaited.map_or(0, |it| item.start - it.0),
+                asked: of_graph(asked.unwrap_or(NONE)),
+                length: item.end - item.start,
+                idle: ended.filter(|_| running.is_empty()).map_or(0, |it| item.start - it.0),
+            });
+            running.push(Reverse((item.end, at as u32)));
+        }
+    }
+
+    /// Divides the time of items that ranks meet in: the shortest of them waited for nobody.
+    fn divide(&mut self) {
+        let duration = |item: u32| {
+            let item = self.items[item as usize];
+            item.end - item.start
+        };
+        let shortest: Vec<i64> = (self.meetings.iter())
+            .map(|members| self.members[members.clone()].iter().map(|item| duration(*item)).min().unwrap_or(0))
+            .collect();
+        for (node, joins) in self.nodes.iter_mut().zip(&self.joins) {
+            let of_meetings = self.joined[joins.start as usize..joins.end as usize].iter();
+            let least = of_meetings.map(|meeting| shortest[*meeting as usize]).min();
+            node.length = node.length.min(least.unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Puts the begins of all ranks on one clock: what ranks first meet in ends for them together.
+    fn align(&mut self) {
+        let mut offsets: Vec<Option<i64>> = vec![None; self.ranks.len()];
+        let mut firsts: Vec<(i64, usize)> = Vec::new();
+        for (meeting, members) in self.meetings.iter().enumerate() {
+            let place = |item: u32| item as i64 - self.ranks[self.rank_of(item)].start as i64;
+            firsts.push((self.members[members.clone()].iter().map(|item| place(*item)).min().unwrap_or(0), meeting));
+        }
+        firsts.sort_unstable();
+        for rank in 0..self.ranks.len() {
+            if offsets[rank].is_some() {
+                continue;
+            }
+            offsets[rank] = Some(0);
+            let mut grows = true;
+            while grows {
+                grows = false;
+                for (_, meeting) in &firsts {
+                    let members = &self.members[self.meetings[*meeting].clone()];
+                    let known = members
+                        .iter()
+                        .find_map(|item| Some(self.items[*item as usize].end - offsets[self.rank_of(*item)]?));
+                    let Some(end) = known else { continue };
+                    for item in members {
+                        let offset = &mut offsets[self.rank_of(*item)];
+                        if offset.is_none() {
+                            *offset = Some(self.items[*item as usize].end - end);
+                            grows = true;
+                        }
+                    }
+                }
+            }
+        }
+        let begin = |rank: &Range<usize>| self.items.get(rank.start).filter(|_| !rank.is_empty()).map(|it| it.start);
+        self.begins = (self.ranks.iter().zip(&offsets))
+            .map(|(rank, offset)| begin(rank).unwrap_or(0) - offset.unwrap_or(0))
+            .collect();
+    }
+
+    /// The rank of an item.
+    pub(super) fn rank_of(&self, item: u32) -> usize {
+        self.ranks.partition_point(|rank| rank.end <= item as usize)
+    }
+
+    /// The items of a rank.
+    pub(super) fn rank(&self, rank: usize) -> Range<usize> {
+        self.ranks[rank].clone()
+    }
+
+    /// The items of each operation in which ranks meet.
+    pub(super) fn meetings(&self) -> impl ExactSizeIterator<Item = &[u32]> {
+        self.meetings.iter().map(|members| &self.members[members.clone()])
+    }
+
+    /// How long an item waited for other ranks, ns.
+    pub(super) fn waited(&self, item: usize) -> i64 {
+        self.items[item].end - self.items[item].start - self.nodes[item].length
+    }
+
+    /// How long a GPU did nothing before this item, ns.
+    pub(super) fn idle(&self, item: usize) -> i64 {
+        self.nodes[item].idle
+    }
+
+    /// How long an item took without waiting for other ranks, ns.
+    pub(super) fn length(&self, item: usize) -> i64 {
+        self.nodes[item].length
+    }
+
+    fn meetings_of(&self, item: usize) -> impl Iterator<Item = usize> {
+        let joins = &self.joins[item];
+        self.joined[joins.start as usize..joins.end as usize].iter().map(|it| *it as usize)
+    }
+
+    /// All items that share an operation with this one, itself included; some more than once.
+    pub(super) fn partners(&self, item: usize) -> impl Iterator<Item = usize> {
+        let others = self.meetings_of(item).flat_map(|meeting| &self.members[self.meetings[meeting].clone()]);
+        others.map(|it| *it as usize).chain([item])
+    }
+
+    /// Everything as it was.
+    pub(super) fn plan(&self) -> Plan {
+        Plan {
+            length: self.nodes.iter().map(|node| node.length).collect(),
+            lag: self.nodes.iter().map(|node| node.lag).collect(),
+            is_alone: false,
+        }
+    }
+
+    /// When everything would have begun and ended.
+    pub(super) fn replay(&self, plan: &Plan) -> Times {
+        const UNKNOWN: i64 = i64::MIN;
+        let mut times = Times { start: vec![UNKNOWN; self.items.len()], end: vec![UNKNOWN; self.items.len()] };
+        let mut cursors: Vec<usize> = self.ranks.iter().map(|rank| rank.start).collect();
+        let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
+        let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
+        let mut latest: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
+        // What each rank cannot go on without.
+        let mut blocked: Vec<u32> = vec![NONE; self.ranks.len()];
+        let mut ready: Vec<usize> = (0..self.ranks.len()).rev().collect();
+        loop {
+            while let Some(rank) = ready.pop() {
+                while cursors[rank] < self.ranks[rank].end {
+                    let at = cursors[rank];
+                    let node = &self.nodes[at];
+                    let before = [node.awaited, node.previous, node.asked];
+                    let is_unknown = |it: &u32| *it != NONE && times.end[*it as usize] == UNKNOWN;
+                    if let Some(unknown) = before.iter().copied().find(is_unknown) {
+                        blocked[rank] = unknown;
+                        break;
+                    }
+                    let end_of = |it: u32| if it == NONE { UNKNOWN } else { times.end[it as usize] };
+                    let awaited = match end_of(node.awaited) {
+                        UNKNOWN if node.previous == NONE && at > self.ranks[rank].start => {
+                            self.begins[rank] + self.items[at].start - self.items[self.ranks[rank].start].start
+                        }
+                        UNKNOWN => self.begins[rank],
+                        end => end + plan.lag[at],
+                    };
+                    let start = awaited.max(end_of(node.previous)).max(end_of(node.asked));
+                    times.start[at] = start;
+                    cursors[rank] += 1;
+                    if open[at] == 0 || plan.is_alone {
+                        times.end[at] = start + plan.length[at];
+                        continue;
+                    }
+                    for meeting in self.meetings_of(at) {
+                        missing[meeting] -= 1;
+                        latest[meeting] = latest[meeting].max(start);
+                        if missing[meeting] == 0 {
+                            self.met_now(meeting, plan, &latest, &mut open, &mut times, &mut blocked, &mut ready);
+                        }
+                    }
+                }
+            }
+            // The ranks' files do not agree on the order: what is left does not wait.
+            let Some(rank) = (0..self.ranks.len()).find(|rank| cursors[*rank] < self.ranks[*rank].end) else { break };
+            let item = blocked[rank] as usize;
+            times.end[item] = times.start[item].max(0) + self.items[item].end - self.items[item].start;
+            ready.push(rank);
+        }
+        for (at, item) in self.items.iter().enumerate().filter(|(at, _)| open[*at] > 0) {
+            if times.end[at] == UNKNOWN {
+                times.end[at] = times.start[at] + item.end - item.start;
+            }
+        }
+        times
+    }
+
+    /// The last rank has come to a meeting.
+    #[expect(clippy::too_many_arguments, reason = "the state of a replay, which lives in its loop")]
+    fn met_now(
+        &self,
+        meeting: usize,
+        plan: &Plan,
+        latest: &[i64],
+        open: &mut [u32],
+        times: &mut Times,
+        blocked: &mut [u32],
+        ready: &mut Vec<usize>,
+    ) {
+        for item in &self.members[self.meetings[meeting].clone()] {
+            let at = *item as usize;
+            open[at] -= 1;
+            if open[at] > 0 {
+                continue;
+            }
+            let last = self.meetings_of(at).map(|meeting| latest[meeting]).max().unwrap_or(times.start[at]);
+            times.end[at] = last.max(times.start[at]) + plan.length[at];
+            let rank = self.rank_of(*item);
+            if blocked[rank] == *item {
+                blocked[rank] = NONE;
+                ready.push(rank);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(stream: u32, start: i64, end: i64) -> Item {
+        Item { stream, start, end, ..Item::default() }
+    }
+
+    fn collective(start: i64, end: i64) -> Item {
+        Item { is_communication: true, ..item(1, start, end) }
+    }
+
+    /// Two ranks with clocks of their own: each computes, then both meet. Rank 1 is the slow one.
+    fn two() -> Graph {
+        let fast = vec![item(0, 0, 100), collective(100, 310), item(0, 310, 360)];
+        let slow = vec![item(0, 5_000, 5_300), collective(5_300, 5_310), item(0, 5_310, 5_360)];
+        Graph::new(vec![fast, slow], vec![(1, 0, 1), (1, 1, 1)])
+    }
+
+    #[test]
+    fn a_replay_without_changes_is_what_happened() {
+        let graph = two();
+        let times = graph.replay(&graph.plan());
+        assert_eq!(times.start, [0, 100, 310, 0, 300, 310]);
+        assert_eq!(times.end, [100, 310, 360, 300, 310, 360]);
+    }
+
+    #[test]
+    fn without_the_slow_kernel_nobody_waits() {
+        let graph = two();
+        let mut plan = graph.plan();
+        plan.length[3] = 100;
+        assert_eq!(graph.replay(&plan).end, [100, 110, 160, 100, 110, 160]);
+    }
+
+    #[test]
+    fn a_faster_rank_that_waits_anyway_changes_nothing() {
+        let graph = two();
+        let mut plan = graph.plan();
+        plan.length[0] = 10;
+        let times = graph.replay(&plan);
+        assert_eq!((times.start[1], times.end[1], times.end[5]), (10, 310, 360));
+    }
+
+    #[test]
+    fn overlapped_communication_delays_only_what_waits_for_it() {
+        // The collective runs beside the second kernel; the third waits for it.
+        let items = vec![
+            Item { launch: 1, ..item(0, 0, 100) },
+            Item { launch: 2, ..collective(100, 400) },
+            Item { launch: 3, ..item(0, 100, 300) },
+            Item { launch: 4, ..item(0, 400, 500) },
+        ];
+        let graph = Graph::new(vec![items.clone(), items], vec![(1, 0, 1), (1, 1, 1)]);
+        let mut plan = graph.plan();
+        (plan.length[1], plan.length[5]) = (50, 50);
+        let times = graph.replay(&plan);
+        assert_eq!((times.end[1], times.end[2], times.start[3], times.end[3]), (150, 300, 300, 400));
+        // It still begins after the kernel before which it was asked for.
+        let mut plan = graph.plan();
+        plan.length[0] = 200;
+        assert_eq!(graph.replay(&plan).start[1], 200);
+    }
+
+    #[test]
+    fn idle_time_is_when_no_stream_runs_anything() {
+        let items = vec![item(0, 0, 100), item(1, 50, 200), item(0, 150, 180), item(0, 260, 300)];
+        let graph = Graph::new(vec![items], Vec::new());
+        let idle: Vec<i64> = (0..4).map(|at| graph.idle(at)).collect();
+        assert_eq!(idle, [0, 0, 0, 60]);
+    }
+
+    #[test]
+    fn ranks_that_meet_in_different_orders_do_not_stop_a_replay() {
+        let one = vec![collective(0, 10), Item { stream: 1, ..collective(10, 20) }];
+        let graph = Graph::new(vec![one.clone(), one], vec![(1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 0)]);
+        assert!(graph.replay(&graph.plan()).end.iter().all(|end| *end > 0));
+    }
+
+    #[test]
+    fn a_send_waits_for_its_receive_and_no_other_rank() {
+        // 0 sends to 1; 2 meets nobody.
+        let ranks = vec![vec![collective(0, 100)], vec![item(0, 0, 90), collective(90, 100)], vec![collective(0, 7)]];
+        let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1), (2, 2, 0)]);
+        assert_eq!((graph.length(0), graph.length(2), graph.length(3)), (10, 10, 7));
+        let mut plan = graph.plan();
+        plan.length[1] = 20;
+        let times = graph.replay(&plan);
+        assert_eq!((times.end[0], times.end[2], times.end[3]), (30, 30, 7));
+    }
+}

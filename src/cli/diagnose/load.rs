@@ -1,0 +1,343 @@
+//! Reads the files of a job into a [`Job`]: what ran on each rank's GPU, by step, and which of it
+//! the ranks met in. One file is read at a time, and of long recordings the first steps are kept.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hasher as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::graph::{Graph, Item};
+use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
+use crate::cli::compare::steps::{self, Source};
+use crate::cli::progress::Stage;
+use crate::cli::reason::Reason;
+use crate::import::{self, Profile, Span};
+use crate::model::time::FileNs;
+use crate::trace::words::wait;
+
+/// How many items are kept at most; each takes some 150 bytes.
+const ITEMS: usize = 6_000_000;
+/// How many steps of a rank are kept at least.
+const STEPS: usize = 30;
+
+/// Which steps to look at, and what a step is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wish {
+    /// What each step begins with, if the user says it.
+    pub(super) step: Option<String>,
+    /// Only these, counted from 0.
+    pub(super) steps: Option<Range<usize>>,
+}
+
+/// A rank of the job.
+#[derive(Debug)]
+pub(super) struct RankFacts {
+    /// `rank 3`.
+    pub(super) label: String,
+    pub(super) number: Option<i32>,
+    pub(super) host: Option<String>,
+    pub(super) file: PathBuf,
+    /// The first time in its file.
+    pub(super) begin: FileNs,
+    /// For each step, its first item; then the first one after the last step.
+    pub(super) edges: Vec<usize>,
+    /// How many steps the file has.
+    pub(super) steps: usize,
+}
+
+/// The network in one direction between two ranks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Link {
+    /// The rank that sends.
+    pub(super) from: usize,
+    /// The rank that receives, if its file is here; and its number in the communicator.
+    pub(super) to: Option<usize>,
+    pub(super) peer: i32,
+}
+
+/// For how long an item kept a link busy, ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub(super) link: usize,
+    pub(super) item: usize,
+    pub(super) busy: i64,
+}
+
+/// A job, as its files show it.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    pub(super) graph: Graph,
+    pub(super) ranks: Vec<RankFacts>,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) links: Vec<Link>,
+    pub(super) uses: Vec<Use>,
+    /// How steps are known; `None` if nothing repeats.
+    pub(super) source: Option<Source>,
+    /// How many steps of each rank are looked at, after those that are left out as warm-up.
+    pub(super) steps: Range<usize>,
+    /// How many steps there are in all.
+    pub(super) all_steps: usize,
+    /// Ranks of communicators whose files are not here.
+    pub(super) missing: usize,
+    /// What could not be read, and other doubts.
+    pub(super) notes: Vec<String>,
+}
+
+/// What the files give so far.
+#[derive(Default)]
+struct Loading {
+    ranks: Vec<RankFacts>,
+    items: Vec<Vec<Item>>,
+    /// The operations that items share: the operation, the rank, the item.
+    joined: Vec<(u64, u32, u32)>,
+    kinds: Vec<Kind>,
+    known: FxHashMap<Kind, u32>,
+    /// Sends: rank, communicator and peer there, item, and for how long the network was busy.
+    uses: Vec<(usize, u64, i32, usize, i64)>,
+    /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
+    members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
+    sources: Vec<Option<Source>>,
+}
+
+/// Reads the files of a job. A file that cannot be read is named in the notes; an error if none
+/// can.
+pub(super) fn load(files: &[PathBuf], wish: &Wish) -> Result<Job, Reason> {
+    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
+    let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
+    let (mut loading, mut notes, mut faults) = (Loading::default(), Vec::new(), Vec::new());
+    let budget = ITEMS / files.len().max(1);
+    for path in files {
+        match import::open(path) {
+            Ok(profile) => loading.take(path, &profile, wish, budget),
+            Err(fault) => faults.push(Reason::file(path)(fault)),
+        }
+        stage.advance(size(path));
+    }
+    if loading.ranks.is_empty() {
+        return Err(match faults.len() {
+            0 => "there is no kernel and no call into NCCL in these files".into(),
+            1 => faults.remove(0),
+            _ => Reason::Several(faults),
+        });
+    }
+    notes.extend(faults.iter().map(|fault| format!("left out: {fault}")));
+    Ok(loading.finish(wish, notes))
+}
+
+impl Loading {
+    fn take(&mut self, path: &Path, profile: &Profile, wish: &Wish, budget: usize) {
+        let ranks = Ranks::of(profile, !profile.kernels.is_empty());
+        for rank in &ranks.all {
+            self.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
+        }
+    }
+
+    fn rank(&mut self, path: &Path, profile: &Profile, ranks: &Ranks, rank: &Rank, wish: &Wish, budget: usize) {
+        let found = steps::of_one(profile, ranks, rank, wish.step.as_deref());
+        let (source, edges) = found.map_or((None, Vec::new()), |found| (Some(found.source), found.edges));
+        let edges: Vec<usize> =
+            edges.iter().map(|edge| rank.items.partition_point(|item| item.span.start < *edge)).collect();
+        let count = edges.len().saturating_sub(1);
+        // What is kept of it: as many of the first steps as there is room for.
+        let kept = match &wish.steps {
+            Some(steps) => steps.start.min(count)..steps.end.min(count),
+            None => {
+                let fits = |edge: &usize| edge - edges[0] <= budget;
+                0..edges.iter().take_while(|edge| fits(edge)).count().saturating_sub(1).max(STEPS.min(count))
+            }
+        };
+        let places = match count {
+            0 => 0..rank.items.len().min(budget),
+            _ => edges[kept.start]..edges[kept.end],
+        };
+        let number = self.ranks.len();
+        let process = profile.processes.get(rank.process);
+        let host = process.and_then(|it| it.name.split(" · ").nth(1).map(str::to_owned)).or(profile.host.clone());
+        let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
+        let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
+        // For each operation, the items that carried it, with their times.
+        let mut carriers: FxHashMap<u64, Vec<(Span, usize)>> = FxHashMap::default();
+        let mut items = Vec::with_capacity(places.len());
+        for (at, item) in rank.items.iter().enumerate() {
+            let is_kept = places.contains(&at);
+            let kernel = item.kernel.map(|kernel| &profile.kernels[kernel]);
+            for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
+                let operation = &profile.operations[*operation];
+                let Some(shared) = operation.correlation.or(operation.seq) else { continue };
+                let communicator = operation.communicator.map(|at| &profile.communicators[at]);
+                let comm = communicator.map_or(0, |it| hash_of(it.hash, it.name.as_deref()));
+                let turn = turns.entry((comm, shared, operation.function == "Recv")).or_default();
+                *turn += 1;
+                if is_kept {
+                    self.joined.push((mixed(&(comm, shared, *turn)), number as u32, items.len() as u32));
+                    carriers.entry(shared).or_default().push((item.span, items.len()));
+                }
+            }
+            if !is_kept {
+                continue;
+            }
+            let streams_known = streams.len() as u32;
+            let stream = *streams.entry((item.place.context, item.place.stream)).or_insert(streams_known);
+            let kind = &ranks.kinds[item.kind];
+            items.push(Item {
+                stream,
+                start: item.span.start.0,
+                end: item.span.end.0.max(item.span.start.0),
+                launch: item.correlation,
+                kind: self.kind(kind),
+                is_communication: kind.class == Class::Communication,
+            });
+        }
+        self.sends(profile, rank.process, number, &carriers);
+        for communicator in profile.communicators.iter().filter(|it| it.process == rank.process) {
+            if let (Some(ranks), Some(own)) = (communicator.ranks, communicator.rank) {
+                let hash = hash_of(communicator.hash, communicator.name.as_deref());
+                let members = self.members.entry(hash).or_insert((ranks, BTreeMap::new()));
+                members.1.insert(own, number);
+            }
+        }
+        let edges = edges.get(kept.start..=kept.end).unwrap_or_default();
+        self.ranks.push(RankFacts {
+            label: rank.label.clone(),
+            number: rank.number,
+            host,
+            file: path.to_owned(),
+            begin: profile.extent().map_or(FileNs(0), |extent| extent.start),
+            edges: edges.iter().map(|edge| edge - places.start).collect(),
+            steps: count,
+        });
+        self.items.push(items);
+        self.sources.push(source);
+    }
+
+    fn kind(&mut self, kind: &Kind) -> u32 {
+        if let Some(known) = self.known.get(kind) {
+            return *known;
+        }
+        self.kinds.push(kind.clone());
+        self.known.insert(kind.clone(), self.kinds.len() as u32 - 1);
+        self.kinds.len() as u32 - 1
+    }
+
+    /// For how long the network had something of a rank's sends, by item and peer.
+    fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &FxHashMap<u64, Vec<(Span, usize)>>) {
+        let mut busy: BTreeMap<(usize, u64, i32), Vec<(i64, i64)>> = BTreeMap::new();
+        let comms: FxHashMap<u64, u64> = (profile.operations.iter())
+            .filter(|it| it.process == process)
+            .filter_map(|it| {
+                let communicator = &profile.communicators[it.communicator?];
+                Some((it.correlation?, hash_of(communicator.hash, communicator.name.as_deref())))
+            })
+            .collect();
+        for transfer in profile.transfers.iter().filter(|it| it.process == process && it.is_send) {
+            let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
+            let Some(carriers) = carriers.get(&number) else { continue };
+            // Replays of a graph share a number.
+            let Some((_, item)) = carriers.iter().min_by_key(|(span, _)| apart(*span, transfer.span)) else { continue };
+            let mut at = transfer.span.start.0;
+            for (what, ns) in &transfer.waits {
+                let end = at.saturating_add_unsigned(*ns);
+                if what.starts_with(wait::NETWORK) {
+                    let comm = comms.get(&number).copied().unwrap_or(0);
+                    busy.entry((*item, comm, peer)).or_default().push((at, end));
+                }
+                at = end;
+            }
+        }
+        for ((item, comm, peer), mut spans) in busy {
+            spans.sort_unstable();
+            let (mut until, mut sum) = (i64::MIN, 0);
+            for (from, to) in spans {
+                sum += (to - from.max(until)).max(0);
+                until = until.max(to);
+            }
+            self.uses.push((rank, comm, peer, item, sum));
+        }
+    }
+
+    fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
+        let Loading { ranks, items, joined, kinds, uses, members, mut sources, .. } = self;
+        let graph = Graph::new(items, joined);
+        let source = sources.first_mut().and_then(Option::take);
+        let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
+        let kept = ranks.iter().map(|rank| rank.edges.len().saturating_sub(1)).min().unwrap_or(0);
+        let counts: BTreeSet<usize> = ranks.iter().map(|rank| rank.steps).collect();
+        let (fewest, most) = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(0));
+        if has_all && fewest < most {
+            notes
+                .push(format!("ranks have between {fewest} and {most} steps; they are compared from the first one on"));
+        }
+        // A GPU warms up, and connections are made.
+        let warm = if wish.steps.is_some() { 0 } else { (kept / 10).clamp(1, 20).min(kept) };
+        let mut links: BTreeMap<Link, usize> = BTreeMap::new();
+        let mut all_uses = Vec::new();
+        for (rank, comm, peer, item, busy) in uses {
+            let to = members.get(&comm).and_then(|it| it.1.get(&peer)).copied();
+            let count = links.len();
+            let link = *links.entry(Link { from: rank, to, peer }).or_insert(count);
+            all_uses.push(Use { link, item: graph.rank(rank).start + item, busy });
+        }
+        let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
+        in_order.sort_unstable_by_key(|it| it.1);
+        let missing = members.values().map(|(ranks, known)| (*ranks as usize).saturating_sub(known.len())).max();
+        Job {
+            ranks,
+            kinds,
+            links: in_order.into_iter().map(|it| it.0).collect(),
+            uses: all_uses,
+            source: source.filter(|_| has_all),
+            steps: if has_all { warm..kept } else { 0..0 },
+            all_steps: most,
+            missing: missing.unwrap_or(0),
+            notes,
+            graph,
+        }
+    }
+}
+
+/// How far two spans are apart, ns; 0 if they overlap.
+fn apart(one: Span, other: Span) -> i64 {
+    other.start.since(one.end).max(one.start.since(other.end)).max(0)
+}
+
+/// A communicator, in terms that are the same on all ranks.
+fn hash_of(hash: Option<u64>, name: Option<&str>) -> u64 {
+    hash.unwrap_or_else(|| mixed(&name))
+}
+
+fn mixed(value: &impl std::hash::Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Job {
+    /// The items of a rank in one of its steps.
+    pub(super) fn step(&self, rank: usize, step: usize) -> Range<usize> {
+        let (base, edges) = (self.graph.rank(rank).start, &self.ranks[rank].edges);
+        base + edges[step]..base + edges[step + 1]
+    }
+
+    /// The items of a rank in the steps that are looked at; without steps, all of them.
+    pub(super) fn looked_at(&self, rank: usize) -> Range<usize> {
+        let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else {
+            return self.graph.rank(rank);
+        };
+        self.step(rank, self.steps.start).start..self.step(rank, last).end
+    }
+
+    /// The step that an item lies in.
+    pub(super) fn step_of(&self, item: usize) -> Option<usize> {
+        let rank = (0..self.ranks.len()).find(|rank| self.graph.rank(*rank).contains(&item))?;
+        let place = item - self.graph.rank(rank).start;
+        let edges = &self.ranks[rank].edges;
+        edges.partition_point(|edge| *edge <= place).checked_sub(1).filter(|step| step + 1 < edges.len())
+    }
+
+    /// Whether there are kernels, not only calls.
+    pub(super) fn has_kernels(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.class != Class::Call)
+    }
+}

@@ -1,0 +1,83 @@
+//! `ncclscope diagnose`: what makes a job slow, and what it would take without it.
+//!
+//! ```text
+//!   files -> load -> Job, with its graph -> causes -> answer -> report
+//! ```
+//!
+//! [`graph`] is the job as items that depend on each other, and replays it with changes.
+//! [`causes`] tries what differs between ranks, links and steps, and keeps what costs something.
+
+mod answer;
+mod causes;
+mod graph;
+mod load;
+mod shares;
+
+use std::io::Write;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use self::answer::Report;
+use super::compare::runs;
+use super::hang;
+use super::survey::Survey;
+use crate::cli::reason::Reason;
+use crate::import::{self, Format};
+
+/// What to look at.
+#[derive(clap::Args)]
+pub(super) struct Wish {
+    /// The traces of a job's ranks, or a folder with them; also files of Nsight Systems or
+    /// PyTorch's profiler
+    #[arg(required = true, value_name = "FOLDER|FILE")]
+    traces: Vec<PathBuf>,
+    /// Each step begins with one of these: the name of a kernel or of an operation, as it is in
+    /// the report. By default, steps are the program's own ranges, or what repeats
+    #[arg(long, value_name = "NAME")]
+    step: Option<String>,
+    /// Only these steps, counted from 0: 100..200
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    steps: Option<Range<usize>>,
+    /// Write the answer as JSON, too; with -, to standard output alone
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
+    let mut files = Vec::new();
+    for named in &wish.traces {
+        if named.is_dir() { files.extend(runs::files(named)?) } else { files.push(named.clone()) }
+    }
+    if files.is_empty() {
+        return Err(Reason::file(&wish.traces[0])(runs::NONE));
+    }
+    let ours: Vec<PathBuf> =
+        files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
+    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _| {});
+    let hangs = hang::find(&survey, &ours);
+    drop(survey);
+    let job = load::load(&files, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() });
+    let report = match job {
+        Ok(job) => Report::of(&job, &causes::find(&job), hangs),
+        // A job that hung in its first operation has no kernels.
+        Err(_) if !hangs.is_empty() => Report::of(&load::Job::default(), &causes::Findings::default(), hangs),
+        Err(reason) => return Err(reason),
+    };
+    if let Some(path) = &wish.json {
+        super::write_json(path, &report, out)?;
+    }
+    if wish.json.as_deref().is_some_and(super::is_screen) {
+        return Ok(());
+    }
+    report.write(out).map_err(Reason::Output)
+}
+
+/// A range of steps.
+fn range(text: &str) -> Result<Range<usize>, String> {
+    let numbers = text.split_once("..").map(|(from, to)| (from.trim().parse(), to.trim().parse()));
+    match numbers {
+        Some((Ok(from), Ok(to))) if from < to => Ok(from..to),
+        _ => Err(format!("{text} is no range of steps, such as 100..200")),
+    }
+}

@@ -74,7 +74,8 @@ fn the_settings_of_a_file_are_read() {
     assert_eq!(scenario.clocks[0], Clocks::default());
     assert_eq!(scenario.clocks[1].wall.steps, [(1_000_000_000, -2_000_000)]);
     let route = network::Link { bandwidth: 1.0, latency_ns: 5_000, stall: Some(network::Stall::Before(3, 1_000_000)) };
-    let back = network::Link { bandwidth: f64::INFINITY, stall: Some(network::Stall::Every(50_000_000, 2_000_000)), ..route };
+    let back =
+        network::Link { bandwidth: f64::INFINITY, stall: Some(network::Stall::Every(50_000_000, 2_000_000)), ..route };
     assert_eq!(scenario.network.routes, [(0, 1, route), (1, 0, back)]);
 }
 

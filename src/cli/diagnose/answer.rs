@@ -397,7 +397,7 @@ impl Names<'_> {
                     1 => (format!("the link from {}", self.link(cause)), "is"),
                     more => (format!("the link from {} and {} more", self.link(cause), more - 1), "are"),
                 };
-                format!("{link} {are} slow: {name} keeps it busy for {own}, the other links for {others}")
+                format!("{link} {are} slow: a transfer of {name} takes {own} there, on the other links {others}")
             }
             What::Stall => {
                 let link = self.link(cause);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::graph::{Plan, Times};
-use super::load::Job;
+use super::load::{Job, Use};
 
 /// The fraction of a step that a cause costs at least.
 const LEAST: f64 = 0.03;
@@ -18,6 +18,9 @@ const HABIT: f64 = 0.75;
 const COUNTS: f64 = 0.01;
 /// Ranks that differ by at least this fraction of what the worst one does are named with it.
 const ALIKE: f64 = 0.5;
+/// What a quarter of the steps have less of than the median, as a fraction of it, if something is
+/// steady.
+const STEADY: f64 = 0.6;
 /// How many times longer than other links a slow one is.
 const SLOW: f64 = 1.7;
 /// How many times longer than any other a link stands still if it is at fault.
@@ -35,11 +38,12 @@ const SUSPECTS: usize = 24;
 pub(super) const ENOUGH: usize = 5;
 
 /// What kind of cause something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum What {
     /// Kernels of some ranks take longer than the same kernels of the others, or the others have no
     /// such kernels.
+    #[default]
     Kernels,
     /// GPUs of some ranks have nothing to do for longer than those of the others.
     Host,
@@ -56,7 +60,7 @@ pub(super) enum What {
 }
 
 /// Something that may be a cause, and the change that removes it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Suspect {
     what: What,
     ranks: Vec<usize>,
@@ -67,6 +71,9 @@ struct Suspect {
     amounts: [f64; 2],
     /// The step in which it is largest.
     step: usize,
+    /// For stalls: how many there are, and what they add up to, ns.
+    times: usize,
+    sum: f64,
     lengths: Vec<(usize, i64)>,
     lags: Vec<(usize, i64)>,
 }
@@ -183,6 +190,13 @@ fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
+/// A quarter of the values are smaller.
+fn quarter(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
 /// What each suspect costs. Of two that hide each other, such as two slow ranks, none saves anything
@@ -333,8 +347,10 @@ impl Sums {
 
     /// Ranks whose own kernels always take longer than those of the others.
     fn kernels(&self, job: &Job) -> Vec<Suspect> {
+        // A slow rank is slow by much the same each time. Otherwise its work differs.
+        let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
         let slow: Vec<(usize, f64)> = (0..job.ranks.len())
-            .filter(|rank| self.is_habit(self.excess[*rank].iter().copied()))
+            .filter(|rank| self.is_habit(self.excess[*rank].iter().copied()) && is_steady(&self.excess[*rank]))
             .map(|rank| (rank, median(&self.excess[rank])))
             .collect();
         let worst = slow.iter().map(|it| it.1).fold(0.0, f64::max);
@@ -357,18 +373,16 @@ impl Sums {
         let most = kinds.first().map_or(0.0, |it| it.1);
         Suspect {
             what: What::Kernels,
-            links: Vec::new(),
             names: kinds
                 .iter()
                 .filter(|it| it.1 >= 0.1 * most)
                 .map(|it| job.kinds[it.0 as usize].name.clone())
                 .collect(),
-            every: None,
             amounts: [per_step(sum(|it| it.length)), per_step(sum(|it| it.middle))],
             step: job.steps.start + largest(&self.excess[ranks[0]]),
             lengths: of_them.iter().map(|it| (it.item, it.middle)).collect(),
-            lags: Vec::new(),
             ranks,
+            ..Suspect::default()
         }
     }
 
@@ -403,14 +417,12 @@ impl Sums {
         (is_by_turns && most >= (1.0 + UNEQUAL) * middle).then(|| Suspect {
             what: What::UnequalWork,
             ranks: (0..ranks).filter(|rank| times[*rank] > 0).collect(),
-            links: Vec::new(),
             names: kinds.iter().take(1).map(|it| job.kinds[it.0 as usize].name.clone()).collect(),
-            every: None,
             amounts: [most / steps as f64, middle / steps as f64],
             step: job.steps.start + worst.1,
             // The same work, equally shared.
             lengths: self.own.iter().map(|it| (it.item, it.mean)).collect(),
-            lags: Vec::new(),
+            ..Suspect::default()
         })
     }
 
@@ -439,14 +451,11 @@ impl Sums {
             let own: Vec<f64> = (0..steps).map(|at| idle(of[0], at)).collect();
             suspects.push(Suspect {
                 what: What::Host,
-                links: Vec::new(),
-                names: Vec::new(),
-                every: None,
                 amounts: [median(&own), median(&middle)],
                 step: job.steps.start + largest(&excesses[of[0]]),
-                lengths: Vec::new(),
                 lags: lags.collect(),
                 ranks: of,
+                ..Suspect::default()
             });
         }
         if self.is_habit(middle.iter().map(|idle| idle - (IDLE - COUNTS) * step)) {
@@ -455,13 +464,10 @@ impl Sums {
             suspects.push(Suspect {
                 what: What::HostBound,
                 ranks: (0..ranks).collect(),
-                links: Vec::new(),
-                names: Vec::new(),
-                every: None,
                 amounts: [median(&middle), 0.0],
                 step: job.steps.start + largest(&middle),
-                lengths: Vec::new(),
                 lags: lags.collect(),
+                ..Suspect::default()
             });
         }
         suspects
@@ -523,14 +529,12 @@ impl Sums {
         let long: Vec<f64> = at.iter().map(|at| first[*at]).collect();
         let suspect = Suspect {
             what: What::Pauses,
-            links: Vec::new(),
-            names: Vec::new(),
             every,
             amounts: [median(&long), usual[pausing[0]]],
             step: job.steps.start + largest(first),
-            lengths: Vec::new(),
             lags,
             ranks: pausing,
+            ..Suspect::default()
         };
         (vec![suspect], paused)
     }
@@ -551,74 +555,70 @@ fn period(at: &[usize]) -> Option<usize> {
 /// Links that take longer than the others of the same operations, or now and then longer than they
 /// usually do.
 fn links(job: &Job) -> Vec<Suspect> {
-    let uses = Uses::of(job);
     let mut slow: BTreeMap<usize, Suspect> = BTreeMap::new();
-    let mut stalled: BTreeMap<usize, (Suspect, usize, f64)> = BTreeMap::new();
-    for (kind, of_links) in &uses.by_kind {
-        let name = &job.kinds[*kind as usize].name;
-        let usual: BTreeMap<usize, f64> = of_links
-            .iter()
-            .map(|(link, uses)| (*link, median(&uses.iter().map(|it| it.2).collect::<Vec<_>>())))
-            .collect();
-        // What the link in the middle does with the same operation.
-        let mut turns: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        of_links.values().flatten().for_each(|(turn, _, busy)| turns.entry(*turn).or_default().push(*busy));
-        let middles: BTreeMap<usize, f64> = turns.into_iter().map(|(turn, busy)| (turn, median(&busy))).collect();
-        let middle = median(&usual.values().copied().collect::<Vec<_>>());
-        for (link, of_link) in of_links {
-            let own = usual[link];
-            let longer = of_link.iter().filter(|(turn, _, busy)| *busy >= SLOW * middles[turn]).count();
-            if of_links.len() > 1 && own >= SLOW * middle && longer as f64 >= HABIT * of_link.len() as f64 {
-                let slow = slow.entry(*link).or_insert_with(|| suspected(job, What::Link, *link, [own, middle]));
+    let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
+    for (kind, of_links) in uses(job) {
+        let name = &job.kinds[kind as usize].name;
+        let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
+        // What the link in the middle does with each operation, and with all of them.
+        let at = |turn: usize, of: fn(&Use) -> f64| {
+            median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
+        };
+        let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, |it| it.each), at(turn, |it| it.busy)]).collect();
+        let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
+        for (link, uses) in &of_links {
+            let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
+            // A link that has nothing to do for half of the time is not what the ranks wait for.
+            let delays = |it: &Use| 2.0 * it.busy >= job.graph.length(it.item) as f64;
+            let is_longer =
+                uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
+            if of_links.len() > 1 && each >= SLOW * middle && is_longer as f64 >= HABIT * uses.len() as f64 {
+                let slow = slow.entry(*link).or_insert_with(|| suspected(job, What::Link, *link, [each, middle]));
                 slow.names.push(name.clone());
-                for (_, item, busy) in of_link {
-                    // Stalls are another cause.
-                    shorten(job, *item, busy.min(own * 2.0) * (1.0 - middle / own), &mut slow.lengths);
+                let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+                for (it, [_, others]) in uses.iter().zip(&middles) {
+                    // The other links need their time, too. Stalls are another cause.
+                    let busy = it.busy.min(2.0 * usual);
+                    let saved =
+                        (busy * (1.0 - middle / each)).min((job.graph.length(it.item) as f64 - others).max(0.0));
+                    shorten(job, it.item, saved, &mut slow.lengths);
                 }
             }
-            for (_, item, busy) in of_link.iter().filter(|it| it.2 > 3.0 * own && it.2 > own + 1e6) {
-                let entry =
-                    stalled.entry(*link).or_insert_with(|| (suspected(job, What::Stall, *link, [0.0, own]), 0, 0.0));
-                if *busy > entry.0.amounts[0] {
-                    entry.0.amounts = [*busy, own];
-                    entry.0.step = job.step_of(*item).unwrap_or(job.steps.start);
-                    entry.0.names = vec![name.clone()];
+            let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+            for it in uses.iter().filter(|it| it.busy > 3.0 * usual && it.busy > usual + 1e6) {
+                let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
+                if it.busy > stall.amounts[0] {
+                    stall.amounts = [it.busy, usual];
+                    stall.step = job.step_of(it.item).unwrap_or(job.steps.start);
+                    stall.names = vec![name.clone()];
                 }
-                shorten(job, *item, busy - own, &mut entry.0.lengths);
-                (entry.1, entry.2) = (entry.1 + 1, entry.2 + busy - own);
+                stall.times += 1;
+                stall.sum += it.busy - usual;
+                shorten(job, it.item, it.busy - usual, &mut stall.lengths);
             }
         }
     }
-    let mut suspects = together(slow.into_values().collect());
-    // On a busy machine every link stands still at times: one that is at fault stands out.
-    let mut by_time: Vec<(Suspect, usize, f64)> = stalled.into_values().collect();
-    by_time.sort_by(|one, other| other.2.total_cmp(&one.2));
-    let rest = by_time.get(1).map_or(0.0, |it| it.2);
-    let first = by_time.into_iter().next();
-    suspects.extend(first.filter(|it| it.1 > 1 && it.2 >= STANDS_OUT * rest).map(|it| it.0));
+    let mut suspects = together(slow.into_values().collect(), |it| it.amounts[0]);
+    // On a busy machine every link stands still at times: those at fault stand out.
+    let count = stalled.len();
+    let mut stalled = together(stalled.into_values().collect(), |it| it.sum).into_iter();
+    if let Some(first) = stalled.next() {
+        let rest = stalled.next().map_or(0.0, |it| it.sum);
+        let is_few = first.links.len() == 1 || 2 * first.links.len() <= count.max(job.links.len());
+        suspects.extend(Some(first).filter(|it| it.times > 1 && it.sum >= STANDS_OUT * rest && is_few));
+    }
     suspects
 }
 
-/// How links were used, by kind of operation and by link: which of its kind the operation was on its
-/// rank, its item, and for how long it kept the link busy.
-struct Uses {
-    by_kind: BTreeMap<u32, BTreeMap<usize, Vec<(usize, usize, f64)>>>,
-}
-
-impl Uses {
-    fn of(job: &Job) -> Uses {
-        let inside: Vec<Range<usize>> = (0..job.ranks.len()).map(|rank| job.looked_at(rank)).collect();
-        let mut by_kind: BTreeMap<u32, BTreeMap<usize, Vec<(usize, usize, f64)>>> = BTreeMap::new();
-        for it in job.uses.iter().filter(|it| inside[job.links[it.link].from].contains(&it.item)) {
-            let uses = by_kind.entry(job.graph.items[it.item].kind).or_default().entry(it.link).or_default();
-            uses.push((0, it.item, it.busy as f64));
-        }
-        for uses in by_kind.values_mut().flat_map(BTreeMap::values_mut) {
-            uses.sort_unstable_by_key(|it| it.1);
-            uses.iter_mut().enumerate().for_each(|(turn, it)| it.0 = turn);
-        }
-        Uses { by_kind }
+/// How links were used in the steps that are looked at, by kind of operation and link, in order.
+fn uses(job: &Job) -> BTreeMap<u32, BTreeMap<usize, Vec<Use>>> {
+    let inside: Vec<Range<usize>> = (0..job.ranks.len()).map(|rank| job.looked_at(rank)).collect();
+    let mut by_kind: BTreeMap<u32, BTreeMap<usize, Vec<Use>>> = BTreeMap::new();
+    for it in job.uses.iter().filter(|it| inside[job.links[it.link].from].contains(&it.item)) {
+        by_kind.entry(job.graph.items[it.item].kind).or_default().entry(it.link).or_default().push(*it);
     }
+    by_kind.values_mut().flat_map(BTreeMap::values_mut).for_each(|uses| uses.sort_by_key(|it| it.item));
+    by_kind
 }
 
 fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
@@ -626,22 +626,19 @@ fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
         what,
         ranks: vec![job.links[link].from],
         links: vec![link],
-        names: Vec::new(),
-        every: None,
         amounts,
         step: job.steps.start,
-        lengths: Vec::new(),
-        lags: Vec::new(),
+        ..Suspect::default()
     }
 }
 
-/// Links that are about as slow as the slowest one are one suspect: those of several ranks may lead
+/// Links that are about as bad as the worst one are one suspect: those of several ranks may lead
 /// through one cable, and nothing is won while one of them is left.
-fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
-    slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
+fn together(mut bad: Vec<Suspect>, size: fn(&Suspect) -> f64) -> Vec<Suspect> {
+    bad.sort_by(|one, other| size(other).total_cmp(&size(one)));
     let mut all: Vec<Suspect> = Vec::new();
-    for suspect in slow {
-        match all.iter_mut().find(|it| suspect.amounts[0] >= ALIKE * it.amounts[0]) {
+    for suspect in bad {
+        match all.iter_mut().find(|it| size(&suspect) >= ALIKE * size(it)) {
             Some(alike) => {
                 alike.ranks.extend(suspect.ranks);
                 alike.links.extend(suspect.links);

@@ -366,12 +366,19 @@ impl Graph {
 mod tests {
     use super::*;
 
+    const US: i64 = 1_000;
+
+    /// Times are in us.
     fn item(stream: u32, start: i64, end: i64) -> Item {
-        Item { stream, start, end, ..Item::default() }
+        Item { stream, start: start * US, end: end * US, ..Item::default() }
     }
 
     fn collective(start: i64, end: i64) -> Item {
         Item { is_communication: true, ..item(1, start, end) }
+    }
+
+    fn us(times: &[i64]) -> Vec<i64> {
+        times.iter().map(|ns| ns / US).collect()
     }
 
     /// Two ranks with clocks of their own: each computes, then both meet. Rank 1 is the slow one.
@@ -385,25 +392,25 @@ mod tests {
     fn a_replay_without_changes_is_what_happened() {
         let graph = two();
         let times = graph.replay(&graph.plan());
-        assert_eq!(times.start, [0, 100, 310, 0, 300, 310]);
-        assert_eq!(times.end, [100, 310, 360, 300, 310, 360]);
+        assert_eq!(us(&times.start), [0, 100, 310, 0, 300, 310]);
+        assert_eq!(us(&times.end), [100, 310, 360, 300, 310, 360]);
     }
 
     #[test]
     fn without_the_slow_kernel_nobody_waits() {
         let graph = two();
         let mut plan = graph.plan();
-        plan.length[3] = 100;
-        assert_eq!(graph.replay(&plan).end, [100, 110, 160, 100, 110, 160]);
+        plan.length[3] = 100 * US;
+        assert_eq!(us(&graph.replay(&plan).end), [100, 110, 160, 100, 110, 160]);
     }
 
     #[test]
     fn a_faster_rank_that_waits_anyway_changes_nothing() {
         let graph = two();
         let mut plan = graph.plan();
-        plan.length[0] = 10;
+        plan.length[0] = 10 * US;
         let times = graph.replay(&plan);
-        assert_eq!((times.start[1], times.end[1], times.end[5]), (10, 310, 360));
+        assert_eq!(us(&[times.start[1], times.end[1], times.end[5]]), [10, 310, 360]);
     }
 
     #[test]
@@ -417,13 +424,13 @@ mod tests {
         ];
         let graph = Graph::new(vec![items.clone(), items], vec![(1, 0, 1), (1, 1, 1)]);
         let mut plan = graph.plan();
-        (plan.length[1], plan.length[5]) = (50, 50);
+        (plan.length[1], plan.length[5]) = (50 * US, 50 * US);
         let times = graph.replay(&plan);
-        assert_eq!((times.end[1], times.end[2], times.start[3], times.end[3]), (150, 300, 300, 400));
+        assert_eq!(us(&[times.end[1], times.end[2], times.start[3], times.end[3]]), [150, 300, 300, 400]);
         // It still begins after the kernel before which it was asked for.
         let mut plan = graph.plan();
-        plan.length[0] = 200;
-        assert_eq!(graph.replay(&plan).start[1], 200);
+        plan.length[0] = 200 * US;
+        assert_eq!(graph.replay(&plan).start[1], 200 * US);
     }
 
     #[test]
@@ -431,7 +438,7 @@ mod tests {
         let items = vec![item(0, 0, 100), item(1, 50, 200), item(0, 150, 180), item(0, 260, 300)];
         let graph = Graph::new(vec![items], Vec::new());
         let idle: Vec<i64> = (0..4).map(|at| graph.idle(at)).collect();
-        assert_eq!(idle, [0, 0, 0, 60]);
+        assert_eq!(us(&idle), [0, 0, 0, 60]);
     }
 
     #[test]
@@ -446,10 +453,10 @@ mod tests {
         // 0 sends to 1; 2 meets nobody.
         let ranks = vec![vec![collective(0, 100)], vec![item(0, 0, 90), collective(90, 100)], vec![collective(0, 7)]];
         let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1), (2, 2, 0)]);
-        assert_eq!((graph.length(0), graph.length(2), graph.length(3)), (10, 10, 7));
+        assert_eq!(us(&[graph.length(0), graph.length(2), graph.length(3)]), [10, 10, 7]);
         let mut plan = graph.plan();
-        plan.length[1] = 20;
+        plan.length[1] += 10 * US;
         let times = graph.replay(&plan);
-        assert_eq!((times.end[0], times.end[2], times.end[3]), (30, 30, 7));
+        assert_eq!(us(&[times.end[0], times.end[2], times.end[3]]), [110, 110, 7]);
     }
 }

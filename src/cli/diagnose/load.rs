@@ -57,12 +57,15 @@ pub(super) struct Link {
     pub(super) peer: i32,
 }
 
-/// For how long an item kept a link busy, ns.
+/// What an item sent over a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
     pub(super) link: usize,
     pub(super) item: usize,
-    pub(super) busy: i64,
+    /// For how long the network had any of it, ns.
+    pub(super) busy: f64,
+    /// For how long it had each transfer, in the middle, ns.
+    pub(super) each: f64,
 }
 
 /// A job, as its files show it.
@@ -94,8 +97,8 @@ struct Loading {
     joined: Vec<(u64, u32, u32)>,
     kinds: Vec<Kind>,
     known: FxHashMap<Kind, u32>,
-    /// Sends: rank, communicator and peer there, item, and for how long the network was busy.
-    uses: Vec<(usize, u64, i32, usize, i64)>,
+    /// Sends: the communicator and the peer there; the link is the rank, the item its place there.
+    uses: Vec<(u64, i32, Use)>,
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
@@ -247,13 +250,15 @@ impl Loading {
             }
         }
         for ((item, comm, peer), mut spans) in busy {
+            let mut each: Vec<i64> = spans.iter().map(|(from, to)| to - from).collect();
+            each.sort_unstable();
             spans.sort_unstable();
             let (mut until, mut sum) = (i64::MIN, 0);
-            for (from, to) in spans {
-                sum += (to - from.max(until)).max(0);
-                until = until.max(to);
+            for (from, to) in &spans {
+                sum += (to - (*from).max(until)).max(0);
+                until = until.max(*to);
             }
-            self.uses.push((rank, comm, peer, item, sum));
+            self.uses.push((comm, peer, Use { link: rank, item, busy: sum as f64, each: each[each.len() / 2] as f64 }));
         }
     }
 
@@ -273,11 +278,12 @@ impl Loading {
         let warm = if wish.steps.is_some() { 0 } else { (kept / 10).clamp(1, 20).min(kept) };
         let mut links: BTreeMap<Link, usize> = BTreeMap::new();
         let mut all_uses = Vec::new();
-        for (rank, comm, peer, item, busy) in uses {
+        for (comm, peer, it) in uses {
+            let rank = it.link;
             let to = members.get(&comm).and_then(|it| it.1.get(&peer)).copied();
             let count = links.len();
             let link = *links.entry(Link { from: rank, to, peer }).or_insert(count);
-            all_uses.push(Use { link, item: graph.rank(rank).start + item, busy });
+            all_uses.push(Use { link, item: graph.rank(rank).start + it.item, ..it });
         }
         let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
         in_order.sort_unstable_by_key(|it| it.1);

@@ -12,6 +12,8 @@ mod causes;
 mod graph;
 mod load;
 mod shares;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 use std::ops::Range;

@@ -1,0 +1,248 @@
+//! Jobs made up of plain values, each with one thing that makes it slow, and what is said of them.
+
+use std::path::PathBuf;
+
+use super::answer::Report;
+use super::causes::{self, Findings, What};
+use super::graph::{Graph, Item};
+use super::load::{Job, Link, RankFacts, Use};
+use crate::cli::compare::ranks::{Class, Kind};
+use crate::cli::compare::steps::Source;
+use crate::model::time::FileNs;
+
+const FORWARD: u32 = 0;
+const BACKWARD: u32 = 1;
+const ALL_REDUCE: u32 = 2;
+const CHECK: u32 = 3;
+
+/// A job in which each rank computes, all meet, and the next step begins.
+#[derive(Clone, Copy)]
+struct Made {
+    ranks: usize,
+    steps: usize,
+    /// What a rank's kernels take, in hundredths, by rank and step.
+    work: fn(usize, usize) -> i64,
+    /// How long a rank's GPU has nothing to do before a step, us.
+    pause: fn(usize, usize) -> i64,
+    /// How long the link from a rank takes for an operation, us, in a step.
+    link: fn(usize, usize) -> i64,
+    /// The rank that checks something in each step.
+    checks: Option<usize>,
+}
+
+impl Made {
+    /// A healthy one, with the noise of a machine.
+    fn healthy() -> Made {
+        Made {
+            ranks: 4,
+            steps: 40,
+            work: |rank, step| 100 + noise(rank, step) % 3,
+            pause: |rank, step| 10 + noise(rank, step) % 30,
+            link: |rank, step| 900 + noise(rank, step) % 100,
+            checks: None,
+        }
+    }
+
+    fn job(self) -> Job {
+        let mut ranks: Vec<Vec<Item>> = vec![Vec::new(); self.ranks];
+        let (mut joined, mut uses) = (Vec::new(), Vec::new());
+        let mut edges = vec![Vec::new(); self.ranks];
+        let mut done = vec![0; self.ranks];
+        for step in 0..self.steps {
+            let mut ready = Vec::new();
+            for (rank, items) in ranks.iter_mut().enumerate() {
+                edges[rank].push(items.len());
+                let mut at = done[rank] + 1_000 * (self.pause)(rank, step);
+                let checks = if self.checks == Some(rank) { 3_000_000 } else { 0 };
+                for (kind, ns) in [(FORWARD, 30_000), (BACKWARD, 60_000), (CHECK, checks / 100)] {
+                    let length = if kind == CHECK { checks } else { ns * (self.work)(rank, step) };
+                    if length > 0 {
+                        items.push(Item { start: at, end: at + length, kind, ..Item::default() });
+                        at += length + 2_000;
+                    }
+                }
+                ready.push(at);
+            }
+            let last = ready.iter().max().copied().unwrap_or(0);
+            let slowest = (0..self.ranks).map(|rank| (self.link)(rank, step)).max().unwrap_or(0);
+            for (rank, items) in ranks.iter_mut().enumerate() {
+                let end = last + 1_000 * slowest;
+                let (kind, start) = (ALL_REDUCE, ready[rank]);
+                joined.push((step as u64, rank as u32, items.len() as u32));
+                let busy = 1_000.0 * (self.link)(rank, step) as f64;
+                uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0 }));
+                items.push(Item { stream: 1, start, end, kind, is_communication: true, ..Item::default() });
+                done[rank] = end;
+            }
+        }
+        let graph = Graph::new(ranks, joined);
+        let kind = |class, name: &str| Kind { class, name: name.to_owned() };
+        let facts = |rank: usize| RankFacts {
+            label: format!("rank {rank}"),
+            number: Some(rank as i32),
+            host: Some(format!("node{}", rank / 2)),
+            file: PathBuf::from(format!("{rank}.perfetto-trace")),
+            begin: FileNs(0),
+            edges: edges[rank].clone(),
+            steps: self.steps - 1,
+        };
+        let use_of = |(rank, it): (usize, Use)| Use { item: graph.rank(rank).start + it.item, ..it };
+        Job {
+            ranks: (0..self.ranks).map(facts).collect(),
+            kinds: vec![
+                kind(Class::Kernel, "forward"),
+                kind(Class::Kernel, "backward"),
+                kind(Class::Communication, "AllReduce 1 MiB f32 on dp"),
+                kind(Class::Kernel, "check"),
+            ],
+            links: (0..self.ranks)
+                .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
+                .collect(),
+            uses: uses.into_iter().map(use_of).collect(),
+            source: Some(Source::Repeats("forward".into())),
+            steps: 2..self.steps - 1,
+            all_steps: self.steps - 1,
+            missing: 0,
+            notes: Vec::new(),
+            graph,
+        }
+    }
+
+    fn found(self) -> (Job, Findings) {
+        let job = self.job();
+        let found = causes::find(&job);
+        (job, found)
+    }
+
+    fn says(self) -> String {
+        let (job, found) = self.found();
+        let mut out = Vec::new();
+        Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+/// Always the same numbers, without a pattern.
+fn noise(rank: usize, step: usize) -> i64 {
+    let mixed = ((rank * 1009 + step) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as i64
+}
+
+/// The causes: what, which ranks, what each costs in us per step.
+fn told(found: &Findings) -> Vec<(What, Vec<usize>, i64)> {
+    found.causes.iter().map(|it| (it.what, it.ranks.clone(), (it.cost / 1e3) as i64)).collect()
+}
+
+#[test]
+fn a_healthy_job_is_called_healthy() {
+    assert_eq!(Made::healthy().says(), "Healthy: no rank, host or link holds up the others in 37 steps of 10.2 ms.");
+}
+
+#[test]
+fn a_slow_rank_costs_what_a_replay_saves() {
+    let made = Made { work: |rank, step| if rank == 2 { 130 } else { 100 + noise(rank, step) % 3 }, ..Made::healthy() };
+    let (_, found) = made.found();
+    let told = told(&found);
+    assert!(matches!(&told[..], [(What::Kernels, ranks, 2_500..2_800)] if ranks == &[2]), "{told:?}");
+    let healthy = Made::healthy().found().1.steps.median;
+    assert!((found.causes[0].without.median - healthy).abs() < 100_000.0, "{:?}", found.causes[0].without);
+    let says = made.says();
+    assert!(
+        says.starts_with("Rank 2 on node1 computes longer than the others: its `backward` takes 7.80 ms"),
+        "{says}"
+    );
+}
+
+#[test]
+fn two_ranks_that_hide_each_other_are_both_named() {
+    let made = Made { work: |rank, _| if rank % 2 == 1 { 130 } else { 100 }, ..Made::healthy() };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::Kernels, ranks, 2_400..2_800)] if ranks == &[1, 3]), "{told:?}");
+}
+
+#[test]
+fn a_kernel_that_no_other_rank_runs_is_named() {
+    let says = Made { checks: Some(1), ..Made::healthy() }.says();
+    assert!(
+        says.starts_with("Rank 1 on node0 runs `check` for 3.00 ms a step, which the other ranks do not"),
+        "{says}"
+    );
+}
+
+#[test]
+fn a_late_host_is_told_from_slow_kernels() {
+    let made = Made { pause: |rank, _| if rank == 3 { 3_000 } else { 20 }, ..Made::healthy() };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::Host, ranks, 2_800..3_100)] if ranks == &[3]), "{told:?}");
+}
+
+#[test]
+fn hosts_that_are_all_slow_are_no_single_rank_s_fault() {
+    let made = Made { pause: |rank, step| 3_000 + noise(rank, step) % 50, ..Made::healthy() };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::HostBound, ranks, 2_800..3_200)] if ranks.len() == 4), "{told:?}");
+}
+
+#[test]
+fn a_slow_link_is_the_one_whose_transfers_take_longer() {
+    let made =
+        Made { link: |rank, step| if rank == 1 { 4_000 } else { 900 + noise(rank, step) % 100 }, ..Made::healthy() };
+    let (job, found) = made.found();
+    let told = told(&found);
+    assert!(matches!(&told[..], [(What::Link, _, 2_800..3_200)]), "{told:?}");
+    assert_eq!(job.links[found.causes[0].links[0]], Link { from: 1, to: Some(2), peer: 2 });
+}
+
+#[test]
+fn a_link_that_stalls_is_not_called_slow() {
+    let made = Made { link: |rank, step| if rank == 0 && step % 7 == 3 { 30_000 } else { 900 }, ..Made::healthy() };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::Stall, _, 3_500..5_000)]), "{told:?}");
+}
+
+#[test]
+fn pauses_have_a_period() {
+    let made = Made { pause: |_, step| if step % 10 == 5 { 40_000 } else { 20 }, ..Made::healthy() };
+    let (_, found) = made.found();
+    let cause = &found.causes[0];
+    assert_eq!((found.causes.len(), cause.what, cause.every, cause.ranks.len()), (1, What::Pauses, Some(10), 4));
+    let says = made.says();
+    assert!(says.starts_with("Every 10 steps every rank pauses: its GPU has nothing to do for 40.0 ms"), "{says}");
+}
+
+#[test]
+fn work_that_is_unequal_by_turns_is_no_rank_s_fault() {
+    let made = Made { work: |rank, step| 100 + noise(rank, step) % 60, ..Made::healthy() };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::UnequalWork, _, 1_000..2_500)]), "{told:?}");
+}
+
+#[test]
+fn two_causes_come_in_the_order_of_their_cost() {
+    let made = Made {
+        work: |rank, _| if rank == 2 { 130 } else { 100 },
+        link: |rank, _| if rank == 0 { 6_000 } else { 900 },
+        ..Made::healthy()
+    };
+    let told = told(&made.found().1);
+    assert!(matches!(&told[..], [(What::Link, ..), (What::Kernels, ranks, _)] if ranks == &[2]), "{told:?}");
+}
+
+#[test]
+fn without_enough_steps_nobody_is_blamed() {
+    let made = Made { steps: 6, work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
+    assert_eq!(made.says(), "Cannot tell: there are 3 steps after warm-up, and it takes 5.");
+}
+
+#[test]
+fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
+    let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
+    let found = causes::find(&job);
+    let mut out = Vec::new();
+    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+    let says = String::from_utf8(out).unwrap();
+    assert!(
+        says.starts_with("Cannot tell for whom the ranks wait, because the files of 2 ranks are not here"),
+        "{says}"
+    );
+}

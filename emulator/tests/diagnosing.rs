@@ -224,7 +224,7 @@ impl Job {
                     second.extend([Cause::Link { from, to }, Cause::Link { from, to }]);
                 }
                 let second = *dice.one_of(&second);
-                let (more, less) = (cost(35 + dice.below(20)), cost(15 + dice.below(8)));
+                let (more, less) = (cost(40 + dice.below(20)), cost(15 + dice.below(6)));
                 let costs = if dice.percent(50) { [more, less] } else { [less, more] };
                 let mut planted: Vec<Planted> =
                     [first, second].into_iter().zip(costs).map(|(cause, cost)| Planted { cause, cost }).collect();
@@ -508,7 +508,8 @@ impl Job {
         if self.has_network {
             text.push_str("[network]\nkind = \"plugin\"\nbandwidth = \"2 GB/s\"\nlatency = \"20 us\"\n");
         }
-        for planted in planted {
+        let causes = planted;
+        for planted in causes {
             match planted.cause {
                 Cause::Link { from, to } => {
                     let bandwidth = self.slow(from, planted.cost) / 1000;
@@ -516,8 +517,10 @@ impl Job {
                 }
                 Cause::Stall { from, to } => {
                     // It costs less than it lasts: nobody needs the link at once.
-                    let between = 8 * self.step;
-                    let pause = 8 * planted.cost + self.step / 2;
+                    let others: u64 = causes.iter().map(|other| other.cost).sum::<u64>() - planted.cost;
+                    let step = self.step + self.overhead() + others;
+                    let between = 8 * step;
+                    let pause = 8 * planted.cost + step / 2;
                     let _ = writeln!(
                         text,
                         "[[route]]\nfrom = {from}\nto = {to}\nstall = {{ every = \"{} us\", for = \"{pause} us\" }}",

@@ -24,6 +24,11 @@ const NAMED: usize = 8;
 /// The fraction of a step that one rank's wait for others must take if it is to be mentioned.
 const MUCH: f64 = 0.1;
 
+/// By which fraction two runs of the same job differ.
+const PLAYS: f64 = 0.02;
+/// How much longer than in the middle steps are on average if long ones are to be explained.
+const LONG: f64 = 0.15;
+
 /// The verdict on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -132,7 +137,8 @@ impl Report {
     pub(super) fn of(job: &Job, found: &Findings, hangs: Vec<Hang>) -> Report {
         let names = Names { job };
         let step = found.steps.mean;
-        let doubt = |without: &Measure| found.error + without.spread;
+        // Two plays of one job differ, even on a quiet machine.
+        let doubt = |without: &Measure| found.error + 2.0 * without.spread + PLAYS * without.median;
         let causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
         let mut what_if: Vec<WhatIf> = (found.causes.iter().enumerate())
             .map(|(at, cause)| WhatIf {
@@ -400,10 +406,11 @@ impl Names<'_> {
                 format!("{link} {are} slow: a transfer of {name} takes {own} there, on the other links {others}")
             }
             What::Stall => {
-                let link = self.link(cause);
-                format!(
-                    "the link from {link} stands still now and then: {name} kept it busy for {own}, usually for {others}"
-                )
+                let link = match cause.links.len() {
+                    1 => format!("the link from {} stands", self.link(cause)),
+                    more => format!("the link from {} and {} more stand", self.link(cause), more - 1),
+                };
+                format!("{link} still now and then: {name} kept it busy for {own}, usually for {others}")
             }
             What::Pauses => {
                 let when = match cause.every {
@@ -524,6 +531,16 @@ impl Names<'_> {
                 "Cannot tell, because steps differ by {}, more than any cause explains; the most likely one is that {}",
                 duration(found.steps.spread),
                 self.text(cause)
+            ));
+        }
+        if found.steps.mean > (1.0 + LONG) * found.steps.median {
+            let (longest, at) = found.steps.longest;
+            return Some(format!(
+                "Cannot tell: now and then a step takes much longer, and no rank or link is at fault in all of them. In the middle \
+                 a step takes {}, on average {}, and number {at} takes {}",
+                duration(found.steps.median),
+                duration(step),
+                duration(longest)
             ));
         }
         let communicates = (0..job.ranks.len()).any(|rank| shares[rank].exposed_ns > MUCH * step);

@@ -26,7 +26,7 @@ const SLOW: f64 = 1.7;
 /// How many times longer than any other a link stands still if it is at fault.
 const STANDS_OUT: f64 = 3.0;
 /// By which fraction of the average work the longest work of a step exceeds it if work is unequal.
-const UNEQUAL: f64 = 0.15;
+const UNEQUAL: f64 = 0.11;
 /// The fraction of what steps differ anyway, and of what a replay is off, that a cause costs at
 /// least: less than that could be the machine's own noise.
 const NOISE: f64 = 0.25;
@@ -107,6 +107,8 @@ pub(super) struct Measure {
     pub(super) median: f64,
     /// How far a step is from the median, in the middle.
     pub(super) spread: f64,
+    /// The longest step.
+    pub(super) longest: (f64, usize),
 }
 
 /// What is found.
@@ -182,7 +184,8 @@ fn measure(job: &Job, times: &Times) -> Measure {
     let mean = steps.iter().sum::<f64>() / steps.len() as f64;
     let middle = median(&steps);
     let off: Vec<f64> = steps.iter().map(|step| (step - middle).abs()).collect();
-    Measure { mean, median: middle, spread: median(&off) }
+    let longest = largest(&steps);
+    Measure { mean, median: middle, spread: median(&off), longest: (steps[longest], job.steps.start + longest) }
 }
 
 /// The median; of an even number, the lower one. 0 if there is none.
@@ -577,11 +580,11 @@ fn links(job: &Job) -> Vec<Suspect> {
                 slow.names.push(name.clone());
                 let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
                 for (it, [_, others]) in uses.iter().zip(&middles) {
-                    // The other links need their time, too. Stalls are another cause.
+                    // The other links and the GPUs need their time, too. Stalls are another cause.
                     let busy = it.busy.min(2.0 * usual);
-                    let saved =
-                        (busy * (1.0 - middle / each)).min((job.graph.length(it.item) as f64 - others).max(0.0));
-                    shorten(job, it.item, saved, &mut slow.lengths);
+                    let least = others + taking(job, it.item);
+                    let saved = (busy * (1.0 - middle / each)).min(job.graph.length(it.item) as f64 - least);
+                    shorten(job, it.item, saved.max(0.0), &mut slow.lengths);
                 }
             }
             let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
@@ -598,16 +601,33 @@ fn links(job: &Job) -> Vec<Suspect> {
             }
         }
     }
-    let mut suspects = together(slow.into_values().collect(), |it| it.amounts[0]);
-    // On a busy machine every link stands still at times: those at fault stand out.
-    let count = stalled.len();
-    let mut stalled = together(stalled.into_values().collect(), |it| it.sum).into_iter();
-    if let Some(first) = stalled.next() {
-        let rest = stalled.next().map_or(0.0, |it| it.sum);
-        let is_few = first.links.len() == 1 || 2 * first.links.len() <= count.max(job.links.len());
-        suspects.extend(Some(first).filter(|it| it.times > 1 && it.sum >= STANDS_OUT * rest && is_few));
-    }
+    let mut suspects = together(slow.into_values().collect());
+    suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
     suspects
+}
+
+/// For how long the GPUs of an operation's ranks were taking what they had received, in the middle, ns.
+fn taking(job: &Job, item: usize) -> f64 {
+    let all: BTreeSet<usize> = job.graph.partners(item).collect();
+    median(&all.iter().filter_map(|item| job.taking.get(item).copied()).collect::<Vec<_>>())
+}
+
+/// On a busy machine every link stands still at times: those at fault stand out. There may be
+/// several: what crosses one cable stands still together.
+fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
+    stalled.sort_by(|one, other| other.sum.total_cmp(&one.sum));
+    let sum = |at: usize| stalled.get(at).map_or(0.0, |it| it.sum);
+    let count = (1..=stalled.len()).find(|count| sum(count - 1) >= STANDS_OUT * sum(*count))?;
+    let is_few = count == 1 || 2 * count <= links;
+    let mut all = stalled.into_iter().take(count);
+    let mut first = all.next().filter(|_| is_few)?;
+    for other in all {
+        first.times += other.times;
+        first.ranks.extend(other.ranks);
+        first.links.extend(other.links);
+        first.lengths.extend(other.lengths);
+    }
+    (first.times > 1).then_some(first)
 }
 
 /// How links were used in the steps that are looked at, by kind of operation and link, in order.
@@ -632,13 +652,13 @@ fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
     }
 }
 
-/// Links that are about as bad as the worst one are one suspect: those of several ranks may lead
+/// Links that are about as slow as the slowest one are one suspect: those of several ranks may lead
 /// through one cable, and nothing is won while one of them is left.
-fn together(mut bad: Vec<Suspect>, size: fn(&Suspect) -> f64) -> Vec<Suspect> {
-    bad.sort_by(|one, other| size(other).total_cmp(&size(one)));
+fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
+    slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
     let mut all: Vec<Suspect> = Vec::new();
-    for suspect in bad {
-        match all.iter_mut().find(|it| size(&suspect) >= ALIKE * size(it)) {
+    for suspect in slow {
+        match all.iter_mut().find(|it| suspect.amounts[0] >= ALIKE * it.amounts[0]) {
             Some(alike) => {
                 alike.ranks.extend(suspect.ranks);
                 alike.links.extend(suspect.links);

@@ -76,6 +76,8 @@ pub(super) struct Job {
     pub(super) kinds: Vec<Kind>,
     pub(super) links: Vec<Link>,
     pub(super) uses: Vec<Use>,
+    /// For how long a GPU was taking what it had received over links, by item, ns.
+    pub(super) taking: FxHashMap<usize, f64>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,
     /// How many steps of each rank are looked at, after those that are left out as warm-up.
@@ -99,6 +101,8 @@ struct Loading {
     known: FxHashMap<Kind, u32>,
     /// Sends: the communicator and the peer there; the link is the rank, the item its place there.
     uses: Vec<(u64, i32, Use)>,
+    /// The rank, the item's place there, and for how long its GPU was taking what it received.
+    taking: Vec<(usize, usize, f64)>,
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
@@ -224,7 +228,8 @@ impl Loading {
         self.kinds.len() as u32 - 1
     }
 
-    /// For how long the network had something of a rank's sends, by item and peer.
+    /// For how long the network had something of a rank's sends, by item and peer; and its GPU
+    /// something that it had received.
     fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &FxHashMap<u64, Vec<(Span, usize)>>) {
         let mut busy: BTreeMap<(usize, u64, i32), Vec<(i64, i64)>> = BTreeMap::new();
         let comms: FxHashMap<u64, u64> = (profile.operations.iter())
@@ -234,7 +239,8 @@ impl Loading {
                 Some((it.correlation?, hash_of(communicator.hash, communicator.name.as_deref())))
             })
             .collect();
-        for transfer in profile.transfers.iter().filter(|it| it.process == process && it.is_send) {
+        let mut taken: BTreeMap<usize, Vec<(i64, i64)>> = BTreeMap::new();
+        for transfer in profile.transfers.iter().filter(|it| it.process == process) {
             let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
             let Some(carriers) = carriers.get(&number) else { continue };
             // Replays of a graph share a number.
@@ -242,9 +248,11 @@ impl Loading {
             let mut at = transfer.span.start.0;
             for (what, ns) in &transfer.waits {
                 let end = at.saturating_add_unsigned(*ns);
-                if what.starts_with(wait::NETWORK) {
+                if transfer.is_send && what.starts_with(wait::NETWORK) {
                     let comm = comms.get(&number).copied().unwrap_or(0);
                     busy.entry((*item, comm, peer)).or_default().push((at, end));
+                } else if !transfer.is_send && what.starts_with(wait::GPU) {
+                    taken.entry(*item).or_default().push((at, end));
                 }
                 at = end;
             }
@@ -252,18 +260,14 @@ impl Loading {
         for ((item, comm, peer), mut spans) in busy {
             let mut each: Vec<i64> = spans.iter().map(|(from, to)| to - from).collect();
             each.sort_unstable();
-            spans.sort_unstable();
-            let (mut until, mut sum) = (i64::MIN, 0);
-            for (from, to) in &spans {
-                sum += (to - (*from).max(until)).max(0);
-                until = until.max(*to);
-            }
-            self.uses.push((comm, peer, Use { link: rank, item, busy: sum as f64, each: each[each.len() / 2] as f64 }));
+            let each = each[each.len() / 2] as f64;
+            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(&mut spans), each }));
         }
+        self.taking.extend(taken.into_iter().map(|(item, mut spans)| (rank, item, covered(&mut spans))));
     }
 
     fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
-        let Loading { ranks, items, joined, kinds, uses, members, mut sources, .. } = self;
+        let Loading { ranks, items, joined, kinds, uses, taking, members, mut sources, .. } = self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
         let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
@@ -293,6 +297,7 @@ impl Loading {
             kinds,
             links: in_order.into_iter().map(|it| it.0).collect(),
             uses: all_uses,
+            taking: taking.into_iter().map(|(rank, item, ns)| (graph.rank(rank).start + item, ns)).collect(),
             source: source.filter(|_| has_all),
             steps: if has_all { warm..kept } else { 0..0 },
             all_steps: most,
@@ -301,6 +306,17 @@ impl Loading {
             graph,
         }
     }
+}
+
+/// How much time these spans cover, ns.
+fn covered(spans: &mut [(i64, i64)]) -> f64 {
+    spans.sort_unstable();
+    let (mut until, mut sum) = (i64::MIN, 0);
+    for (from, to) in spans {
+        sum += (*to - (*from).max(until)).max(0);
+        until = until.max(*to);
+    }
+    sum as f64
 }
 
 /// How far two spans are apart, ns; 0 if they overlap.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustc_hash::FxHashMap;
+
 use super::answer::Report;
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
@@ -99,6 +101,7 @@ impl Made {
                 .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
                 .collect(),
             uses: uses.into_iter().map(use_of).collect(),
+            taking: FxHashMap::default(),
             source: Some(Source::Repeats("forward".into())),
             steps: 2..self.steps - 1,
             all_steps: self.steps - 1,
@@ -198,6 +201,24 @@ fn a_link_that_stalls_is_not_called_slow() {
     let made = Made { link: |rank, step| if rank == 0 && step % 7 == 3 { 30_000 } else { 900 }, ..Made::healthy() };
     let told = told(&made.found().1);
     assert!(matches!(&told[..], [(What::Stall, _, 3_500..5_000)]), "{told:?}");
+}
+
+#[test]
+fn links_that_stall_together_are_named_together() {
+    let made = Made {
+        ranks: 8,
+        link: |rank, step| if rank % 4 == 0 && step % 7 == 3 { 30_000 - 4_000 * rank as i64 } else { 900 },
+        ..Made::healthy()
+    };
+    let (_, found) = made.found();
+    assert_eq!((found.causes.len(), found.causes[0].what, found.causes[0].links.len()), (1, What::Stall, 2));
+}
+
+#[test]
+fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
+    // On every link, so none of them is at fault.
+    let says = Made { link: |_, step| if step % 9 == 4 { 40_000 } else { 900 }, ..Made::healthy() }.says();
+    assert!(says.starts_with("Cannot tell: now and then a step takes much longer"), "{says}");
 }
 
 #[test]

@@ -104,8 +104,8 @@ fn a_recorded_job_ends_with_its_own_code_the_files_and_the_next_command() {
     assert_says(&done, "ncclscope: 1 trace, ");
     let next = done.stderr.lines().last().and_then(|line| line.strip_prefix("ncclscope: next: ncclscope ")).unwrap();
     let next = format!("{} {next}", env!("CARGO_BIN_EXE_ncclscope"));
-    let info = finished(Command::new("sh").args(["-c", &next]).current_dir(place.path()));
-    assert!(info.status.success() && info.stdout.contains("AllReduce: 1, 16 B in all"), "{}", info.stdout);
+    let said = finished(Command::new("sh").args(["-c", &next]).current_dir(place.path()));
+    assert!(said.status.success() && said.stdout.starts_with("Cannot tell: there are no kernels"), "{}", said.stdout);
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn assert_recorded(done: &Finished, folder: &Path) {
     let name = folder.file_name().unwrap().to_str().unwrap();
     assert!(done.stderr.contains("recording to "), "the start line");
     assert!(done.stderr.contains(&format!("ncclscope: {RANKS} traces, ")), "how many there are");
-    let next = done.stderr.lines().find(|line| line.contains("next: ncclscope info "));
+    let next = done.stderr.lines().find(|line| line.contains("next: ncclscope diagnose "));
     assert!(next.is_some_and(|line| line.contains(name)), "the next command");
     assert!(!done.stderr.contains("nothing was recorded"));
 }

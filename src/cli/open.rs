@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::cut::{Window, duration};
+use super::diagnose::{self, Seen};
 use super::hang;
 use super::merge;
 use super::survey::Survey;
@@ -53,9 +54,17 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let said = Reason::Output;
 
     let hangs = hang::find(&survey, traces);
+    // What hangs shows better than what was slow before it.
+    let is_large = survey.slices > MANY_SLICES;
+    let cause = if hangs.is_empty() && !is_large { diagnose::first_cause(traces) } else { None };
     let busy = link::busy(&survey, hangs.first(), span);
-    let link = link::link(&survey, hangs.first(), busy, wish.port, &shared.path, wish.ui.is_some());
+    let view = cause.as_ref().map_or(busy, |cause| cause.step);
+    let first = link::First { hang: hangs.first(), cause: cause.as_ref(), view };
+    let link = link::link(&survey, &first, wish.port, &shared.path, wish.ui.is_some());
     introduce(traces, &survey, (busy.0.since(span.0), busy.1.since(span.0)), out).map_err(said)?;
+    if let Some(Seen { text, .. }) = &cause {
+        writeln!(out, "{text}. The first view shows it").map_err(said)?;
+    }
     let has_browser = !wish.no_browser && browse(&link);
     explain(&link, has_browser, wish, out).map_err(said)?;
 

@@ -48,8 +48,8 @@ pub(super) enum Verdict {
 pub(super) struct Report {
     format_version: u32,
     verdict: Verdict,
-    /// The first line.
-    text: String,
+    /// The first line, without its full stop.
+    pub(super) text: String,
     hangs: Vec<Value>,
     #[serde(skip)]
     hang_lines: Vec<String>,
@@ -478,9 +478,7 @@ impl Names<'_> {
     fn look_at(&self, cause: &Cause) -> LookAt {
         let rank = cause.ranks.first().copied().unwrap_or(0);
         let facts = &self.job.ranks[rank];
-        let items = self.job.step(rank, cause.step);
-        let items = &self.job.graph.items[items.start..=items.end.min(self.job.graph.rank(rank).end - 1)];
-        let (from, to) = (items[0].start, items[items.len() - 1].start);
+        let (from, to) = self.job.step_times(rank, cause.step);
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
         let file = facts.file.display().to_string();
         let us = |ns: i64| format!("{}us", ns / 1000);

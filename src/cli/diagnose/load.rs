@@ -342,6 +342,13 @@ impl Job {
         base + edges[step]..base + edges[step + 1]
     }
 
+    /// When a step of a rank begins, and when the next one does.
+    pub(super) fn step_times(&self, rank: usize, step: usize) -> (i64, i64) {
+        let (items, all) = (self.step(rank, step), self.graph.rank(rank));
+        let start = |item: usize| self.graph.items[item.min(all.end - 1)].start;
+        (start(items.start), start(items.end))
+    }
+
     /// The items of a rank in the steps that are looked at; without steps, all of them.
     pub(super) fn looked_at(&self, rank: usize) -> Range<usize> {
         let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else {

@@ -25,6 +25,7 @@ use super::hang;
 use super::survey::Survey;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
+use crate::model::time::HostNs;
 
 /// What to look at.
 #[derive(clap::Args)]
@@ -73,6 +74,25 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         return Ok(());
     }
     report.write(out).map_err(Reason::Output)
+}
+
+/// The first cause of a job, for a first look at it.
+pub(super) struct Seen {
+    /// In a sentence.
+    pub(super) text: String,
+    /// The step in which it shows best, on the clock of the traces.
+    pub(super) step: (HostNs, HostNs),
+}
+
+/// What makes the job of these traces of ours slow; `None` if nothing does, or nobody can tell.
+pub(super) fn first_cause(traces: &[PathBuf]) -> Option<Seen> {
+    let job = load::load(traces, &load::Wish::default()).ok()?;
+    let found = causes::find(&job);
+    let cause = found.causes.first()?;
+    let (begin, end) = job.step_times(cause.ranks.first().copied().unwrap_or(0), cause.step);
+    let host = |time: i64| u64::try_from(time).ok().map(HostNs);
+    let step = (host(begin)?, host(end)?);
+    Some(Seen { text: Report::of(&job, &found, Vec::new()).text, step })
 }
 
 /// A range of steps.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
+use super::super::diagnose::Seen;
 use super::super::hang::Hang;
 use super::super::survey::{Survey, Track};
 use crate::model::time::HostNs;
@@ -38,23 +39,24 @@ pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (HostNs,
     (begin.saturating_sub(margin).max(first), end.saturating_add(margin).min(last))
 }
 
+/// What the first view is about, and from when to when it reaches.
+pub(super) struct First<'a> {
+    pub(super) hang: Option<&'a Hang>,
+    pub(super) cause: Option<&'a Seen>,
+    pub(super) view: (HostNs, HostNs),
+}
+
 /// The link to a viewer with the trace at `path` on this port.
-pub(super) fn link(
-    survey: &Survey,
-    hang: Option<&Hang>,
-    (begin, end): (HostNs, HostNs),
-    port: u16,
-    path: &str,
-    is_own_viewer: bool,
-) -> String {
+pub(super) fn link(survey: &Survey, first: &First<'_>, port: u16, path: &str, is_own_viewer: bool) -> String {
     let own = format!("http://127.0.0.1:{port}/");
     let viewer = if is_own_viewer { &own } else { "https://ui.perfetto.dev/" };
     let mut link = format!("{viewer}#!/?url={}", encoded(&format!("{own}{path}")));
+    let (begin, end) = first.view;
     // The viewer ignores an empty range, or one that leaves the trace.
     if begin < end {
         let _ = write!(link, "&visStart={}&visEnd={}", begin.0, end.0);
     }
-    let commands = commands(survey, hang);
+    let commands = commands(survey, first.hang, first.cause);
     if !commands.is_empty() {
         let _ = write!(link, "&startupCommands={}", encoded(&format!("[{}]", commands.join(","))));
     }
@@ -62,7 +64,7 @@ pub(super) fn link(
 }
 
 /// What the viewer should do with the trace, as JSON.
-fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
+fn commands(survey: &Survey, hang: Option<&Hang>, cause: Option<&Seen>) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = |id: &str, words: &[&str]| {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
@@ -84,6 +86,11 @@ fn commands(survey: &Survey, hang: Option<&Hang>) -> Vec<String> {
     }
     if hang.is_some() {
         command("AddDebugSliceTrack", &[&unfinished(), "No end seen"]);
+    }
+    if let Some(Seen { text, step: (begin, end) }) = cause {
+        let text = text.replace('\'', "''");
+        let query = format!("SELECT {} AS ts, {} AS dur, '{text}' AS name", begin.0, end.since(*begin));
+        command("AddDebugSliceTrack", &[&query, "Diagnosis"]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() && merged.is_empty() {
@@ -235,7 +242,7 @@ mod tests {
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
         survey.operations.push((HostNs(5), HostNs(6)));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
-        assert!(commands(&survey, None).iter().any(|command| command.contains("s.category = 'operation'")));
+        assert!(commands(&survey, None, None).iter().any(|command| command.contains("s.category = 'operation'")));
     }
 
     #[test]
@@ -250,7 +257,7 @@ mod tests {
         }
         let names = [0, 2, 10, 11].map(|rank| format!("tp (a) · rank {rank} of 12"));
         assert_eq!(pinned(&survey), names);
-        let commands = commands(&survey, None);
+        let commands = commands(&survey, None, None);
         let pins: Vec<_> = commands.iter().filter(|command| command.contains("PinTracksByRegex")).collect();
         assert_eq!(pins.len(), 4, "one by one, because the viewer has an order of its own: {commands:?}");
         assert!(
@@ -263,11 +270,19 @@ mod tests {
     #[test]
     fn overdue_operations_count_as_unfinished() {
         let overdue = |hang| {
-            let commands = commands(&Survey::default(), hang);
+            let commands = commands(&Survey::default(), hang, None);
             commands.iter().any(|command| command.contains("No end seen") && command.contains("category='not done'"))
         };
         let hang = Hang::default();
         assert!(overdue(Some(&hang)) && !overdue(None));
+    }
+
+    #[test]
+    fn the_first_cause_is_a_track() {
+        let cause = Seen { text: "rank 2's host is late".to_owned(), step: (HostNs(5), HostNs(25)) };
+        let commands = commands(&Survey::default(), None, Some(&cause));
+        let query = "SELECT 5 AS ts, 20 AS dur, 'rank 2''s host is late' AS name";
+        assert!(commands.iter().any(|it| it.contains(query) && it.contains("Diagnosis")), "{commands:?}");
     }
 
     #[test]

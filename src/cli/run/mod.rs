@@ -249,8 +249,8 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
     for (why, pids) in cause::without_library(&evidence.processes, library).certain {
         lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
     }
-    let patterns: Vec<String> = folders.iter().map(|it| format!("{}/*.perfetto-trace", quoted(it))).collect();
-    lines.push(format!("next: ncclscope info {}", patterns.join(" ")));
+    let folders: Vec<String> = folders.iter().map(|it| quoted(it)).collect();
+    lines.push(format!("next: ncclscope diagnose {}", folders.join(" ")));
     lines
 }
 

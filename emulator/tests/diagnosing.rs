@@ -478,7 +478,8 @@ impl Job {
         };
         let steps = match find(|cause| matches!(cause, Cause::Pauses { .. })) {
             Some(Planted { cause: Cause::Pauses { rank }, cost }) => {
-                let used_up = if let Lead::Steps(count) = self.lead { count * self.step } else { 0 };
+                let used_up =
+                    if let Lead::Steps(count) = self.lead { count * (self.step + self.overhead()) } else { 0 };
                 let sleep = format!("sleep {} us\n", LOADED * cost + used_up);
                 let sleep = rank.map_or_else(|| sleep.clone(), |rank| format!("only rank {rank} {{\n{sleep}}}\n"));
                 let (before, times) = (LOADED - 1, self.steps / LOADED);

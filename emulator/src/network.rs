@@ -28,8 +28,17 @@ pub struct Link {
     pub bandwidth: f64,
     /// From the last byte's departure to its arrival, in ns.
     pub latency_ns: u64,
-    /// The link stalls before message n, counted from 0, for this many ns: `(n, ns)`.
-    pub stall: Option<(u64, u64)>,
+    /// When it stands still.
+    pub stall: Option<Stall>,
+}
+
+/// When a link stands still, and for how many ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stall {
+    /// Before this message, counted from 0.
+    Before(u64, u64),
+    /// Whenever this many ns of true time have passed, for all processes of a host alike.
+    Every(u64, u64),
 }
 
 impl Default for Link {
@@ -86,10 +95,10 @@ impl Traffic {
     /// When a message of `size` bytes arrives that is handed over at `now`.
     fn arrival(&mut self, link: Link, size: usize, now: u64) -> u64 {
         let mut begins = now.max(self.free);
-        if let Some((message, pause)) = link.stall
-            && message == self.messages
-        {
-            begins += pause;
+        match link.stall {
+            Some(Stall::Before(message, pause)) if message == self.messages => begins += pause,
+            Some(Stall::Every(period, pause)) => begins += pause.saturating_sub(begins % period),
+            _ => {}
         }
         self.messages += 1;
         self.free = begins + (size as f64 / link.bandwidth) as u64;

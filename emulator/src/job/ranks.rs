@@ -11,7 +11,7 @@ mod graphs;
 mod memory;
 mod operations;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use super::Job;
@@ -20,6 +20,8 @@ use crate::cuda;
 use crate::cuda::host::{self, Event, Stream};
 use crate::library::api::Status;
 use crate::scenario::program::{Exit, Statement, Verb};
+use crate::scenario::random::{Dice, mix};
+use crate::scenario::units::{Range, Time};
 use communicators::Communicator;
 use graphs::Captured;
 use memory::Memory;
@@ -62,6 +64,10 @@ struct Rank {
     memory: HashMap<usize, Memory>,
     /// How often each operation has been called.
     calls: HashMap<usize, u64>,
+    /// How often each kernel whose length varies has been launched, by its line in the program.
+    launches: HashMap<usize, u64>,
+    /// One for each of the latest `ahead`.
+    reached: VecDeque<Event>,
     graphs: HashMap<String, Captured>,
     /// The communicators used so far by the graph being captured, if one is.
     capture: Option<HashSet<usize>>,
@@ -88,6 +94,8 @@ impl<'a> Ranks<'a> {
                 order: Vec::new(),
                 memory: HashMap::new(),
                 calls: HashMap::new(),
+                launches: HashMap::new(),
+                reached: VecDeque::new(),
                 graphs: HashMap::new(),
                 capture: None,
             })
@@ -140,9 +148,9 @@ impl<'a> Ranks<'a> {
                 self.block(body, active)?;
                 self.group_end(active)?;
             }
-            Verb::Compute(name, duration) => {
+            Verb::Compute(name, least, most) => {
                 for &index in active {
-                    self.compute(index, name, *duration)?;
+                    self.compute(index, name, *least, *most)?;
                 }
             }
             Verb::Wait(communicator) => {
@@ -152,6 +160,11 @@ impl<'a> Ranks<'a> {
             }
             Verb::Sync => self.sync(active)?,
             Verb::Sleep(duration) => std::thread::sleep(Duration::from_nanos(*duration)),
+            Verb::Ahead(count) => {
+                for &index in active {
+                    self.stay_ahead(index, *count)?;
+                }
+            }
             Verb::Repeat(times, body) => {
                 for _ in 0..*times {
                     if let Some(ending) = self.block(body, active)? {
@@ -253,12 +266,36 @@ impl<'a> Ranks<'a> {
         self.job.nccl.call(caller, function, Passed::nothing(), || unsafe { call() })
     }
 
-    fn compute(&mut self, index: usize, name: &str, duration: u64) -> Result<(), String> {
+    fn compute(&mut self, index: usize, name: &str, least: u64, most: u64) -> Result<(), String> {
         self.select(index)?;
-        let rank = &self.ranks[index];
+        let rank = &mut self.ranks[index];
+        let duration = if least == most {
+            least
+        } else {
+            let launches = rank.launches.entry(self.line).or_default();
+            let mut dice = Dice::new(mix(self.job.scenario.seed ^ mix(u64::from(rank.world) << 32 | *launches)));
+            *launches += 1;
+            dice.within(&Range::<Time>::new(least as f64, most as f64)).round() as u64
+        };
         let duration = (duration as f64 * self.job.scenario.gpus[rank.world as usize].compute).round() as u64;
         let queued = rank.compute.compute(name, [108, 1, 1], [256, 1, 1], duration, || {});
         queued.map_err(|error| format!("rank {}: failed to launch {name}: {error}", rank.world))
+    }
+
+    /// Marks how far computation has been queued, and waits until it has reached the mark that was
+    /// made `count` calls before.
+    fn stay_ahead(&mut self, index: usize, count: u64) -> Result<(), String> {
+        self.select(index)?;
+        let rank = &mut self.ranks[index];
+        let failed = |error: cuda::Error| format!("rank {}: failed to wait for its stream: {error}", rank.world);
+        let here = Event::create().map_err(failed)?;
+        rank.compute.record(&here).map_err(failed)?;
+        rank.reached.push_back(here);
+        while rank.reached.len() as u64 > count {
+            let earlier = rank.reached.pop_front().expect("there is one");
+            earlier.synchronize().map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Makes later computation wait for a communicator's operations.

@@ -4,7 +4,7 @@ use std::ptr;
 use super::plugin::{
     Handle, REMOTE_ERROR, SUCCESS, accept, close_connection, close_listen, connect, irecv, isend, listen, test,
 };
-use super::{Link, Traffic};
+use super::{Link, Stall, Traffic};
 
 /// A connected pair of a sender and a receiver.
 fn pair() -> (*mut c_void, *mut c_void) {
@@ -99,12 +99,18 @@ fn a_message_that_is_too_long_is_an_error_and_not_a_crash() {
 
 #[test]
 fn a_link_takes_its_time() {
-    let link = Link { bandwidth: 2.0, latency_ns: 30, stall: Some((2, 1_000)) };
+    let link = Link { bandwidth: 2.0, latency_ns: 30, stall: Some(Stall::Before(2, 1_000)) };
     let mut traffic = Traffic::default();
     assert_eq!(traffic.arrival(link, 100, 5_000), 5_080);
     // The second waits while the first is on the link.
     assert_eq!(traffic.arrival(link, 100, 5_010), 5_130);
     // The third meets the stall.
     assert_eq!(traffic.arrival(link, 100, 9_000), 10_080);
+    // Another stands still for the first 100 of each 1000 ns.
+    let link = Link { stall: Some(Stall::Every(1_000, 100)), ..link };
+    let mut traffic = Traffic::default();
+    assert_eq!(traffic.arrival(link, 100, 5_010), 5_180);
+    assert_eq!(traffic.arrival(link, 100, 5_700), 5_780);
+    assert_eq!(traffic.arrival(link, 100, 6_099), 6_180);
     assert_eq!(Traffic::default().arrival(Link::default(), 100, 5_000), 5_000);
 }

@@ -193,7 +193,8 @@ struct Route {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteStall {
-    message: u64,
+    message: Option<u64>,
+    every: Option<Quantity<Time>>,
     #[serde(rename = "for")]
     duration: Quantity<Time>,
 }
@@ -424,7 +425,17 @@ impl Reader<'_> {
             let place = |message| self.error(route, message);
             let stall = match &it.stall {
                 None => None,
-                Some(stall) => Some((stall.message, not_negative(Some(stall.duration)).map_err(place)?)),
+                Some(stall) => {
+                    let pause = not_negative(Some(stall.duration)).map_err(place)?;
+                    Some(match (stall.message, stall.every) {
+                        (Some(message), None) => network::Stall::Before(message, pause),
+                        (None, Some(every)) if every.value > pause as f64 => {
+                            network::Stall::Every(every.ns() as u64, pause)
+                        }
+                        (None, Some(_)) => return Err(place("`every` is longer than `for`".into())),
+                        _ => return Err(place("a stall has either a `message` or `every`".into())),
+                    })
+                }
             };
             let link = network::Link {
                 bandwidth: match it.bandwidth {

@@ -66,7 +66,7 @@
 //! to = 1
 //! bandwidth = "1 GB/s"
 //! latency = "50 us"
-//! stall = { message = 20, for = "100 ms" }
+//! stall = { message = 20, for = "100 ms" }   # or again and again: { every = "200 ms", for = "20 ms" }
 //! ```
 
 mod file;

@@ -52,9 +52,11 @@
 //! | `... symmetric [on NAME]` | a collective or a `native` call on symmetric windows |
 //! | `group { ... }` | `ncclGroupStart`, operations, `ncclGroupEnd` |
 //! | `compute NAME TIME` | a kernel of the application |
+//! | `compute NAME TIME to TIME` | the same, each time of another length on each rank |
 //! | `wait NAME` | later computation waits for the communicator's operations |
 //! | `sync` | the host waits for everything |
 //! | `sleep TIME` | the host waits |
+//! | `ahead N` | the host waits until its GPU has reached the `ahead` N before this one |
 //! | `repeat N { ... }` | |
 //! | `only ranks 0,1 { ... }`, `except rank 2 { ... }` | for some ranks only |
 //! | `capture NAME { ... }` | captures operations and computation as a CUDA graph |
@@ -69,6 +71,9 @@
 //! | `hang` | the rank stops; later the job is killed, as intended |
 //! | `exit`, `exit at once` | `exit(0)`, `_exit(0)`, without destroying communicators |
 //! | `exec` | the same, by running another program in the process |
+//!
+//! All of a rank's `compute NAME TIME to TIME` take the same part of their range the n-th time: those
+//! of one step work on the same data.
 //!
 //! `split` also takes `rank / K` and `rank < K`; with the latter the other ranks get no
 //! communicator. `native` calls NCCL's own function (`ncclAlltoAll`) where NCCL has it. `symmetric`
@@ -125,14 +130,17 @@ pub enum Verb {
     Operation(Operation),
     /// Operations within one group.
     Group(Vec<Statement>),
-    /// A kernel of the application, and how long it takes in ns.
-    Compute(String, u64),
+    /// A kernel of the application, and how long it takes at least and at most, in ns.
+    Compute(String, u64, u64),
     /// Makes computation wait for a communicator's operations.
     Wait(usize),
     /// The host waits for everything.
     Sync,
     /// The host waits, in ns.
     Sleep(u64),
+    /// The host waits until computation has reached the statement of this kind that came so many
+    /// before.
+    Ahead(u64),
     /// Repeats statements this many times.
     Repeat(u64, Vec<Statement>),
     /// Only these ranks, in order.

@@ -55,6 +55,10 @@ fn the_settings_of_a_file_are_read() {
         to = 1
         bandwidth = "1 GB/s"
         stall = { message = 3, for = "1 ms" }
+        [[route]]
+        from = 1
+        to = 0
+        stall = { every = "50 ms", for = "2 ms" }
         "#,
     )
     .unwrap();
@@ -69,8 +73,10 @@ fn the_settings_of_a_file_are_read() {
     assert_eq!(scenario.stalls, [Stall { rank: 1, kernel: 5, step: None, for_ns: 200_000_000 }]);
     assert_eq!(scenario.clocks[0], Clocks::default());
     assert_eq!(scenario.clocks[1].wall.steps, [(1_000_000_000, -2_000_000)]);
-    let route = network::Link { bandwidth: 1.0, latency_ns: 5_000, stall: Some((3, 1_000_000)) };
-    assert_eq!(scenario.network.routes, [(0, 1, route)]);
+    let route = network::Link { bandwidth: 1.0, latency_ns: 5_000, stall: Some(network::Stall::Before(3, 1_000_000)) };
+    let back =
+        network::Link { bandwidth: f64::INFINITY, stall: Some(network::Stall::Every(50_000_000, 2_000_000)), ..route };
+    assert_eq!(scenario.network.routes, [(0, 1, route), (1, 0, back)]);
 }
 
 #[test]
@@ -102,6 +108,14 @@ fn invalid_settings_name_their_line() {
         ("[network]\nkind = \"ib\"", &["line 9", "unknown variant `ib`, expected `socket` or `plugin`"]),
         ("[network]\nlatency = \"1 us\"", &["only kind = \"plugin\" has a bandwidth"]),
         ("[[route]]\nfrom = 0\nto = 1", &["line 8: a route needs the emulator's network"]),
+        (
+            "[network]\nkind = \"plugin\"\n[[route]]\nfrom = 0\nto = 1\nstall = { for = \"1 ms\" }",
+            &["line 10: a stall has either a `message` or `every`"],
+        ),
+        (
+            "[network]\nkind = \"plugin\"\n[[route]]\nfrom = 0\nto = 1\nstall = { every = \"1 ms\", for = \"1 ms\" }",
+            &["line 10: `every` is longer than `for`"],
+        ),
     ] {
         let message = parse(more).expect_err(more);
         assert!(expected.iter().all(|part| message.contains(part)), "{more}\n  got {message}\n  expected {expected:?}");

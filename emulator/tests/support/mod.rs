@@ -239,6 +239,16 @@ impl Job {
         path
     }
 
+    /// The truth of each of its processes.
+    #[track_caller]
+    pub(crate) fn truths(&self) -> Vec<(PathBuf, Vec<Line>)> {
+        let read = |path: PathBuf| {
+            let lines = truth::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            (path, lines)
+        };
+        files(&self.folder.path().join("job"), ".jsonl").into_iter().map(read).collect()
+    }
+
     /// For each of its processes the truth, where that is, and the trace.
     #[track_caller]
     pub(crate) fn told(&self) -> Vec<(PathBuf, Vec<Line>, Option<Trace>)> {
@@ -252,8 +262,7 @@ impl Job {
             assert!(traces.insert(pid, trace).is_none(), "two traces of process {pid}");
         }
         let mut told = Vec::new();
-        for path in files(&self.folder.path().join("job"), ".jsonl") {
-            let lines = truth::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        for (path, lines) in self.truths() {
             let pid = lines.iter().find_map(|line| if let Line::Process(it) = line { Some(it.pid) } else { None });
             let trace = pid.and_then(|pid| traces.remove(&pid));
             told.push((path, lines, trace));

@@ -95,10 +95,11 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("gather", Everywhere, "gather SIZE TYPE root RANK [native] [symmetric] [on COMMUNICATOR]"),
     ("scatter", Everywhere, "scatter SIZE TYPE root RANK [native] [symmetric] [on COMMUNICATOR]"),
     ("group", Everywhere, "group {"),
-    ("compute", NotInGroup, "compute NAME TIME"),
+    ("compute", NotInGroup, "compute NAME TIME [to TIME]"),
     ("wait", NotInGroup, "wait COMMUNICATOR"),
     ("sync", Outside, "sync"),
     ("sleep", Outside, "sleep TIME"),
+    ("ahead", Outside, "ahead N"),
     ("repeat", Everywhere, "repeat N {"),
     ("only", Everywhere, "only ranks 0,1 {"),
     ("except", Everywhere, "except rank 2 {"),
@@ -190,9 +191,18 @@ impl Parser {
             "destroy" => Verb::Destroy(self.named(words)?),
             "abort" => Verb::Abort(self.named(words)?),
             "wait" => Verb::Wait(self.named(words)?),
-            "compute" => Verb::Compute(words.name("a name")?.into(), words.quantity::<Time>()?),
+            "compute" => {
+                let name = words.name("a name")?.to_owned();
+                let least = words.quantity::<Time>()?;
+                let most = if words.take("to") { words.quantity::<Time>()? } else { least };
+                if least > most {
+                    return Err(words.wrong("the first time is not above the second"));
+                }
+                Verb::Compute(name, least, most)
+            }
             "sync" => Verb::Sync,
             "sleep" => Verb::Sleep(words.quantity::<Time>()?),
+            "ahead" => Verb::Ahead(words.number("how many")?),
             "hang" => Verb::Hang,
             "exec" => Verb::Exit(Exit::Exec),
             "exit" if words.take("at") => {

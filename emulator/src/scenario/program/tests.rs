@@ -85,7 +85,7 @@ fn blocks_hold_statements() {
     assert!(matches!(&body[..], [Statement { line: 2, verb: Verb::Group(body) }] if body.len() == 1));
     assert_eq!(
         only.verb,
-        Verb::Only(vec![0, 2], vec![Statement { line: 7, verb: Verb::Compute("kernel".into(), 1_500_000) }])
+        Verb::Only(vec![0, 2], vec![Statement { line: 7, verb: Verb::Compute("kernel".into(), 1_500_000, 1_500_000) }])
     );
     assert_eq!(exit.verb, Verb::Exit(Exit::AtOnce));
     assert!(program.exits() && !program.hangs());
@@ -126,6 +126,8 @@ fn syntax_errors_name_their_line() {
         ("send_recv 4 B f32", "1: expected `ring`, not `4`"),
         ("compute 3 ms", "1: `3` is no name"),
         ("compute forward 3", "1: expected a time such as `20 us`"),
+        ("compute forward 3 ms to 2 ms", "1: the first time is not above the second"),
+        ("ahead", "1: expected how many"),
         ("sleep -1 ms", "1: a time is not negative"),
         ("repeat 2 { sync }", "1: what is in a block begins on the next line"),
         ("repeat many {\n}", "1: expected how many times as a number up to 1000000, not `many`"),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use emulator::scenario::random::Dice;
+use emulator::truth::{Kernel, Operation};
 use ncclscope_tests::perfetto::Trace;
 use support::{Job, Plan, Played, in_order_of_ranks};
 
@@ -159,7 +160,7 @@ impl Merged {
         }
         for (rank, begun_here) in &begun {
             let waits = self.trace.rows(&format!(
-                "SELECT wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} ORDER BY end_ts - transfer"
+                "SELECT wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} AND operations IS NULL ORDER BY end_ts - transfer"
             ));
             assert_eq!(waits.len(), begun_here.len());
             for (number, row) in waits.iter().enumerate() {
@@ -170,6 +171,50 @@ impl Merged {
             }
         }
         (named, last.len())
+    }
+
+    /// Asserts for each kernel with sends and receives that the trace is right about how long it
+    /// waited and for whom. Each of them must be the same one for all ranks. Returns how many waits
+    /// name a rank, and how many kernels there are.
+    #[track_caller]
+    fn check_exchanges(&self) -> (usize, usize) {
+        let is_exchange = |it: &Operation| it.function == "Send" || it.function == "Recv";
+        let of_rank: HashMap<i64, Vec<&Kernel>> = self
+            .processes
+            .iter()
+            .map(|played| {
+                let mut all: Vec<_> = played.told_kernels().filter(|it| it.operations.iter().all(is_exchange)).collect();
+                all.sort_by_key(|kernel| kernel.start);
+                (i64::from(played.process.ranks[0]), all)
+            })
+            .collect();
+        let (mut named, mut all) = (0, 0);
+        for (rank, kernels) in &of_rank {
+            let rows = self.trace.rows(&format!(
+                "SELECT w.operations, w.wait, w.error, ifnull(s.name, '') AS name FROM nccl_wait w LEFT JOIN nccl_slice s ON s.category = 'job' \
+                 AND s.track = 'world · rank {rank} of {} · waits' AND s.ts = w.end_ts - w.transfer - w.wait AND s.name GLOB 'waits*' \
+                 WHERE w.label = 'world' AND w.rank = {rank} AND w.operations IS NOT NULL ORDER BY w.end_ts - w.transfer - w.wait",
+                of_rank.len()
+            ));
+            assert_eq!(rows.len(), kernels.len(), "rank {rank}");
+            for (number, (row, kernel)) in rows.iter().zip(kernels).enumerate() {
+                let apart = kernel.operations.iter().filter(|it| i64::from(it.root) != *rank);
+                assert_eq!(row.i64("operations"), apart.clone().count() as i64);
+                // When each peer that it may have waited for truly began.
+                let peers = apart.map(|it| (of_rank[&i64::from(it.root)][number].start, i64::from(it.root), &it.function));
+                let came = peers.filter(|(start, _, function)| *function == "Recv" || *start < kernel.end);
+                let (last, by, _) = came.max().unwrap_or((kernel.start, *rank, &kernel.operations[0].function));
+                let wait = self.reference(last.max(kernel.start) as i64) - self.reference(kernel.start as i64);
+                let (said, error) = (row.i64("wait"), row.i64("error"));
+                assert!((said - wait).abs() <= error, "rank {rank}, {number}: {said} not {wait} within {error}: {}", self.said);
+                if let Some(whom) = row.str("name").strip_prefix("waits for rank ") {
+                    assert_eq!(whom, by.to_string(), "rank {rank}, {number}: {}", self.said);
+                    named += 1;
+                }
+            }
+            all += rows.len();
+        }
+        (named, all)
     }
 }
 
@@ -282,18 +327,68 @@ boot = { offset = "3600 s", drift = "80 ppm" }
     assert!(arrows[0].i64("n") > 20 && arrows[0].i64("least") >= 0, "{} arrows", arrows[0].i64("n"));
 }
 
+#[test]
+fn sixteen_ranks_on_four_hosts_say_for_whom_they_waited() {
+    let merged = Merged::of(
+        r#"
+title = "Collectives, a ring and an all-to-all across four hosts; a slow rank, and wall clocks that are set"
+[job]
+hosts = 4
+ranks_per_host = 4
+program = """
+communicator world = all
+repeat 12 {
+  compute forward 500 us
+  all_reduce 1 KiB f32 sum on world
+  wait world
+  compute forward 500 us
+  send_recv ring 1 KiB f32 on world
+  wait world
+  compute forward 500 us
+  all_to_all 256 B f32 on world
+  wait world
+}
+sync
+"""
+[[slow]]
+rank = 5
+compute = 40
+[[host]]
+index = 1
+wall = { offset = "2 s", drift = "60 ppm", steps = [{ after = "400 ms", by = "-30 ms" }] }
+boot = { offset = "3600 s", drift = "60 ppm" }
+[[host]]
+index = 2
+wall = { drift = "-90 ppm", steps = [{ after = "300 ms", by = "2 s" }, { after = "900 ms", by = "-2 s" }] }
+boot = { offset = "500 s", drift = "-90 ppm" }
+[[host]]
+index = 3
+boot = { offset = "1800 s" }
+"#,
+    );
+    merged.check_times();
+    let (named, all) = merged.check_waits();
+    assert!(named >= 6 && all == 12, "{named} of {all} collectives have a name, where rank 5 is 20 ms late");
+    let (named, all) = merged.check_exchanges();
+    // In the ring, rank 6 receives from rank 5, and in the all-to-all everybody does.
+    assert!(named >= 6 * 15 && all == 2 * 12 * 16, "{named} of {all} kernels say for whom they waited");
+}
+
 /// A job with 2 to 4 hosts with different clocks, in which a rank, a link, all hosts, or several
 /// of these may be slow.
 fn drawn(seed: u64) -> String {
     let dice = &mut Dice::new(seed);
     let hosts = 2 + dice.below(3);
-    let each = *dice.one_of(&[1, 2, 2, 4]);
+    let each = *dice.one_of(&[1, 2, 4, 4]);
     let mut text =
         format!("title = \"seed {seed}\"\n[job]\nhosts = {hosts}\nranks_per_host = {each}\nprogram = \"\"\"\n");
     let _ = write!(text, "communicator world = all\nrepeat {} {{\n  compute forward 500 us\n", 15 + dice.below(25));
     let _ = write!(text, "  all_reduce {} KiB f32 sum on world\n  wait world\n", dice.one_of(&[1, 1, 16, 128]));
     if dice.percent(50) {
         text.push_str("  send_recv ring 1 KiB f32 on world\n  wait world\n");
+    }
+    if dice.percent(40) {
+        let _ = writeln!(text, "  all_to_all {} B f32 on world\n  wait world", dice.one_of(&[64, 1024, 16384]));
     }
     if dice.percent(40) {
         let _ = writeln!(text, "  sync\n  sleep {} ms", 1 + dice.below(20));
@@ -316,9 +411,14 @@ fn drawn(seed: u64) -> String {
     for index in 0..hosts {
         // Files of one boot less than a minute apart are taken for one clock's, and all hosts here have one boot.
         let (drift, offset) = (dice.below(201) as i64 - 100, 900 * index + dice.below(801));
+        let step = dice.percent(30).then(|| {
+            let (after, by) = (dice.below(1500), dice.below(4000) as i64 - 2000);
+            format!(", steps = [{{ after = \"{after} ms\", by = \"{by} ms\" }}]")
+        });
+        let step = step.unwrap_or_default();
         let _ = writeln!(
             text,
-            "[[host]]\nindex = {index}\nwall = {{ drift = \"{drift} ppm\" }}\nboot = {{ offset = \"{offset} s\", drift = \"{drift} ppm\" }}"
+            "[[host]]\nindex = {index}\nwall = {{ drift = \"{drift} ppm\"{step} }}\nboot = {{ offset = \"{offset} s\", drift = \"{drift} ppm\" }}"
         );
     }
     text
@@ -331,9 +431,12 @@ fn check(jobs: u64) {
         println!("CLOCKS_SEED={seed}\n{}", drawn(seed));
         let merged = Merged::of(&drawn(seed));
         merged.check_times();
-        let (named, all) = merged.check_waits();
+        let ((named, all), (whom, kernels)) = (merged.check_waits(), merged.check_exchanges());
         let worst = merged.errors.values().max().copied().unwrap_or_default();
-        println!("seed {seed}: clocks to {worst} ns, {named} of {all} collectives say who was last");
+        println!(
+            "seed {seed}: clocks to {worst} ns, {named} of {all} collectives say who was last, and {whom} of {kernels} \
+             kernels with sends and receives for whom they waited"
+        );
     }
 }
 

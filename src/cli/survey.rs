@@ -39,7 +39,7 @@ pub(super) struct Survey {
     /// How many bytes of each file are trace.
     pub(super) extents: Vec<(PathBuf, Extent)>,
     /// Tags of processes, by file, that a process of an earlier file drew, too.
-    namesakes: BTreeSet<(usize, u64)>,
+    pub(super) namesakes: BTreeSet<(usize, u64)>,
 }
 
 /// A track's description, and what lies on it.

@@ -485,11 +485,7 @@ impl Shared {
         let kept = |of: fn(&Evidence) -> usize| files.iter().map(of).sum();
         let (all_visits, all_ends) = (kept(|it| it.visits.kept.len()), kept(|it| it.ends.kept.len()));
         let all_waits = kept(|it| it.waits.len());
-        let mut all = Shared {
-            is_sample: visits | ends != 0,
-            lacks_visits: visits != 0,
-            ..Shared::default()
-        };
+        let mut all = Shared { is_sample: visits | ends != 0, lacks_visits: visits != 0, ..Shared::default() };
         all.visits.reserve_exact(all_visits);
         all.ends.reserve_exact(all_ends);
         all.waits.reserve_exact(all_waits);

@@ -282,10 +282,7 @@ fn exchange<'a>(
     } else if shared.lacks_visits {
         Some("not all of its sends and receives are known".to_owned())
     } else if known > 2 && !givers.contains(&by.member.rank) {
-        Some(format!(
-            "it only sends to rank {}, and what fits NCCL's buffers is sent without waiting",
-            by.member.rank
-        ))
+        Some(format!("it only sends to rank {}, and what fits NCCL's buffers is sent without waiting", by.member.rank))
     } else {
         None
     };

@@ -170,10 +170,11 @@ impl Merged {
                 named += 1;
             }
         }
+        let all_waits = self.trace.rows(
+            "SELECT rank, end_ts - transfer - wait AS ts, wait, error FROM nccl_wait WHERE label = 'world' AND operations IS NULL",
+        );
         for (rank, begun_here) in &begun {
-            let waits = self.trace.rows(&format!(
-                "SELECT end_ts - transfer - wait AS ts, wait, error FROM nccl_wait WHERE label = 'world' AND rank = {rank} AND operations IS NULL ORDER BY end_ts - transfer"
-            ));
+            let waits: Vec<_> = all_waits.iter().filter(|row| row.i64("rank") == *rank).collect();
             few_are_missing(waits.len(), begun_here.len());
             for row in &waits {
                 let number = nearest(begun_here, row.i64("ts"));
@@ -202,14 +203,21 @@ impl Merged {
                 (i64::from(played.process.ranks[0]), all)
             })
             .collect();
+        let waits = self.trace.rows(
+            "SELECT rank, end_ts - transfer - wait AS ts, operations, wait, error FROM nccl_wait \
+             WHERE label = 'world' AND operations IS NOT NULL",
+        );
+        // For whom each rank waited, by when it began to.
+        let whom = self.trace.rows(
+            "SELECT t.name AS track, s.ts, s.name FROM slice s JOIN track t ON t.id = s.track_id \
+             WHERE s.category = 'job' AND s.name GLOB 'waits for rank *' AND t.name GLOB 'world · rank * · waits'",
+        );
+        let whom: HashMap<(String, i64), &str> =
+            whom.iter().map(|row| ((row.str("track").to_owned(), row.i64("ts")), row.str("name"))).collect();
         let (mut named, mut all) = (0, 0);
         for (rank, kernels) in &of_rank {
-            let rows = self.trace.rows(&format!(
-                "SELECT w.end_ts - w.transfer - w.wait AS ts, w.operations, w.wait, w.error, ifnull(s.name, '') AS name FROM nccl_wait w LEFT JOIN nccl_slice s ON s.category = 'job' \
-                 AND s.track = 'world · rank {rank} of {} · waits' AND s.ts = w.end_ts - w.transfer - w.wait AND s.name GLOB 'waits*' \
-                 WHERE w.label = 'world' AND w.rank = {rank} AND w.operations IS NOT NULL ORDER BY w.end_ts - w.transfer - w.wait",
-                of_rank.len()
-            ));
+            let track = format!("world · rank {rank} of {} · waits", of_rank.len());
+            let rows: Vec<_> = waits.iter().filter(|row| row.i64("rank") == *rank).collect();
             few_are_missing(rows.len(), kernels.len());
             let starts: Vec<i64> = kernels.iter().map(|kernel| self.reference(kernel.start as i64)).collect();
             for row in &rows {
@@ -232,8 +240,8 @@ impl Merged {
                     "rank {rank}, {number}: {said} not {wait} within {error}: {}",
                     self.said
                 );
-                if let Some(whom) = row.str("name").strip_prefix("waits for rank ") {
-                    assert_eq!(whom, by.to_string(), "rank {rank}, {number}: {}", self.said);
+                if let Some(whom) = whom.get(&(track.clone(), row.i64("ts"))) {
+                    assert_eq!(*whom, format!("waits for rank {by}"), "rank {rank}, {number}: {}", self.said);
                     named += 1;
                 }
             }

@@ -726,6 +726,26 @@ mod tests {
     }
 
     #[test]
+    fn a_send_to_another_rank_without_its_receive_is_lonely() {
+        let part = |operation, member, role| Visit { role, is_send_recv: true, ..visit(operation, member, 10) };
+        let shared = shared(
+            vec![
+                part(1, 0, Role::Gives),
+                part(1, 1, Role::Takes),
+                // To itself.
+                part(2, 0, Role::Gives),
+                part(2, 0, Role::Takes),
+                part(3, 1, Role::Gives),
+                // A collective whose other ranks are not known.
+                visit(4, 0, 10),
+            ],
+            Vec::new(),
+        );
+        let lonely: Vec<(u64, u32)> = shared.lonely().map(|it| (it.operation.1, it.member)).collect();
+        assert_eq!((lonely, shared.operations().count()), (vec![(3, 1)], 1));
+    }
+
+    #[test]
     fn a_transfer_needs_each_end_exactly_once() {
         let end = |transfer: u64, is_send: bool, at: u64| End {
             transfer: (7, 1, transfer),

@@ -106,7 +106,7 @@ pub(super) fn draw(
         let collectives = of_comm.iter().filter(|it| !is_exchange(it)).map(|visits| Item::Collective(visits));
         // On each rank, this is the order in which they ran.
         let mut items: Vec<(HostNs, Item<'_>)> =
-            collectives.chain(kernels).filter_map(|item| Some((item.came(&entered)?, item))).collect();
+            collectives.chain(kernels).filter_map(|item| Some((item.came(entered)?, item))).collect();
         items.sort_by_key(|(came, _)| *came);
         let mut tracks: Option<Option<CommTracks>> = None;
         let mut changes = Vec::new();

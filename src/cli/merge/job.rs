@@ -260,15 +260,16 @@ fn exchange<'a>(
     for &Exchanged { own: part, peer } in transfers {
         let peer = Placed::of(peer, shared, moves);
         peers.insert(peer.member.rank);
-        // It did not wait for a receiver that came after it had left.
-        let late = peer.entered.time.since(own.left.time);
         if part.role == Role::Takes {
             givers.insert(peer.member.rank);
-        } else if peer.entered.time >= own.left.time {
-            if late <= own.came().error_to(peer.came()) {
+        } else {
+            // It did not wait for a receiver that came after it had left, where the clocks can tell.
+            if own.left.time.0.abs_diff(peer.entered.time.0) <= own.came().error_to(peer.came()) {
                 error_ns = own.left.time.since(own.entered.time);
             }
-            continue;
+            if peer.entered.time >= own.left.time {
+                continue;
+            }
         }
         came.push(peer);
     }
@@ -281,7 +282,7 @@ fn exchange<'a>(
         Some(format!("only {known} of {} ranks are known", peers.len()))
     } else if shared.lacks_visits {
         Some("not all of its sends and receives are known".to_owned())
-    } else if known > 2 && !givers.contains(&by.member.rank) {
+    } else if (known > 2 || error_ns > 0) && !givers.contains(&by.member.rank) {
         Some(format!("it only sends to rank {}, and what fits NCCL's buffers is sent without waiting", by.member.rank))
     } else {
         None

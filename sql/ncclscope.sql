@@ -313,13 +313,14 @@ FROM step
 LEFT JOIN wait USING (id)
 LEFT JOIN family USING (track_id);
 
--- In a merged trace (`ncclscope merge`), where the time of each collective went: one row per rank.
--- `wait` is the time until the last rank had entered, `transfer` is the rest, and `queued` is the
--- time before its kernel began. `last_rank` is the rank of the communicator that came last. `error`
--- is how far off `wait` may be; if `wait` is smaller than that, the hosts' clocks are not exact
--- enough to tell. `gpu_wait`, `peer_wait` and `network_wait` are what its sends through the proxy
--- waited for, summed over sends that overlap; NULL for replays of graphs. Sends and receives of the
--- application are not included.
+-- In a merged trace (`ncclscope merge`), where the time of each operation went: one row per rank for
+-- a collective, and one for all sends and receives of a kernel, whose number is `operations` (NULL
+-- for a collective). `wait` is the time until the last rank, or the last peer, had entered;
+-- `transfer` is the rest, and `queued` is the time before its kernel began. `last_rank` is the rank
+-- of the communicator that came last. `error` is how far off `wait` may be; if `wait` is smaller than
+-- that, the hosts' clocks are not exact enough to tell. `gpu_wait`, `peer_wait` and `network_wait`
+-- are what its sends through the proxy waited for, summed over sends that overlap; NULL for replays
+-- of graphs.
 CREATE PERFETTO VIEW nccl_wait AS
 SELECT
   upid,
@@ -327,6 +328,7 @@ SELECT
   cast(substr(track, instr(track, ' · rank ') + 8) AS INT) AS rank,
   extract_arg(arg_set_id, 'correlation_id') AS operation,
   ts + dur AS end_ts,
+  extract_arg(arg_set_id, 'nccl.operations') AS operations,
   extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,
   extract_arg(arg_set_id, 'nccl.wait_ns') AS wait,
   extract_arg(arg_set_id, 'nccl.transfer_ns') AS transfer,

@@ -596,6 +596,31 @@ fn processes_that_drew_the_same_mark_are_told_apart() {
 }
 
 #[test]
+fn info_tells_apart_processes_that_drew_the_same_mark() {
+    const RANKS: u32 = 2;
+    // The first rank, whose file is the same in both jobs, is cut off early on, in an operation.
+    let said = |marks: u32, part: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = Job::new(RANKS, 1, 8_000);
+        job.marks = marks;
+        let write = |rank: u32| {
+            let mut bytes = Vec::new();
+            job.write(rank, false, &mut bytes).unwrap();
+            bytes.truncate(if rank == 0 { bytes.len() / part } else { bytes.len() });
+            let path = folder.path().join(job.name(rank));
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let words = ["info".into()].into_iter().chain((0..RANKS).map(write));
+        let said = ncclscope(&words.collect::<Vec<_>>()).unwrap();
+        said.lines().take_while(|line| !line.contains("perfetto-trace")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all_came = |said: &[String]| said.iter().any(|line| line.contains("all 2 ranks have come"));
+    let part = (8..24).find(|part| all_came(&said(RANKS, *part))).expect("a cut inside of an operation");
+    assert_eq!(said(1, part), said(RANKS, part));
+}
+
+#[test]
 fn nobody_is_called_the_last_while_a_rank_is_missing() {
     const RANKS: u32 = 4;
     let folder = tempfile::tempdir().unwrap();

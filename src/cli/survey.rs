@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::Fault;
 use crate::cli::reason::Reason;
+use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
@@ -37,6 +38,8 @@ pub(super) struct Survey {
     pub(super) dropped: u64,
     /// How many bytes of each file are trace.
     pub(super) extents: Vec<(PathBuf, Extent)>,
+    /// Tags of processes, by file, that a process of an earlier file drew, too.
+    pub(super) namesakes: BTreeSet<(usize, u64)>,
 }
 
 /// A track's description, and what lies on it.
@@ -211,11 +214,16 @@ impl Survey {
     ///
     /// # Errors
     ///
-    /// If one cannot be read, or is not a trace.
+    /// If one cannot be read, or is not a trace, or has a process tag that is in another one.
     pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, Reason> {
         let (survey, faults) = Survey::of_what_can_be_read(paths, |_, _| {});
-        let fault = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path)));
-        fault.map_or(Ok(survey), Err)
+        if let Some(fault) = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path))) {
+            return Err(fault);
+        }
+        match survey.namesakes.first() {
+            Some((file, _)) => Err(twins(&paths[*file])),
+            None => Ok(survey),
+        }
     }
 
     /// Looks through traces as far as they can be read, and says for each why it was not read to
@@ -239,29 +247,38 @@ impl Survey {
     /// Looks through one more trace.
     fn look(&mut self, path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Extent, Fault> {
         let mut of_file = OfFile::default();
-        let mut twin = None;
+        let mut is_twin = false;
         let extent = reader::read_file(path, |packet| {
             each(packet);
-            if twin.is_none() {
-                twin = self.packet(packet, &mut of_file);
-            }
+            is_twin = is_twin || self.packet(packet, &mut of_file);
             Ok(())
         });
         self.processes_of(&of_file);
-        let twin = twin.and_then(|file| self.extents.get(file));
-        twin.map_or(extent, |(other, _)| Err(Fault::Other(twins(other, path))))
+        if is_twin { Err(Fault::Other(twins(path))) } else { extent }
     }
 
-    /// Takes a packet. Returns the earlier file that has the same process, which is an error.
-    fn packet(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> Option<usize> {
-        if let Some(twin) = packet.descriptor.and_then(|descriptor| self.describe(descriptor)) {
-            return Some(twin);
+    /// A track's uuid, unlike those of all other files.
+    pub(super) fn uuid(&self, file: usize, uuid: u64) -> u64 {
+        let beyond = (file as u64 + 1) << (TRACK_BITS + ProcessTag::BITS);
+        if self.namesakes.contains(&(file, uuid >> TRACK_BITS)) { uuid | beyond } else { uuid }
+    }
+
+    /// Takes a packet. Returns whether an earlier file has the same recording.
+    fn packet(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> bool {
+        if packet.descriptor.is_some_and(|descriptor| self.describe(descriptor)) {
+            return true;
         }
+        self.timed(packet, of_file);
+        false
+    }
+
+    fn timed(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> Option<()> {
         let time = packet.time?;
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
         of_file.last = of_file.last.max(time);
-        let event = packet.event.as_ref()?;
+        let mut event = packet.event?;
+        event.track = self.uuid(self.extents.len(), event.track);
         match event.kind {
             kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
                 of_file.ended.insert(event.track, time);
@@ -271,7 +288,7 @@ impl Survey {
             }
             _ => {}
         }
-        self.event(event, time);
+        self.event(&event, time);
         None
     }
 
@@ -296,8 +313,9 @@ impl Survey {
         }
     }
 
-    /// Takes a track. Returns the earlier file that has the same process, which is an error.
-    fn describe(&mut self, descriptor: &[u8]) -> Option<usize> {
+    /// Takes a track. Returns whether an earlier file has the same recording: a process with the
+    /// same tag, name and pid.
+    fn describe(&mut self, descriptor: &[u8]) -> bool {
         let mut uuid = 0;
         let mut track = Track { file: self.extents.len(), ..Track::default() };
         for field in fields(descriptor) {
@@ -317,10 +335,17 @@ impl Survey {
                 _ => {}
             }
         }
-        let known = self.tracks.entry(uuid).or_default();
-        let twin = (known.is_process && known.file != track.file).then_some(known.file);
+        let earlier = self.tracks.get(&uuid).filter(|known| known.is_process && known.file != track.file);
+        if let Some(earlier) = earlier {
+            if (earlier.pid, &earlier.name) == (track.pid, &track.name) {
+                return true;
+            }
+            self.namesakes.insert((track.file, uuid >> TRACK_BITS));
+        }
+        track.parent = track.parent.map(|parent| self.uuid(track.file, parent));
+        let known = self.tracks.entry(self.uuid(track.file, uuid)).or_default();
         *known = Track { communicators: std::mem::take(&mut known.communicators), ..track };
-        twin
+        false
     }
 
     fn event(&mut self, event: &Event<'_>, time: HostNs) {
@@ -437,12 +462,12 @@ pub(super) fn label(hash: u64, comm: &Communicator) -> String {
     comm.name.clone().unwrap_or_else(|| format!("{hash:016x}"))
 }
 
-/// Why two traces cannot be merged.
-pub(super) fn twins(one: &Path, other: &Path) -> Reason {
+/// Why a trace cannot be shown together with the others.
+fn twins(path: &Path) -> Reason {
     Reason::Refused(format!(
-        "{} and {} carry the same process tag, so their tracks would mix: they are the same recording, or two processes \
-         drew the same random tag, which can happen in a job of a thousand; ncclscope merge tells those apart",
-        one.display(),
-        other.display()
+        "{} carries the same process tag as one of the other files, so their tracks would mix: they are the same \
+         recording, or two processes drew the same random tag, which can happen in a job of a thousand; ncclscope merge \
+         tells those apart",
+        path.display()
     ))
 }

@@ -51,8 +51,8 @@ pub struct CommTracks {
     waiting: Option<Counter>,
 }
 
-/// A collective, and which rank came to it last.
-#[derive(Clone, Copy, Debug)]
+/// A collective, or the sends and receives of one rank's kernel, and which rank came to it last.
+#[derive(Clone, Debug)]
 pub struct Collective {
     /// The operation's mark, as in the files.
     pub correlation: u64,
@@ -69,11 +69,13 @@ pub struct Collective {
     pub late_error_ns: u64,
     /// How many ranks' parts are known.
     pub ranks: u32,
-    /// How many ranks there are.
-    pub size: i32,
+    /// How many sends and receives the kernel carried; 0 for a collective.
+    pub transfers: u32,
+    /// Why another rank may have been the last, whatever the clocks say.
+    pub doubt: Option<String>,
 }
 
-/// One rank's part in a collective.
+/// One rank's part in a collective, or its sends and receives.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// When its kernel began.
@@ -90,16 +92,10 @@ pub struct Part {
 }
 
 impl Collective {
-    /// Whether it is known who came last: all ranks are known, and the clocks are good enough.
+    /// Whether it is known who came last: nothing else is in doubt, and the clocks are good enough.
     #[must_use]
     pub fn is_certain(&self) -> bool {
-        self.missing().is_none() && self.late_ns.is_none_or(|late| late > self.late_error_ns)
-    }
-
-    /// Why somebody else may have been last: there are ranks that nothing is known of.
-    fn missing(&self) -> Option<String> {
-        let Collective { ranks, size, .. } = self;
-        (i64::from(*ranks) < i64::from(*size)).then(|| format!("only {ranks} of {size} ranks are known"))
+        self.doubt.is_none() && self.late_ns.is_none_or(|late| late > self.late_error_ns)
     }
 
     fn doubt(&self) -> Option<String> {
@@ -110,7 +106,7 @@ impl Collective {
                 "rank {last_rank} came {late} ns after the one before it, and their clocks are known to {late_error_ns} ns"
             )
         };
-        self.missing().or_else(|| late.map(unclear))
+        self.doubt.clone().or_else(|| late.map(unclear))
     }
 }
 
@@ -131,7 +127,7 @@ impl JobTracks {
         let place = Placing {
             parent: Some(Track::elsewhere(group)),
             rank: LAST,
-            description: "What the time of each collective went into on this rank: waiting for the last rank, and the transfer.",
+            description: "What the time of each operation went into on this rank: waiting for the last rank, and the transfer.",
         };
         let name = format!("{label}{}{rank} of {size}{}", track::RANK, track::WAITS);
         self.has_room().then(|| RankTracks(self.lanes.family(name, place, LANES)))
@@ -147,7 +143,7 @@ impl JobTracks {
         let first_to_last =
             place("From the first rank's begin of each collective to the last one's. Named by who was last.");
         let first_to_last = self.lanes.family(format!("{label}{}", track::FIRST_TO_LAST), first_to_last, LANES);
-        let description = "Ranks that have begun a collective and wait for the last one.";
+        let description = "Ranks that have begun an operation and wait for another rank.";
         let place = Place { parent: self.group, rank: Some(0), description, ..Place::default() };
         let name = format!("{label}{}", track::WAITING);
         let waiting = Counter::new(&mut self.lanes.writer, &name, Unit::Named("ranks"), place, first);
@@ -186,6 +182,7 @@ impl JobTracks {
             {
                 self.args.nonzero(*field, ns);
             }
+            self.args.nonzero(nccl::OPERATIONS, it.transfers.into());
             if let Some(doubt) = doubt {
                 self.args.text(nccl::DOUBT, &doubt);
             }
@@ -204,7 +201,7 @@ impl JobTracks {
         }
         let early = it.last.since(left);
         let doubt = (early > error_ns).then(|| format!("it ended {early} ns before the last rank came"));
-        draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt.or_else(|| it.missing()));
+        draw(it.last.max(entered), left.max(it.last), slice::TRANSFER, doubt.or_else(|| it.doubt.clone()));
     }
 
     /// Draws how many ranks of a communicator wait; each change is added at its time.

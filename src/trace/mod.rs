@@ -37,7 +37,7 @@ mod proxy;
 #[cfg(feature = "cli")]
 pub mod reader;
 mod recording;
-mod stages;
+pub mod stages;
 mod threads;
 pub mod tracks;
 pub mod wire;

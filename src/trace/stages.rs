@@ -17,9 +17,12 @@ use crate::model::timeline::Owner;
 
 /// Queues, contexts and kinds of kernels that get a number of their own, per process. Beyond that,
 /// queues and contexts share a number, and kernels carry their name in each packet.
-const NUMBERS: u32 = 1 << 12;
-/// Bits for the number of a kernel within its process.
-const EVENT_BITS: u32 = 36;
+const NUMBERS: u32 = 1 << NUMBER_BITS;
+/// Where the process tag begins in the number of a queue or a context. Smaller numbers are kinds of
+/// kernels.
+pub const NUMBER_BITS: u32 = 12;
+/// The same for the number of a kernel.
+pub const EVENT_BITS: u32 = 36;
 /// The kind of kernels that have no kind of their own.
 const OTHER_KERNELS: u32 = 1;
 
@@ -98,7 +101,7 @@ impl RenderStages {
     }
 
     fn context(&mut self, tag: u32, pid: i32, context: u32, interned: &mut Buf) -> u32 {
-        let number = tag << NUMBERS.trailing_zeros() | context & (NUMBERS - 1);
+        let number = tag << NUMBER_BITS | context & (NUMBERS - 1);
         self.contexts.entry(context & (NUMBERS - 1)).or_insert_with(|| {
             interned.message(interned_data::GRAPHICS_CONTEXTS, |out| {
                 out.uint(graphics_context::IID, u64::from(number));
@@ -123,7 +126,7 @@ impl RenderStages {
             true => format!("{who} · other streams"),
             false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
         };
-        let number = tag << NUMBERS.trailing_zeros() | self.queues.len() as u32;
+        let number = tag << NUMBER_BITS | self.queues.len() as u32;
         interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
             out.uint(specification::IID, u64::from(number));
             out.bytes_field(specification::NAME, name.as_bytes());

@@ -144,13 +144,16 @@ pub(super) struct OnRank {
 }
 
 impl Look<'_> {
-    pub(super) fn at(&mut self, path: &Path) {
+    /// Looks at a file, by its number in the survey.
+    pub(super) fn at(&mut self, file: usize, path: &Path) {
         // By track: open calls into NCCL, and transfers, outermost first.
         let mut calls: HashMap<u64, Vec<(String, HostNs)>> = HashMap::new();
         let mut transfers = calls.clone();
         // The first pass has reported what cannot be read.
         let _ = read_trace(path, |packet| {
-            let (Some(event), Some(time)) = (&packet.event, packet.time) else { return Ok(()) };
+            let (Some(mut event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
+            event.track = self.survey.uuid(file, event.track);
+            let event = &event;
             match event.kind {
                 kind::TYPE_SLICE_END => {
                     for open in [&mut calls, &mut transfers] {

@@ -94,8 +94,8 @@ pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
     }
     let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
     let mut look = Look { job: &mut job, survey, member_of: &member_of, wanted, last, on: HashMap::new() };
-    for path in paths {
-        look.at(path);
+    for (file, path) in paths.iter().enumerate() {
+        look.at(file, path);
     }
     job.stand_where_others_went_on();
     job.number();

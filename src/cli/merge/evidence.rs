@@ -75,6 +75,8 @@ pub(super) struct Visit {
     /// Its kernel was matched exactly.
     is_exact: bool,
     pub(super) is_send_recv: bool,
+    /// The other rank of a send or receive, by its number in the communicator.
+    pub(super) peer: i32,
 }
 
 /// One end of a transfer.
@@ -154,36 +156,24 @@ pub(super) struct Evidence {
     visits: Sample<Visit>,
     ends: Sample<End>,
     /// By member and mark.
-    waits: FxHashMap<(u32, u64), Waits>,
+    waits: Vec<((u32, u64), Waits)>,
     /// How many operations have a kernel that is only inferred.
     inferred: u64,
 }
 
 impl Evidence {
-    fn visit(&mut self, visit: Visit) {
-        let before = self.visits.left_out;
-        self.visits.push(visit, Visit::mark);
-        if self.visits.left_out != before {
-            self.leave_out(self.visits.left_out);
-        }
-    }
-
-    fn waited(&mut self, member: u32, mark: u64, what: usize, ns: u64) {
-        if mixed((self.members[member as usize].comm, mark, 0)) & self.visits.left_out == 0 {
-            self.waits.entry((member, mark)).or_default()[what] += ns;
-        }
-    }
-
     fn leave_out(&mut self, bits: u64) {
         self.visits.leave_out(bits, Visit::mark);
         let comm = |member: u32| self.members[member as usize].comm;
-        self.waits.retain(|(member, mark), _| mixed((comm(*member), *mark, 0)) & bits == 0);
+        self.waits.retain(|((member, mark), _)| mixed((comm(*member), *mark, 0)) & bits == 0);
     }
 }
 
 /// Looks through a file.
 pub(super) struct Looking {
     found: Evidence,
+    /// By member and mark.
+    waits: FxHashMap<(u32, u64), Waits>,
     tracks: FxHashMap<u64, Known>,
     /// Members by process and label, and by process and hash.
     by_label: FxHashMap<u64, HashMap<String, u32>>,
@@ -253,11 +243,12 @@ impl Looking {
             members: Vec::new(),
             visits: Sample::of(share(VISITS)),
             ends: Sample::of(share(ENDS)),
-            waits: FxHashMap::default(),
+            waits: Vec::new(),
             inferred: 0,
         };
         Looking {
             found,
+            waits: FxHashMap::default(),
             tracks: FxHashMap::default(),
             by_label: FxHashMap::default(),
             by_hash: FxHashMap::default(),
@@ -268,8 +259,14 @@ impl Looking {
         }
     }
 
+    /// What was found, in no more memory than that takes: there may be thousands of files.
     pub(super) fn done(self) -> Evidence {
-        self.found
+        let mut found = self.found;
+        found.waits = self.waits.into_iter().collect();
+        found.waits.sort_unstable_by_key(|(of, _)| *of);
+        found.visits.kept.shrink_to_fit();
+        found.ends.kept.shrink_to_fit();
+        found
     }
 
     /// Takes the next packet of the file.
@@ -285,14 +282,32 @@ impl Looking {
             kind::TYPE_SLICE_END => {
                 if let Some(mut visit) = self.runs.get_mut(&event.track).and_then(Vec::pop).flatten() {
                     visit.left = time;
-                    self.found.visit(visit);
+                    self.visited(visit);
                 }
                 let step = self.steps.get_mut(&event.track).and_then(Vec::pop);
                 if let Some(Step::Wait { member, mark, what, since }) = step {
-                    self.found.waited(member, mark, what, time.since(since));
+                    self.waited(member, mark, what, time.since(since));
                 }
             }
             _ => self.instant(event),
+        }
+    }
+
+    fn visited(&mut self, visit: Visit) {
+        let Evidence { members, visits, .. } = &mut self.found;
+        let before = visits.left_out;
+        visits.push(visit, Visit::mark);
+        let bits = visits.left_out;
+        if bits != before {
+            let comm = |member: u32| members[member as usize].comm;
+            self.waits.retain(|(member, mark), _| mixed((comm(*member), *mark, 0)) & bits == 0);
+        }
+    }
+
+    fn waited(&mut self, member: u32, mark: u64, what: usize, ns: u64) {
+        let Evidence { members, visits, .. } = &self.found;
+        if mixed((members[member as usize].comm, mark, 0)) & visits.left_out == 0 {
+            self.waits.entry((member, mark)).or_default()[what] += ns;
         }
     }
 
@@ -434,6 +449,7 @@ impl Looking {
             role,
             is_exact,
             is_send_recv: matches!(function, Function::Send | Function::Recv),
+            peer: event.uint(nccl::PEER).unwrap_or(0) as i32,
         })
     }
 }
@@ -446,14 +462,18 @@ pub(super) struct Shared {
     visits: Vec<Visit>,
     /// The ranges of visits of operations that at least two ranks are known to have had.
     operations: Vec<Range<u32>>,
+    /// Sends and receives whose other end is not known, by index.
+    lonely: Vec<u32>,
     ends: Vec<End>,
-    waits: FxHashMap<(u32, u64), Waits>,
+    /// In order of members and marks.
+    waits: Vec<((u32, u64), Waits)>,
     /// The sending and the receiving end of each transfer, by index.
     transfers: Vec<(u32, u32)>,
     /// For each file, how many operations are known by inference only.
     inferred: Vec<u64>,
-    /// There was not enough room for all operations or all transfers.
+    /// There was not enough room for all operations or all transfers; or for all operations.
     pub(super) is_sample: bool,
+    pub(super) lacks_visits: bool,
 }
 
 impl Shared {
@@ -464,9 +484,11 @@ impl Shared {
         // Exactly as much as there is: these are the largest things in memory.
         let kept = |of: fn(&Evidence) -> usize| files.iter().map(of).sum();
         let (all_visits, all_ends) = (kept(|it| it.visits.kept.len()), kept(|it| it.ends.kept.len()));
-        let mut all = Shared { is_sample: visits | ends != 0, ..Shared::default() };
+        let all_waits = kept(|it| it.waits.len());
+        let mut all = Shared { is_sample: visits | ends != 0, lacks_visits: visits != 0, ..Shared::default() };
         all.visits.reserve_exact(all_visits);
         all.ends.reserve_exact(all_ends);
+        all.waits.reserve_exact(all_waits);
         for (number, mut file) in files.into_iter().enumerate() {
             let base = all.members.len() as u32;
             file.leave_out(visits);
@@ -476,6 +498,7 @@ impl Shared {
             let moved = |member: u32| base + member;
             all.visits.extend(file.visits.kept.into_iter().map(|it| Visit { member: moved(it.member), ..it }));
             all.ends.extend(file.ends.kept.into_iter().map(|it| End { member: moved(it.member), ..it }));
+            // Each file's are in order, and so are the members of all files.
             all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
             all.inferred.push(file.inferred);
         }
@@ -503,6 +526,10 @@ impl Shared {
                 }
                 let of = |time: usize| (start + time * ranks) as u32..(start + (time + 1) * ranks) as u32;
                 self.operations.extend((0..times).map(of));
+            }
+            // What a rank sends to itself has both of its ends.
+            if (ranks, times) == (1, 1) && group[0].is_send_recv {
+                self.lonely.push(start as u32);
             }
             start = end;
         }
@@ -555,6 +582,11 @@ impl Shared {
         self.operations.iter().map(|range| &self.visits[range.start as usize..range.end as usize])
     }
 
+    /// Sends and receives of ranks whose peer's part is not known.
+    pub(super) fn lonely(&self) -> impl Iterator<Item = &Visit> {
+        self.lonely.iter().map(|index| &self.visits[*index as usize])
+    }
+
     /// Each transfer with both of its ends, the sending one first.
     pub(super) fn transfers(&self) -> impl Iterator<Item = [&End; 2]> {
         self.transfers.iter().map(|(sent, arrived)| [&self.ends[*sent as usize], &self.ends[*arrived as usize]])
@@ -567,7 +599,8 @@ impl Shared {
     /// What the sends of a rank's part waited for; `None` for replays, which may share one mark.
     pub(super) fn waits_of(&self, visit: &Visit) -> Option<&Waits> {
         let (_, mark, run) = visit.operation;
-        self.waits.get(&(visit.member, mark)).filter(|_| run == 0)
+        let place = self.waits.binary_search_by_key(&(visit.member, mark), |(of, _)| *of).ok()?;
+        (run == 0).then(|| &self.waits[place].1)
     }
 
     /// The clock of an end, and its time there.
@@ -659,6 +692,7 @@ mod tests {
             role: Role::Both,
             is_exact: true,
             is_send_recv: false,
+            peer: 0,
         }
     }
 
@@ -689,6 +723,26 @@ mod tests {
         let found: Vec<Vec<(u32, u64)>> =
             shared.operations().map(|it| it.iter().map(|it| (it.member, it.entered.0)).collect()).collect();
         assert_eq!(found, [[(0, 10), (1, 20)], [(0, 31), (1, 40)]]);
+    }
+
+    #[test]
+    fn a_send_to_another_rank_without_its_receive_is_lonely() {
+        let part = |operation, member, role| Visit { role, is_send_recv: true, ..visit(operation, member, 10) };
+        let shared = shared(
+            vec![
+                part(1, 0, Role::Gives),
+                part(1, 1, Role::Takes),
+                // To itself.
+                part(2, 0, Role::Gives),
+                part(2, 0, Role::Takes),
+                part(3, 1, Role::Gives),
+                // A collective whose other ranks are not known.
+                visit(4, 0, 10),
+            ],
+            Vec::new(),
+        );
+        let lonely: Vec<(u64, u32)> = shared.lonely().map(|it| (it.operation.1, it.member)).collect();
+        assert_eq!((lonely, shared.operations().count()), (vec![(3, 1)], 1));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Who waited for whom: what the parts of all ranks in a collective show once they are on one
-//! clock.
+//! Who waited for whom: what the parts of all ranks in a collective, or of both ranks in a send and
+//! receive, show once they are on one clock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::evidence::{End, Member, Role, Shared, Visit};
+use super::evidence::{End, Member, Role, Shared, Visit, Waits};
 use super::members::Labels;
 use super::moved::Move;
 use crate::model::ids::ProcessTag;
@@ -92,23 +92,41 @@ pub(super) fn draw(
     tag: ProcessTag,
     mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
 ) -> Result<LeftOut, reader::Error> {
-    let first = |visits: &[Visit]| visits.iter().map(|it| Placed::of(it, shared, moves).entered.time).min();
+    let entered = |visit: &Visit| Placed::of(visit, shared, moves).entered.time;
+    let first = |operations: &[&[Visit]]| operations.iter().copied().flatten().map(entered).min();
     let ends = shared.transfers().flatten().map(|end| moved(end, shared, moves).1);
-    let Some(begin) = shared.operations().filter_map(first).chain(ends).min() else { return Ok(LeftOut::default()) };
+    let all: Vec<&[Visit]> = shared.operations().collect();
+    let Some(begin) = first(&all).into_iter().chain(ends).min() else { return Ok(LeftOut::default()) };
     let mut job = JobTracks::new(tag, begin);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
-    let mut all: Vec<&[Visit]> = shared.operations().collect();
-    for of_comm in all.chunk_by_mut(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {
-        let begins = |visits: &&[Visit]| first(visits).unwrap_or_default();
-        of_comm.sort_by_cached_key(begins);
+    let lonely = lonely(shared);
+    for of_comm in all.chunk_by(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {
+        let exchanged = exchanged(of_comm);
+        let kernels = exchanged.chunk_by(|one, other| kernel(one.own) == kernel(other.own)).map(Item::Exchange);
+        let collectives = of_comm.iter().filter(|it| !is_exchange(it)).map(|visits| Item::Collective(visits));
+        // On each rank, this is the order in which they ran.
+        let mut items: Vec<(HostNs, Item<'_>)> =
+            collectives.chain(kernels).filter_map(|item| Some((item.came(entered)?, item))).collect();
+        items.sort_by_key(|(came, _)| *came);
         let mut tracks: Option<Option<CommTracks>> = None;
         let mut changes = Vec::new();
-        for visits in of_comm.iter() {
-            let Some(Known { it, parts, last, last_of_hosts }) = collective(visits, shared, moves) else { continue };
+        for (_, item) in &items {
+            let known = match item {
+                Item::Collective(visits) => collective(visits, shared, moves),
+                Item::Exchange(transfers) => exchange(transfers, &lonely, shared, moves),
+            };
+            let Some(Known { it, parts, last, last_of_hosts, error_ns }) = known else { continue };
             let label = &labels.of(parts[0].member);
-            let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, it.first)) else { break };
-            job.collective(of_all, &it);
-            let drawn = || parts.iter().filter(|it| it.visit.role != Role::Gives);
+            let first = || first(of_comm).unwrap_or(it.first);
+            let Some(of_all) = *tracks.get_or_insert_with(|| job.communicator(label, first())) else { break };
+            let sends = match item {
+                Item::Collective(_) => None,
+                Item::Exchange(transfers) => waits(transfers, shared),
+            };
+            if it.transfers == 0 {
+                job.collective(of_all, &it);
+            }
+            let drawn = || parts.iter().filter(|part| it.transfers > 0 || part.visit.role != Role::Gives);
             // An arrow has two ends.
             let arrow = (drawn().count() > 1).then(|| job.arrow());
             for part in drawn() {
@@ -119,8 +137,8 @@ pub(super) fn draw(
                 let Member { group, rank, size, .. } = member;
                 let of_rank = ranks.entry(visit.member).or_insert_with(|| job.rank((*group)?, label, *rank, *size));
                 if let Some(of_rank) = *of_rank {
-                    let error_ns = wait_error(part.came(), last, &last_of_hosts);
-                    let sends = shared.waits_of(visit).copied();
+                    let error_ns = wait_error(part.came(), last, &last_of_hosts).max(error_ns);
+                    let sends = sends.or_else(|| shared.waits_of(visit).copied());
                     let part =
                         Part { sends, entered: entered.time, left: left.time, queued_ns: visit.queued_ns, error_ns };
                     job.part(of_rank, &it, &part, arrow);
@@ -137,55 +155,197 @@ pub(super) fn draw(
     Ok(LeftOut { arrows, tracks: job.left_out() })
 }
 
-/// A collective, with the parts of its ranks.
+/// What is drawn of a communicator.
+enum Item<'a> {
+    Collective(&'a [Visit]),
+    /// The sends and receives that one kernel of one rank carried.
+    Exchange(&'a [Exchanged<'a>]),
+}
+
+impl Item<'_> {
+    /// When the last rank came to a collective, or the rank to its kernel.
+    fn came(&self, entered: impl Fn(&Visit) -> HostNs) -> Option<HostNs> {
+        match self {
+            Item::Collective(visits) => visits.iter().filter(|it| it.role != Role::Takes).map(entered).max(),
+            Item::Exchange(transfers) => Some(entered(transfers.first()?.own)),
+        }
+    }
+}
+
+/// A send and a receive: one rank's part, and its peer's.
+#[derive(Clone, Copy)]
+struct Exchanged<'a> {
+    own: &'a Visit,
+    peer: &'a Visit,
+}
+
+fn is_exchange(visits: &[Visit]) -> bool {
+    visits.iter().any(|it| it.is_send_recv)
+}
+
+/// What tells a visit's kernel from all others.
+fn kernel(visit: &Visit) -> (u32, [HostNs; 2]) {
+    (visit.member, visit.times().map(|it| it.time))
+}
+
+/// The sends and receives among these operations, from the point of view of both ranks, by kernel.
+fn exchanged<'a>(operations: &[&'a [Visit]]) -> Vec<Exchanged<'a>> {
+    let both = |visits: &'a [Visit]| match visits {
+        [one, other] if is_exchange(visits) && one.role != other.role => {
+            [Some(Exchanged { own: one, peer: other }), Some(Exchanged { own: other, peer: one })]
+        }
+        _ => [None; 2],
+    };
+    let mut all: Vec<_> = operations.iter().flat_map(|visits| both(visits)).flatten().collect();
+    all.sort_by_key(|it| kernel(it.own));
+    all
+}
+
+/// Sends and receives whose other end is not known, by kernel.
+fn lonely(shared: &Shared) -> Vec<&Visit> {
+    let mut lonely: Vec<&Visit> = shared.lonely().collect();
+    lonely.sort_by_key(|visit| kernel(visit));
+    lonely
+}
+
+/// What the sends of a kernel waited for.
+fn waits(transfers: &[Exchanged<'_>], shared: &Shared) -> Option<Waits> {
+    let all = transfers.iter().filter_map(|it| shared.waits_of(it.own).copied());
+    all.reduce(|one, other| std::array::from_fn(|what| one[what].saturating_add(other[what])))
+}
+
+/// An operation, with the parts of its ranks that are drawn.
 struct Known<'a> {
     it: Collective,
     parts: Vec<Placed<'a>>,
     last: Came<'a>,
     last_of_hosts: Vec<Came<'a>>,
+    /// How far waits may be off at least, ns.
+    error_ns: u64,
 }
 
 /// What is known about a collective; `None` if nobody waited for anybody.
 fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Move>]) -> Option<Known<'a>> {
-    if visits.iter().any(|it| it.is_send_recv) {
-        return None;
-    }
     let parts: Vec<Placed<'_>> = visits.iter().map(|it| Placed::of(it, shared, moves)).collect();
-    let givers = || parts.iter().filter(|it| it.visit.role != Role::Takes);
-    let first = parts.iter().map(|it| it.entered.time).min()?;
-    let by = givers().max_by_key(|it| it.entered.time)?;
-    let last = by.came();
-    let mut last_of_hosts: Vec<Came<'_>> = Vec::new();
-    for came in givers().map(Placed::came) {
-        match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
-            Some(known) => {
-                (known.at, known.there) = (known.at, known.there).max((came.at, came.there));
-                known.own_error = known.own_error.max(came.own_error);
-                known.error = known.error.max(came.error);
-            }
-            None => last_of_hosts.push(came),
-        }
-    }
-    // How long it came after another one: the least, the likeliest and the most.
-    let after = |other: &Placed<'_>| {
-        let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
-        [late.saturating_sub(error), late, late.saturating_add(error)]
-    };
-    let late = givers().filter(|it| it.visit.member != by.visit.member).map(after).reduce(|one, other| {
-        let [least, late, most] = one;
-        [least.min(other[0]), late.min(other[1]), most.min(other[2])]
-    });
+    let givers = parts.iter().filter(|it| it.visit.role != Role::Takes).copied().collect();
+    let Last { by, last_of_hosts, late_ns, late_error_ns } = Last::of(givers)?;
+    let (known, all) = (parts.len() as u32, by.member.size);
     let it = Collective {
         correlation: visits[0].correlation(),
-        first,
-        last: last.at,
+        first: parts.iter().map(|it| it.entered.time).min()?,
+        last: by.entered.time,
         last_rank: by.member.rank,
-        late_ns: late.map(|[_, late, _]| late),
-        late_error_ns: late.map_or(0, |[least, late, most]| (late - least).max(most - late)),
-        ranks: parts.len() as u32,
-        size: by.member.size,
+        late_ns,
+        late_error_ns,
+        ranks: known,
+        transfers: 0,
+        doubt: (i64::from(known) < i64::from(all)).then(|| format!("only {known} of {all} ranks are known")),
     };
-    Some(Known { it, parts, last, last_of_hosts })
+    Some(Known { it, parts, last: by.came(), last_of_hosts, error_ns: 0 })
+}
+
+/// What is known about the sends and receives of a kernel: it cannot receive before the peer has
+/// come, and it cannot finish a send that fills NCCL's buffers.
+fn exchange<'a>(
+    transfers: &[Exchanged<'a>],
+    lonely: &[&Visit],
+    shared: &'a Shared,
+    moves: &'a [Option<Move>],
+) -> Option<Known<'a>> {
+    let own = Placed::of(transfers.first()?.own, shared, moves);
+    let (mut came, mut error_ns) = (vec![own], 0);
+    // Of the peers, those from which it receives.
+    let mut givers = BTreeSet::from([own.member.rank]);
+    let mut peers = givers.clone();
+    for &Exchanged { own: part, peer } in transfers {
+        let peer = Placed::of(peer, shared, moves);
+        peers.insert(peer.member.rank);
+        if part.role == Role::Takes {
+            givers.insert(peer.member.rank);
+        } else {
+            // It did not wait for a receiver that came after it had left, where the clocks can tell.
+            if own.left.time.0.abs_diff(peer.entered.time.0) <= own.came().error_to(peer.came()) {
+                error_ns = own.left.time.since(own.entered.time);
+            }
+            if peer.entered.time >= own.left.time {
+                continue;
+            }
+        }
+        came.push(peer);
+    }
+    let Last { by, last_of_hosts, late_ns, late_error_ns } = Last::of(came)?;
+    let from = lonely.partition_point(|it| kernel(it) < kernel(own.visit));
+    let lonely = lonely[from..].iter().take_while(|it| kernel(it) == kernel(own.visit));
+    let known = peers.len() as u32;
+    peers.extend(lonely.map(|it| it.peer));
+    let doubt = if peers.len() as u32 > known {
+        Some(format!("only {known} of {} ranks are known", peers.len()))
+    } else if shared.lacks_visits {
+        Some("not all of its sends and receives are known".to_owned())
+    } else if (known > 2 || error_ns > 0) && !givers.contains(&by.member.rank) {
+        Some(format!("it only sends to rank {}, and what fits NCCL's buffers is sent without waiting", by.member.rank))
+    } else {
+        None
+    };
+    let it = Collective {
+        correlation: by_peer(transfers, by.visit).correlation(),
+        first: own.entered.time,
+        last: by.entered.time,
+        last_rank: by.member.rank,
+        late_ns,
+        late_error_ns,
+        ranks: known,
+        transfers: transfers.len() as u32,
+        doubt,
+    };
+    Some(Known { it, parts: vec![own], last: by.came(), last_of_hosts, error_ns })
+}
+
+/// The part in the transfer with the peer that came last, or else in the first one.
+fn by_peer<'a>(transfers: &[Exchanged<'a>], last: &Visit) -> &'a Visit {
+    transfers.iter().find(|it| std::ptr::eq(it.peer, last)).unwrap_or(&transfers[0]).own
+}
+
+/// Who came last.
+struct Last<'a> {
+    by: Placed<'a>,
+    last_of_hosts: Vec<Came<'a>>,
+    /// By how much, if there are others; and the error of that, ns.
+    late_ns: Option<u64>,
+    late_error_ns: u64,
+}
+
+impl<'a> Last<'a> {
+    fn of(all: Vec<Placed<'a>>) -> Option<Last<'a>> {
+        let by = *all.iter().max_by_key(|it| it.entered.time)?;
+        let last = by.came();
+        let mut last_of_hosts: Vec<Came<'_>> = Vec::new();
+        for came in all.iter().map(Placed::came) {
+            match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
+                Some(known) => {
+                    (known.at, known.there) = (known.at, known.there).max((came.at, came.there));
+                    known.own_error = known.own_error.max(came.own_error);
+                    known.error = known.error.max(came.error);
+                }
+                None => last_of_hosts.push(came),
+            }
+        }
+        // How long it came after another one: the least, the likeliest and the most.
+        let after = |other: &Placed<'_>| {
+            let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
+            [late.saturating_sub(error), late, late.saturating_add(error)]
+        };
+        let late = all.iter().filter(|it| it.visit.member != by.visit.member).map(after).reduce(|one, other| {
+            let [least, late, most] = one;
+            [least.min(other[0]), late.min(other[1]), most.min(other[2])]
+        });
+        Some(Last {
+            by,
+            last_of_hosts,
+            late_ns: late.map(|[_, late, _]| late),
+            late_error_ns: late.map_or(0, |[least, late, most]| (late - least).max(most - late)),
+        })
+    }
 }
 
 /// The track of an end, and its time on the common clock.

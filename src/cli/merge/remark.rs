@@ -9,10 +9,13 @@ use std::path::Path;
 
 use crate::model::ids::{Handle, ProcessTag};
 use crate::trace::fields::{
-    trace, trace_attributes, trace_packet, trace_packet_defaults, track_descriptor, track_event, track_event_defaults,
+    gpu_render_stage_event as stage, interned_data, interned_gpu_render_stage_specification as specification,
+    interned_graphics_context as context, trace, trace_attributes, trace_packet, trace_packet_defaults,
+    track_descriptor, track_event, track_event_defaults,
 };
 use crate::trace::reader::wire::{fields, put_bytes, put_fixed64, put_uint};
 use crate::trace::reader::{self, TERMINATING_FLOW_IDS, blocks};
+use crate::trace::stages;
 use crate::trace::writer::{SEQUENCE_TAG_SHIFT, TRACK_BITS, attribute};
 
 /// New marks, by old mark.
@@ -60,29 +63,49 @@ fn packet(packet: &[u8], marks: &Marks) -> Vec<u8> {
         trace_packet::TRUSTED_PACKET_SEQUENCE_ID => {
             put_uint(out, number, with_mark(field.uint(), SEQUENCE_TAG_SHIFT, marks));
         }
-        trace_packet::TRACK_DESCRIPTOR => put_bytes(out, number, &tracks(field.bytes(), marks, DESCRIPTOR)),
+        trace_packet::TRACK_DESCRIPTOR => put_bytes(out, number, &marked(field.bytes(), marks, DESCRIPTOR)),
         trace_packet::TRACK_EVENT => put_bytes(out, number, &event(field.bytes(), marks)),
         trace_packet::TRACE_PACKET_DEFAULTS => {
             let defaults = edited(field.bytes(), |number, field, out| match number {
                 trace_packet_defaults::TRACK_EVENT_DEFAULTS => {
-                    put_bytes(out, number, &tracks(field.bytes(), marks, &[track_event_defaults::TRACK_UUID]));
+                    let uuid = &[(track_event_defaults::TRACK_UUID, TRACK_BITS)];
+                    put_bytes(out, number, &marked(field.bytes(), marks, uuid));
                 }
                 _ => out.extend_from_slice(field.raw),
             });
             put_bytes(out, number, &defaults);
         }
+        trace_packet::INTERNED_DATA => {
+            let interned = edited(field.bytes(), |number, field, out| match number {
+                interned_data::GRAPHICS_CONTEXTS => {
+                    put_bytes(out, number, &marked(field.bytes(), marks, &[(context::IID, stages::NUMBER_BITS)]));
+                }
+                interned_data::GPU_SPECIFICATIONS => {
+                    put_bytes(out, number, &marked(field.bytes(), marks, &[(specification::IID, stages::NUMBER_BITS)]));
+                }
+                _ => out.extend_from_slice(field.raw),
+            });
+            put_bytes(out, number, &interned);
+        }
+        trace_packet::GPU_RENDER_STAGE_EVENT => put_bytes(out, number, &marked(field.bytes(), marks, STAGE)),
         trace_packet::TRACE_ATTRIBUTES => put_bytes(out, number, &attributes(field.bytes(), marks)),
         _ => out.extend_from_slice(field.raw),
     })
 }
 
-const DESCRIPTOR: &[u32] = &[track_descriptor::UUID, track_descriptor::PARENT_UUID];
+/// Fields with a mark, and where it begins in them.
+const DESCRIPTOR: &[(u32, u32)] = &[(track_descriptor::UUID, TRACK_BITS), (track_descriptor::PARENT_UUID, TRACK_BITS)];
+const STAGE: &[(u32, u32)] = &[
+    (stage::EVENT_ID, stages::EVENT_BITS),
+    (stage::CONTEXT, stages::NUMBER_BITS),
+    (stage::HW_QUEUE_IID, stages::NUMBER_BITS),
+];
 
-/// A message in which the fields `uuids` are uuids of tracks.
-fn tracks(message: &[u8], marks: &Marks, uuids: &[u32]) -> Vec<u8> {
-    edited(message, |number, field, out| match uuids.contains(&number) {
-        true => put_uint(out, number, with_mark(field.uint(), TRACK_BITS, marks)),
-        false => out.extend_from_slice(field.raw),
+/// A message in which these fields have other marks.
+fn marked(message: &[u8], marks: &Marks, which: &[(u32, u32)]) -> Vec<u8> {
+    edited(message, |number, field, out| match which.iter().find(|(which, _)| *which == number) {
+        Some((_, shift)) => put_uint(out, number, with_mark(field.uint(), *shift, marks)),
+        None => out.extend_from_slice(field.raw),
     })
 }
 
@@ -132,5 +155,36 @@ mod tests {
         assert_eq!(with_mark(3 << 28 | 0x12345 << 8 | 9, SEQUENCE_TAG_SHIFT, &marks), 3 << 28 | 0xabcde << 8 | 9);
         assert_eq!(with_mark(0x12346 << TRACK_BITS, TRACK_BITS, &marks), 0x12346 << TRACK_BITS);
         assert_eq!(with_mark(0, TRACK_BITS, &marks), 0, "the root of all tracks");
+    }
+
+    #[test]
+    fn render_stages_have_the_new_mark() {
+        use crate::trace::reader::TracePacket;
+        use crate::trace::reader::proto::perfetto::protos::{
+            GpuRenderStageEvent, InternedData, InternedGpuRenderStageSpecification, InternedGraphicsContext,
+        };
+        use prost::Message as _;
+
+        let of = |mark: u64| {
+            let number = mark << stages::NUMBER_BITS;
+            let kind = |iid| InternedGpuRenderStageSpecification { iid: Some(iid), ..Default::default() };
+            TracePacket {
+                gpu_render_stage_event: Some(GpuRenderStageEvent {
+                    event_id: Some(mark << stages::EVENT_BITS | 5),
+                    context: Some(number | 7),
+                    hw_queue_iid: Some(number | 2),
+                    stage_iid: Some(3),
+                    ..Default::default()
+                }),
+                interned_data: Some(InternedData {
+                    graphics_contexts: vec![InternedGraphicsContext { iid: Some(number | 7), ..Default::default() }],
+                    gpu_specifications: vec![kind(number | 2), kind(3)],
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }
+        };
+        let new = packet(&of(0x12345).encode_to_vec(), &Marks::from([(0x12345, 0xabcde)]));
+        assert_eq!(TracePacket::decode(&new[..]).unwrap(), of(0xabcde));
     }
 }

@@ -60,6 +60,26 @@ fn one(trace: &Trace, sql: &str) -> i64 {
 }
 
 #[test]
+fn a_diagnosis_says_what_these_files_do_not_show() {
+    let (_folder, path) = nsight();
+    let text = ncclscope(&["diagnose"], &[&path]).unwrap();
+    assert!(text.starts_with("Healthy: no rank, host or link holds up the others in 15 steps of 16.7 ms.\n"), "{text}");
+    assert!(text.contains("\nWhich kernels of different ranks belong together is not in these files"), "{text}");
+    assert!(!text.contains("if transfers took no time"), "{text}");
+
+    let text = ncclscope(&["diagnose"], &[&kineto()]).unwrap();
+    assert!(text.starts_with("Cannot tell: no steps repeat in these files; name what each step begins with"), "{text}");
+    assert!(text.contains("\nThe file of 1 rank is not here"), "{text}");
+    let all_reduce = "AllReduce 7.8 MiB f32 on default_pg (0)";
+    let text = ncclscope(&["diagnose", "--step", all_reduce], &[&kineto()]).unwrap();
+    assert!(text.starts_with("Cannot tell: it takes 5 steps after warm-up; these files have 1.\n"), "{text}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let refused = ncclscope(&["diagnose"], &[folder.path()]).unwrap_err();
+    assert!(refused.ends_with("the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it"), "{refused}");
+}
+
+#[test]
 fn nsight_kernels_are_matched_to_their_operations() {
     let (_folder, path) = nsight();
     let profile = import::open(&path).unwrap();

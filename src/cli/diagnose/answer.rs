@@ -534,7 +534,7 @@ impl Names<'_> {
             ));
         }
         if steps < ENOUGH {
-            return Some(format!("Cannot tell: there are {steps} steps after warm-up, and it takes {ENOUGH}"));
+            return Some(format!("Cannot tell: it takes {ENOUGH} steps after warm-up; these files have {steps}"));
         }
         if found.error > 2.0 * MUCH * found.steps.median {
             return Some(format!(

@@ -258,7 +258,7 @@ fn two_causes_come_in_the_order_of_their_cost() {
 #[test]
 fn without_enough_steps_nobody_is_blamed() {
     let made = Made { steps: 6, work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
-    assert_eq!(made.says(), "Cannot tell: there are 3 steps after warm-up, and it takes 5.");
+    assert_eq!(made.says(), "Cannot tell: it takes 5 steps after warm-up; these files have 3.");
 }
 
 #[test]

@@ -74,6 +74,9 @@ fn a_diagnosis_says_what_these_files_do_not_show() {
     let text = ncclscope(&["diagnose", "--step", all_reduce], &[&kineto()]).unwrap();
     assert!(text.starts_with("Cannot tell: it takes 5 steps after warm-up; these files have 1.\n"), "{text}");
 
+    // Two files of rank 0 are two runs.
+    let refused = ncclscope(&["diagnose"], &[&kineto(), &kineto()]).unwrap_err();
+    assert!(refused.starts_with("rank 0 is in ") && refused.contains("give the files of one run"), "{refused}");
     let folder = tempfile::tempdir().unwrap();
     let refused = ncclscope(&["diagnose"], &[folder.path()]).unwrap_err();
     assert!(refused.ends_with("the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it"), "{refused}");

@@ -122,12 +122,19 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> Result<Job, Reason> {
         }
         stage.advance(size(path));
     }
-    if loading.ranks.is_empty() {
-        return Err(match faults.len() {
-            0 => "there is no kernel and no call into NCCL in these files".into(),
-            1 => faults.remove(0),
-            _ => Reason::Several(faults),
-        });
+    if faults.len() == files.len() {
+        return Err(if faults.len() == 1 { faults.remove(0) } else { Reason::Several(faults) });
+    }
+    let mut files: BTreeMap<i32, &Path> = BTreeMap::new();
+    for rank in &loading.ranks {
+        let Some(number) = rank.number else { continue };
+        if let Some(other) = files.insert(number, &rank.file) {
+            return Err(Reason::Refused(format!(
+                "rank {number} is in {} and in {}: give the files of one run, and no merged file beside them",
+                other.display(),
+                rank.file.display()
+            )));
+        }
     }
     notes.extend(faults.iter().map(|fault| format!("Left out: {fault}")));
     Ok(loading.finish(wish, notes))
@@ -162,42 +169,7 @@ impl Loading {
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);
         let host = process.and_then(|it| it.name.split(" · ").nth(1).map(str::to_owned)).or(profile.host.clone());
-        let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
-        let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
-        // For each operation, the items that carried it, with their times.
-        let mut carriers: FxHashMap<u64, Vec<(Span, usize)>> = FxHashMap::default();
-        let mut items = Vec::with_capacity(places.len());
-        for (at, item) in rank.items.iter().enumerate() {
-            let is_kept = places.contains(&at);
-            let kernel = item.kernel.map(|kernel| &profile.kernels[kernel]);
-            for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
-                let operation = &profile.operations[*operation];
-                let Some(shared) = operation.correlation.or(operation.seq) else { continue };
-                let communicator = operation.communicator.map(|at| &profile.communicators[at]);
-                let comm = communicator.map_or(0, |it| hash_of(it.hash, it.name.as_deref()));
-                let turn = turns.entry((comm, shared, operation.function == "Recv")).or_default();
-                *turn += 1;
-                if is_kept {
-                    self.joined.push((mixed(&(comm, shared, *turn)), number as u32, items.len() as u32));
-                    carriers.entry(shared).or_default().push((item.span, items.len()));
-                }
-            }
-            if !is_kept {
-                continue;
-            }
-            let streams_known = streams.len() as u32;
-            let stream = *streams.entry((item.place.context, item.place.stream)).or_insert(streams_known);
-            let kind = &ranks.kinds[item.kind];
-            items.push(Item {
-                stream,
-                start: item.span.start.0,
-                end: item.span.end.0.max(item.span.start.0),
-                launch: item.correlation,
-                kind: self.kind(kind),
-                is_communication: kind.class == Class::Communication,
-                only_gives: kernel.is_some_and(|kernel| only_gives(profile, kernel)),
-            });
-        }
+        let carriers = self.items_of(profile, ranks, rank, &places);
         self.sends(profile, rank.process, number, &carriers);
         for communicator in profile.communicators.iter().filter(|it| it.process == rank.process) {
             if let (Some(ranks), Some(own)) = (communicator.ranks, communicator.rank) {
@@ -216,8 +188,57 @@ impl Loading {
             edges: edges.iter().map(|edge| edge - places.start).collect(),
             steps: count,
         });
-        self.items.push(items);
         self.sources.push(source);
+    }
+
+    /// Takes the items of a rank at these places. Returns, for each operation, the items that
+    /// carried it, with their times.
+    fn items_of(
+        &mut self,
+        profile: &Profile,
+        ranks: &Ranks,
+        rank: &Rank,
+        places: &Range<usize>,
+    ) -> FxHashMap<u64, Vec<(Span, usize)>> {
+        let number = self.items.len() as u32;
+        let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
+        // How often each operation has run before: replays of a graph share its number.
+        let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
+        let mut carriers: FxHashMap<u64, Vec<(Span, usize)>> = FxHashMap::default();
+        let mut items = Vec::with_capacity(places.len());
+        for (at, item) in rank.items.iter().enumerate().take(places.end) {
+            let is_kept = places.contains(&at);
+            let kernel = item.kernel.map(|kernel| &profile.kernels[kernel]);
+            for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
+                let operation = &profile.operations[*operation];
+                let Some(shared) = operation.correlation.or(operation.seq) else { continue };
+                let communicator = operation.communicator.map(|at| &profile.communicators[at]);
+                let comm = communicator.map_or(0, |it| hash_of(it.hash, it.name.as_deref()));
+                let turn = turns.entry((comm, shared, operation.function == "Recv")).or_default();
+                *turn += 1;
+                if is_kept {
+                    self.joined.push((mixed(&(comm, shared, *turn)), number, items.len() as u32));
+                    carriers.entry(shared).or_default().push((item.span, items.len()));
+                }
+            }
+            if !is_kept {
+                continue;
+            }
+            let known = streams.len() as u32;
+            let stream = *streams.entry((item.place.context, item.place.stream)).or_insert(known);
+            let kind = &ranks.kinds[item.kind];
+            items.push(Item {
+                stream,
+                start: item.span.start.0,
+                end: item.span.end.0.max(item.span.start.0),
+                launch: item.correlation,
+                kind: self.kind(kind),
+                is_communication: kind.class == Class::Communication,
+                only_gives: kernel.is_some_and(|kernel| only_gives(profile, kernel)),
+            });
+        }
+        self.items.push(items);
+        carriers
     }
 
     fn kind(&mut self, kind: &Kind) -> u32 {

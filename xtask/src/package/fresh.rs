@@ -184,6 +184,7 @@ fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Fa
     if traces.len() != RANKS || folders.len() != 1 {
         return Err(format!("{} traces in {} folders, of {RANKS} ranks", traces.len(), folders.len()).into());
     }
+    println!("{}", fresh.types(page.line(quick_start, "ncclscope diagnose ")?)?.0);
     let (info, _) = fresh.types(page.line(quick_start, "ncclscope info ")?)?;
     println!("{info}");
     if info.matches("exactly matched").count() < RANKS {

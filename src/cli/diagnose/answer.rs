@@ -520,6 +520,15 @@ impl Names<'_> {
         if !job.has_kernels() {
             return Some("Cannot tell: there are no kernels in these files; `ncclscope info` says why".to_owned());
         }
+        if !job.has_own_work() {
+            let last = (0..job.ranks.len()).max_by(|one, other| shares[*one].last.total_cmp(&shares[*other].last));
+            let last = last.filter(|rank| shares[*rank].last > 0.0).map_or_else(String::new, |rank| {
+                format!("; {} comes last most often, in {}", job.ranks[rank].label, percent(shares[rank].last))
+            });
+            return Some(format!(
+                "Cannot tell what GPUs do between operations: the application's kernels are not in these files{last}"
+            ));
+        }
         if job.source.is_none() {
             let idle =
                 shares.iter().map(|it| it.idle_ns / (it.own_ns + it.exposed_ns + it.waits_ns + it.idle_ns).max(1.0));

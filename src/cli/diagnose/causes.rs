@@ -128,8 +128,10 @@ pub(super) fn find(job: &Job) -> Findings {
     let sums = Sums::of(job);
     let mut suspects = Vec::new();
     if job.steps.len() >= ENOUGH && job.has_kernels() {
-        suspects.extend(sums.kernels(job));
-        suspects.extend(sums.hosts(job, recorded.median));
+        if job.has_own_work() {
+            suspects.extend(sums.kernels(job));
+            suspects.extend(sums.hosts(job, recorded.median));
+        }
         suspects.extend(links(job));
         if !suspects.iter().any(|it| it.what == What::Kernels) {
             suspects.extend(sums.unequal(job));

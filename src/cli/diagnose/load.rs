@@ -403,6 +403,11 @@ impl Job {
         edges.partition_point(|edge| *edge <= place).checked_sub(1).filter(|step| step + 1 < edges.len())
     }
 
+    /// Whether what GPUs did beside communication is known.
+    pub(super) fn has_own_work(&self) -> bool {
+        self.kinds.iter().any(|kind| matches!(kind.class, Class::Kernel | Class::Copy))
+    }
+
     /// Whether there are kernels, not only calls.
     pub(super) fn has_kernels(&self) -> bool {
         self.kinds.iter().any(|kind| kind.class != Class::Call)

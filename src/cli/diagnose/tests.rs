@@ -262,6 +262,24 @@ fn without_enough_steps_nobody_is_blamed() {
 }
 
 #[test]
+fn without_the_application_s_kernels_no_host_is_accused() {
+    let mut job =
+        Made { pause: |_, _| 5_000, work: |rank, _| if rank == 1 { 120 } else { 100 }, ..Made::healthy() }.job();
+    // As if only NCCL's kernels had been recorded.
+    for item in &mut job.graph.items {
+        item.is_communication = true;
+    }
+    job.kinds.iter_mut().for_each(|kind| kind.class = Class::Communication);
+    let found = causes::find(&job);
+    assert!(found.causes.is_empty(), "{:?}", told(&found));
+    let mut out = Vec::new();
+    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+    let says = String::from_utf8(out).unwrap();
+    assert!(says.starts_with("Cannot tell what GPUs do between operations"), "{says}");
+    assert!(says.contains("rank 1 comes last most often, in 100 %"), "{says}");
+}
+
+#[test]
 fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
     let found = causes::find(&job);

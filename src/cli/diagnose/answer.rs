@@ -214,7 +214,7 @@ impl Report {
                 by,
                 from,
                 count: job.steps.len(),
-                first: job.steps.start,
+                first: job.first + job.steps.start,
                 of: job.all_steps,
                 median_ns: found.steps.median as u64,
                 mean_ns: found.steps.mean as u64,
@@ -501,7 +501,7 @@ impl Names<'_> {
                 us(to_ns + 1000)
             ),
             file,
-            step: cause.step,
+            step: self.job.first + cause.step,
             from_ns,
             to_ns,
             query: match cause.what {
@@ -565,7 +565,8 @@ impl Names<'_> {
                  a step takes {}, on average {}, and number {at} takes {}",
                 duration(found.steps.median),
                 duration(step),
-                duration(longest)
+                duration(longest),
+                at = job.first + at
             ));
         }
         let communicates = (0..job.ranks.len()).any(|rank| shares[rank].exposed_ns > MUCH * step);

@@ -80,8 +80,11 @@ pub(super) struct Job {
     pub(super) taking: FxHashMap<usize, f64>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,
-    /// How many steps of each rank are looked at, after those that are left out as warm-up.
+    /// The steps of each rank that are looked at, without those that are left out as warm-up;
+    /// counted from the first one that is kept.
     pub(super) steps: Range<usize>,
+    /// The number of the first step that is kept.
+    pub(super) first: usize,
     /// How many steps there are in all.
     pub(super) all_steps: usize,
     /// Ranks of communicators whose files are not here.
@@ -322,6 +325,7 @@ impl Loading {
             taking: taking.into_iter().map(|(rank, item, ns)| (graph.rank(rank).start + item, ns)).collect(),
             source: source.filter(|_| has_all),
             steps: if has_all { warm..kept } else { 0..0 },
+            first: wish.steps.as_ref().map_or(0, |steps| steps.start),
             all_steps: most,
             missing: missing.unwrap_or(0),
             notes,

@@ -104,6 +104,7 @@ impl Made {
             taking: FxHashMap::default(),
             source: Some(Source::Repeats("forward".into())),
             steps: 2..self.steps - 1,
+            first: 0,
             all_steps: self.steps - 1,
             missing: 0,
             notes: Vec::new(),
@@ -225,6 +226,17 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
     // On every link, so none of them is at fault.
     let says = Made { link: |_, step| if step % 9 == 4 { 40_000 } else { 900 }, ..Made::healthy() }.says();
     assert!(says.starts_with("Cannot tell: now and then a step takes much longer"), "{says}");
+}
+
+#[test]
+fn steps_keep_their_numbers_if_only_some_are_looked_at() {
+    let job = Job { first: 100, ..Made { checks: Some(1), ..Made::healthy() }.job() };
+    let found = causes::find(&job);
+    let mut out = Vec::new();
+    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+    let says = String::from_utf8(out).unwrap();
+    let look = format!("look at step {} of 1.perfetto-trace", 100 + found.causes[0].step);
+    assert!(says.contains(&look) && says.contains("Steps 102 to 138 of 39"), "{says}");
 }
 
 #[test]

@@ -239,7 +239,8 @@ impl Report {
             Verdict::CannotTell => colour::NOTE,
         };
         writeln!(out, "{}", colour::paint(style, format!("{}.", self.text)))?;
-        for line in &self.hang_lines {
+        // The first hang is the answer itself.
+        for line in self.hang_lines.iter().skip(usize::from(self.verdict == Verdict::Hang)) {
             writeln!(out, "  {line}")?;
         }
         for (at, cause) in self.causes.iter().enumerate() {

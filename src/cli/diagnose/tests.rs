@@ -10,6 +10,7 @@ use super::graph::{Graph, Item};
 use super::load::{Job, Link, RankFacts, Use};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::Source;
+use crate::cli::hang::Hang;
 use crate::model::time::FileNs;
 
 const FORWARD: u32 = 0;
@@ -265,6 +266,19 @@ fn two_causes_come_in_the_order_of_their_cost() {
     };
     let told = told(&made.found().1);
     assert!(matches!(&told[..], [(What::Link, ..), (What::Kernels, ranks, _)] if ranks == &[2]), "{told:?}");
+}
+
+#[test]
+fn a_hang_comes_before_everything_else() {
+    let made = Made { work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
+    let (job, found) = made.found();
+    let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, is_certain: true, behind: 3, ..Hang::default() };
+    let mut out = Vec::new();
+    Report::of(&job, &found, vec![hang]).write(&mut out).unwrap();
+    let says = String::from_utf8(out).unwrap();
+    let lines: Vec<&str> = says.lines().collect();
+    assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
+    assert_eq!(lines[1].trim(), "3 operations of its communicator wait behind it", "{says}");
 }
 
 #[test]

@@ -736,12 +736,30 @@ fn what_if(job: &Job, answer: &Value, place: usize) -> Option<(bool, bool)> {
     Some((is_near, is_inside))
 }
 
+/// Asserts that the part of a trace in which each cause is said to show has kernels in it.
+#[track_caller]
+fn has_kernels_where_it_says_to_look(answer: &Value) {
+    for cause in answer["causes"].as_array().map_or(&[][..], Vec::as_slice) {
+        let look = &cause["look_at"];
+        let folder = tempfile::tempdir().expect("a folder for a part");
+        let part = folder.path().join("part.perfetto-trace");
+        let window = format!("{}ns..{}ns", look["from_ns"], look["to_ns"]);
+        let file = look["file"].as_str().expect("a file");
+        let part_name = part.to_str().expect("a plain name");
+        let line = ["ncclscope", "cut", file, "--time", &window, "-o", part_name];
+        ncclscope::cli::run(line, &mut Vec::new()).unwrap_or_else(|error| panic!("{window}: {error}"));
+        let kernels = ncclscope::import::open(&part).unwrap_or_else(|error| panic!("{error}")).kernels.len();
+        assert!((1..1_000).contains(&kernels), "{kernels} kernels in {window}: {cause:#}");
+    }
+}
+
 /// Plays a job, prints what was planted and what is said, and judges it.
 #[track_caller]
 fn check(job: &Job) -> (Judgement, Value) {
     let run = job.play(&job.planted);
     let answer = answer(&run);
     let judgement = job.judge(&answer);
+    has_kernels_where_it_says_to_look(&answer);
     let steps = Steps::of(&run);
     job.keep(&run, &format!("{judgement:?}\n{answer:#}\n"));
     let word = match &judgement {

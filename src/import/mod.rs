@@ -35,6 +35,8 @@ pub struct Profile {
     pub host: Option<String>,
     /// The clock of all times.
     pub clock: Clock,
+    /// The first time in one of our traces, of anything: from there the viewer counts.
+    pub begin: Option<FileNs>,
     /// The processes that the file knows about.
     pub processes: Vec<Process>,
     /// The GPUs, by number.
@@ -495,6 +497,7 @@ impl Profile {
             .chain(self.transfers.iter_mut().map(|it| &mut it.span))
             .chain(self.operations.iter_mut().filter_map(|it| it.call.as_mut()));
         spans.for_each(|span| *span = span.shifted(by));
+        self.begin = self.begin.map(|begin| begin.saturating_add(by.ns));
         self.clock = Clock { error_ns: self.clock.error_ns.saturating_add(by.error_ns), ..to.clone() };
         self
     }

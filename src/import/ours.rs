@@ -102,6 +102,10 @@ impl Reader {
     }
 
     fn take(&mut self, packet: &Packet<'_>) {
+        if packet.descriptor.is_none() {
+            let time = packet.time.map(FileNs::from);
+            self.profile.begin = self.profile.begin.into_iter().chain(time).min();
+        }
         if let Some(event) = &packet.event {
             self.event(event, packet.time.unwrap_or_default().into());
         } else if let Some(descriptor) = packet.track_descriptor() {

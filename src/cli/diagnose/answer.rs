@@ -181,6 +181,9 @@ impl Report {
                     ),
                 )
             }
+            (None, None) if !hangs.is_empty() => {
+                (Verdict::CannotTell, format!("Cannot tell whether the job hangs or is slow: {}", hangs[0]))
+            }
             (None, None) => match names.cannot_tell(found, &shares) {
                 Some(why) => (Verdict::CannotTell, why),
                 None => (
@@ -239,8 +242,9 @@ impl Report {
             Verdict::CannotTell => colour::NOTE,
         };
         writeln!(out, "{}", colour::paint(style, format!("{}.", self.text)))?;
-        // The first hang is the answer itself.
-        for line in self.hang_lines.iter().skip(usize::from(self.verdict == Verdict::Hang)) {
+        // Without causes, the first one is the answer itself.
+        let is_answer = self.verdict == Verdict::Hang || self.causes.is_empty();
+        for line in self.hang_lines.iter().skip(usize::from(is_answer)) {
             writeln!(out, "  {line}")?;
         }
         for (at, cause) in self.causes.iter().enumerate() {
@@ -496,11 +500,14 @@ impl Names<'_> {
         let file = facts.file.display().to_string();
         let us = |ns: i64| format!("{}us", ns / 1000);
         LookAt {
-            command: format!(
-                "ncclscope cut {file} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
-                us(from_ns),
-                us(to_ns + 1000)
-            ),
+            command: match facts.is_ours {
+                true => format!(
+                    "ncclscope cut {file} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
+                    us(from_ns),
+                    us(to_ns + 1000)
+                ),
+                false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
+            },
             file,
             step: self.job.first + cause.step,
             from_ns,

@@ -13,7 +13,7 @@ use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::import::{self, Kernel, Operation, Profile, Span};
+use crate::import::{self, Kernel, Operation, Profile, Span, Tool};
 use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
@@ -41,6 +41,8 @@ pub(super) struct RankFacts {
     pub(super) file: PathBuf,
     /// The first time in its file.
     pub(super) begin: FileNs,
+    /// It is one of our traces.
+    pub(super) is_ours: bool,
     /// For each step, its first item; then the first one after the last step.
     pub(super) edges: Vec<usize>,
     /// How many steps the file has.
@@ -187,7 +189,8 @@ impl Loading {
             number: rank.number,
             host,
             file: path.to_owned(),
-            begin: profile.extent().map_or(FileNs(0), |extent| extent.start),
+            begin: profile.begin.or(profile.extent().map(|extent| extent.start)).unwrap_or_default(),
+            is_ours: profile.source.tool == Tool::Ncclscope,
             edges: edges.iter().map(|edge| edge - places.start).collect(),
             steps: count,
         });

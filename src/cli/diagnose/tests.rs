@@ -86,6 +86,7 @@ impl Made {
             host: Some(format!("node{}", rank / 2)),
             file: PathBuf::from(format!("{rank}.perfetto-trace")),
             begin: FileNs(0),
+            is_ours: true,
             edges: edges[rank].clone(),
             steps: self.steps - 1,
         };
@@ -279,6 +280,16 @@ fn a_hang_comes_before_everything_else() {
     let lines: Vec<&str> = says.lines().collect();
     assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
     assert_eq!(lines[1].trim(), "3 operations of its communicator wait behind it", "{says}");
+}
+
+#[test]
+fn a_job_that_may_hang_is_not_called_healthy() {
+    let (job, found) = Made::healthy().found();
+    let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, ..Hang::default() };
+    let mut out = Vec::new();
+    Report::of(&job, &found, vec![hang]).write(&mut out).unwrap();
+    let says = String::from_utf8(out).unwrap();
+    assert!(says.starts_with("Cannot tell whether the job hangs or is slow: AllReduce"), "{says}");
 }
 
 #[test]

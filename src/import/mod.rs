@@ -460,6 +460,8 @@ pub struct Transfer {
     pub bytes: Option<u64>,
     /// The other rank, by its number in the communicator.
     pub peer: Option<i32>,
+    /// The channel, if NCCL reported it.
+    pub channel: Option<u32>,
     /// It goes to the other rank; otherwise it comes from there.
     pub is_send: bool,
     /// What it waited for, in order of time, and for how many ns.

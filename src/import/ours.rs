@@ -392,8 +392,8 @@ impl Reader {
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
         let peer = track.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
         let is_send = track.contains(track::SEND);
-        let (correlation, bytes) = (open.correlation, open.nccl.bytes);
-        self.profile.transfers.push(Transfer { process, span, correlation, bytes, peer, is_send, waits });
+        let (correlation, bytes, channel) = (open.correlation, open.nccl.bytes, open.nccl.channel);
+        self.profile.transfers.push(Transfer { process, span, correlation, bytes, peer, channel, is_send, waits });
     }
 
     fn operation(&mut self, process: usize, open: &Open) -> usize {

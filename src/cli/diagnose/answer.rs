@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use super::causes::{Cause, ENOUGH, Findings, Measure, What};
 use super::load::Job;
-use super::shares::{self, OfOperation, OfRank};
+use super::shares::{self, OfCommunicator, OfOperation, OfRank};
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
 use crate::cli::info::json as info_json;
+use crate::cli::run;
 use crate::trace::names::duration;
 
 /// The version of the JSON.
@@ -23,6 +24,9 @@ const ROWS: usize = 16;
 const NAMED: usize = 8;
 /// The fraction of a step that one rank's wait for others must take if it is to be mentioned.
 const MUCH: f64 = 0.1;
+
+/// The fraction of the critical path that is listed for people.
+const LITTLE: f64 = 0.005;
 
 /// By which fraction two runs of the same job differ.
 const PLAYS: f64 = 0.02;
@@ -56,8 +60,10 @@ pub(super) struct Report {
     steps: Steps,
     causes: Vec<Told>,
     what_if: Vec<WhatIf>,
+    critical_path: Vec<OnPath>,
     ranks: Vec<Rank>,
     operations: Vec<OfOperation>,
+    communicators: Vec<OfCommunicator>,
     /// What the files do not show, and doubts.
     notes: Vec<String>,
     /// It is known which kernels of different ranks belong together.
@@ -86,6 +92,7 @@ struct Told {
     /// The slowest one, and all that are about as slow.
     link: Option<OfLink>,
     links: Vec<OfLink>,
+    channel: Option<u32>,
     what: Vec<String>,
     every: Option<usize>,
     cost_ns: u64,
@@ -125,6 +132,19 @@ struct WhatIf {
     step_ns: u64,
     mean_ns: u64,
     doubt_ns: u64,
+}
+
+/// A part of what steps wait for.
+#[derive(Debug, Serialize)]
+struct OnPath {
+    /// A kernel, or an operation whose transfer it is; `null` if a GPU had nothing to do.
+    what: Option<String>,
+    /// Per step.
+    ns: u64,
+    share: f64,
+    /// The rank that has most of it, and how much of it.
+    rank: Option<String>,
+    of_rank: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -196,6 +216,15 @@ impl Report {
                 ),
             },
         };
+        let on_path: f64 = found.path.iter().map(|part| part.ns).sum();
+        let critical_path = found.path.iter().map(|part| OnPath {
+            what: part.kind.map(|kind| job.kinds[kind as usize].name.clone()),
+            ns: part.ns as u64,
+            share: part.ns / on_path.max(1.0),
+            rank: part.rank.map(|(rank, _)| job.ranks[rank].label.clone()),
+            of_rank: part.rank.map(|it| it.1),
+        });
+        let operations = shares::of_operations(job, step);
         let (by, from) = match &job.source {
             Some(Source::Ranges) => ("ranges", None),
             Some(Source::Repeats(from)) => ("repeats", Some(from.clone())),
@@ -224,10 +253,12 @@ impl Report {
             },
             causes,
             what_if,
+            critical_path: critical_path.collect(),
             ranks: (job.ranks.iter().zip(&shares))
                 .map(|(rank, shares)| Rank { rank: rank.label.clone(), host: rank.host.clone(), shares: *shares })
                 .collect(),
-            operations: shares::of_operations(job, step),
+            communicators: shares::of_communicators(&operations),
+            operations,
             notes,
             has_waits: job.graph.meetings().len() > 0,
         }
@@ -290,6 +321,16 @@ impl Report {
     }
 
     fn tables(&self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.critical_path.is_empty() {
+            writeln!(out, "\nWHAT A STEP WAITS FOR, ONE AFTER THE OTHER (THE CRITICAL PATH)")?;
+            let row = |it: &OnPath| {
+                let what = it.what.clone().unwrap_or_else(|| "a GPU that has nothing to do".to_owned());
+                let most = it.rank.as_ref().zip(it.of_rank).map(|(rank, part)| format!("{rank}, {}", percent(part)));
+                vec![what, duration(it.ns as f64), percent(it.share), most.unwrap_or_default()]
+            };
+            let rows = self.critical_path.iter().filter(|it| it.share >= LITTLE).take(ROWS).map(row);
+            table(&["what", "a step", "share", "mostly on"], rows, 1, out)?;
+        }
         let whole = if self.steps.count > 0 { "A STEP" } else { "THE TIME" };
         writeln!(out, "\nWHAT {whole} GOES INTO, BY RANK")?;
         let heads = ["rank", "host", "own kernels", "hidden comm.", "exposed comm.", "waits", "idle", "comes last"];
@@ -314,15 +355,30 @@ impl Report {
             return Ok(());
         }
         writeln!(out, "\nWHAT COMMUNICATION GOES INTO, KERNEL BY KERNEL")?;
-        let heads = ["operation", "a step", "waits", "transfer", "hidden", "most often last"];
+        let heads = ["operation", "a step", "waits", "transfer", "hidden", "exposed", "most often last"];
         let row = |it: &OfOperation| {
             let last = it.last.map(|(rank, part)| format!("{}, {}", self.ranks[rank].rank, percent(part)));
             let mut row = vec![it.name.clone(), format!("{:.1}", it.kernels)];
-            row.extend([it.wait_ns, it.transfer_ns, it.hidden_ns].map(duration));
+            row.extend([it.wait_ns, it.transfer_ns, it.hidden_ns, it.transfer_ns - it.hidden_ns].map(duration));
             row.push(last.unwrap_or_default());
             row
         };
-        table(&heads, self.operations.iter().take(ROWS).map(row), 1, out)
+        table(&heads, self.operations.iter().take(ROWS).map(row), 1, out)?;
+        if self.communicators.len() > 1 {
+            writeln!(out, "\nWHAT COMMUNICATION GOES INTO, BY COMMUNICATOR AND STEP")?;
+            let row = |it: &OfCommunicator| {
+                let mut row = vec![it.name.clone()];
+                row.extend([it.waits_ns, it.hidden_ns, it.exposed_ns].map(duration));
+                row
+            };
+            table(
+                &["communicator", "waits", "hidden", "exposed"],
+                self.communicators.iter().take(ROWS).map(row),
+                1,
+                out,
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -443,11 +499,12 @@ impl Names<'_> {
         }
     }
 
-    /// `rank 2 to rank 4`.
+    /// `rank 2 to rank 4`, `rank 2 to rank 4 on channel 1`.
     fn link(&self, cause: &Cause) -> String {
         let Some(link) = cause.links.first().map(|link| &self.job.links[*link]) else { return String::new() };
         let to = link.to.map_or_else(|| format!("peer {}", link.peer), |to| self.job.ranks[to].label.clone());
-        format!("{} to {to}", self.job.ranks[link.from].label)
+        let on = cause.channel.map_or_else(String::new, |channel| format!(" on channel {channel}"));
+        format!("{} to {to}{on}", self.job.ranks[link.from].label)
     }
 
     fn without(&self, cause: &Cause) -> String {
@@ -482,6 +539,7 @@ impl Names<'_> {
             hosts: self.hosts(&cause.ranks),
             link: links.first().copied(),
             links,
+            channel: cause.channel,
             what: cause.names.clone(),
             every: cause.every,
             cost_ns: cause.cost.max(0.0) as u64,
@@ -497,18 +555,18 @@ impl Names<'_> {
         let facts = &self.job.ranks[rank];
         let (from, to) = self.job.step_times(rank, cause.step);
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
-        let file = facts.file.display().to_string();
+        let quoted = run::quoted(&facts.file);
         let us = |ns: i64| format!("{}us", ns / 1000);
         LookAt {
             command: match facts.is_ours {
                 true => format!(
-                    "ncclscope cut {file} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
+                    "ncclscope cut {quoted} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
                     us(from_ns),
                     us(to_ns + 1000)
                 ),
-                false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
+                false => format!("ncclscope import {quoted} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
             },
-            file,
+            file: facts.file.display().to_string(),
             step: self.job.first + cause.step,
             from_ns,
             to_ns,

@@ -7,6 +7,8 @@
 mod links;
 mod work;
 
+use std::collections::BTreeMap;
+
 use self::links::links;
 use self::work::Sums;
 use super::graph::{Graph, Plan, Times};
@@ -54,6 +56,7 @@ struct Suspect {
     what: What,
     ranks: Vec<usize>,
     links: Vec<usize>,
+    channel: Option<u32>,
     names: Vec<String>,
     every: Option<usize>,
     /// What it amounts to in a step on its ranks or its link, and what it does on the others, ns.
@@ -66,6 +69,7 @@ struct Suspect {
     /// The steps with stalls, and how long each is, ns.
     in_steps: Vec<(usize, f64)>,
     lengths: Vec<(usize, i64)>,
+    throughs: Vec<(usize, i64)>,
     lags: Vec<(usize, i64)>,
 }
 
@@ -76,6 +80,8 @@ pub(super) struct Cause {
     pub(super) ranks: Vec<usize>,
     /// The slowest first.
     pub(super) links: Vec<usize>,
+    /// The channel of these links that is slow, if the others are not.
+    pub(super) channel: Option<u32>,
     /// Kernels or operations, the most important first.
     pub(super) names: Vec<String>,
     /// It comes every so many steps.
@@ -114,9 +120,22 @@ pub(super) struct Findings {
     pub(super) steps: Measure,
     /// How far a replay without changes is off, ns per step.
     pub(super) error: f64,
+    /// What steps waited for; the largest part comes first.
+    pub(super) path: Vec<Part>,
     /// If transfers took no time; if nobody waited for communication at all.
     pub(super) without_transfers: Measure,
     pub(super) overlapped: Measure,
+}
+
+/// A part of the critical path.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The kind of what ran; `None` if nothing did.
+    pub(super) kind: Option<u32>,
+    /// Per step, ns.
+    pub(super) ns: f64,
+    /// The rank that has most of it, and how much of it. A transfer has none.
+    pub(super) rank: Option<(usize, f64)>,
 }
 
 /// Finds what costs.
@@ -124,7 +143,8 @@ pub(super) fn find(job: &Job) -> Findings {
     let plan = job.graph.plan();
     let times = recorded(job);
     let recorded = measure(job, &times);
-    let before = measure(job, &job.graph.replay(&plan));
+    let replayed = job.graph.replay(&plan);
+    let before = measure(job, &replayed);
     let sums = Sums::of(job);
     let mut suspects = Vec::new();
     if job.steps.len() >= ENOUGH && job.has_kernels() {
@@ -142,16 +162,46 @@ pub(super) fn find(job: &Job) -> Findings {
     let mut no_transfers = plan.clone();
     let mut alone = Plan { is_alone: true, ..plan };
     for (at, _) in job.graph.items.iter().enumerate().filter(|(_, item)| item.is_communication) {
-        (no_transfers.length[at], alone.length[at]) = (0, 0);
+        (no_transfers.length[at], no_transfers.through[at], alone.length[at]) = (0, 0, 0);
     }
     Findings {
         causes,
         doubtful,
         steps: recorded,
         error: (before.median - recorded.median).abs(),
+        path: path(job, &replayed),
         without_transfers: measure(job, &job.graph.replay(&no_transfers)),
         overlapped: measure(job, &job.graph.replay(&alone)),
     }
+}
+
+/// The critical path from the begin of the first step to that of the last one.
+fn path(job: &Job, times: &Times) -> Vec<Part> {
+    let count = job.steps.len().saturating_sub(1);
+    if count == 0 {
+        return Vec::new();
+    }
+    let firsts = |step: usize| (0..job.ranks.len()).map(move |rank| job.step(rank, step).start);
+    let since = firsts(job.steps.start).map(|item| times.start[item]).max().unwrap_or(0);
+    let Some(last) = firsts(job.steps.end - 1).max_by_key(|item| times.start[*item]) else { return Vec::new() };
+    let stretches = job.graph.path(times, last as u32, since);
+    let mut parts: BTreeMap<Option<u32>, BTreeMap<Option<usize>, i64>> = BTreeMap::new();
+    for stretch in stretches {
+        let item = &job.graph.items[stretch.item as usize];
+        let is_transfer = item.is_communication && !stretch.is_idle;
+        let rank = (!is_transfer).then(|| job.graph.rank_of(stretch.item));
+        let kind = (!stretch.is_idle).then_some(item.kind);
+        *parts.entry(kind).or_default().entry(rank).or_default() += stretch.ns;
+    }
+    let part = |(kind, ranks): (Option<u32>, BTreeMap<Option<usize>, i64>)| {
+        let sum = ranks.values().sum::<i64>() as f64;
+        let most = ranks.into_iter().max_by_key(|it| it.1);
+        let rank = most.and_then(|(rank, ns)| Some((rank?, ns as f64 / sum)));
+        Part { kind, ns: sum / count as f64, rank }
+    };
+    let mut parts: Vec<Part> = parts.into_iter().map(part).collect();
+    parts.sort_by(|one, other| other.ns.total_cmp(&one.ns));
+    parts
 }
 
 /// The times of the recording itself, in the form of a replay.
@@ -252,8 +302,8 @@ fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<
         .into_iter()
         .filter(|(_, cost, _)| *cost >= least)
         .map(|(suspect, cost, without)| {
-            let Suspect { what, ranks, links, names, every, amounts, step, .. } = suspect;
-            Cause { what, ranks, links, names, every, amounts, step, cost, without }
+            let Suspect { what, ranks, links, channel, names, every, amounts, step, .. } = suspect;
+            Cause { what, ranks, links, channel, names, every, amounts, step, cost, without }
         })
         .collect();
     causes.sort_by(|one, other| other.cost.total_cmp(&one.cost));
@@ -267,6 +317,9 @@ impl Suspect {
         for (item, length) in &self.lengths {
             let changed = plan.length[*item] + length - graph.length(*item);
             plan.length[*item] = changed.max(0);
+        }
+        for (item, through) in &self.throughs {
+            plan.through[*item] = plan.through[*item].min(*through);
         }
         for (item, lag) in &self.lags {
             plan.lag[*item] = plan.lag[*item].min(*lag);

@@ -8,7 +8,8 @@
 //!
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
 //! last waits for nobody. What the other ranks' kernels take beyond it is waiting, and is made anew
-//! by every [`replay`](Graph::replay).
+//! by every [`replay`](Graph::replay). A send that fits into a buffer ends before its data is
+//! through: there, the transfer is at least what the network took for it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,6 +36,8 @@ pub(super) struct Item {
     pub(super) is_communication: bool,
     /// It only sends: if the message fits into a buffer, it does not wait for the receiver.
     pub(super) only_gives: bool,
+    /// From its begin until the network had delivered what it sent, ns; 0 if that is unknown.
+    pub(super) sent: i64,
 }
 
 /// How an item depends on others.
@@ -49,10 +52,13 @@ struct Node {
     asked: u32,
     /// How long it took, without waiting for other ranks, ns.
     length: i64,
+    /// The same once all data has arrived.
+    own: i64,
     /// The GPU did nothing before it for this long, ns.
     idle: i64,
-    /// It sent and did not wait for a receiver.
+    /// It sent and did not wait for a receiver. Its data was through this long after its begin.
     is_free: bool,
+    through: i64,
 }
 
 /// A job: the items of all ranks, and how they depend on each other.
@@ -77,6 +83,8 @@ pub(super) struct Graph {
 pub(super) struct Plan {
     /// Of each item, without waiting for other ranks, ns.
     pub(super) length: Vec<i64>,
+    /// Of each send that does not wait: from its begin until its data is through, ns.
+    pub(super) through: Vec<i64>,
     /// From what it waited for to its own begin, ns.
     pub(super) lag: Vec<i64>,
     /// Ranks do not wait for each other, nor for transfers.
@@ -88,6 +96,16 @@ pub(super) struct Plan {
 pub(super) struct Times {
     pub(super) start: Vec<i64>,
     pub(super) end: Vec<i64>,
+}
+
+/// A stretch of what a replay waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    /// What ran, or the transfer was of. If nothing ran: what began afterwards.
+    pub(super) item: u32,
+    pub(super) is_idle: bool,
+    /// How long, ns.
+    pub(super) ns: i64,
 }
 
 impl Graph {
@@ -168,8 +186,10 @@ impl Graph {
                 lag: awaited.map_or(0, |it| item.start - it.0),
                 asked: of_graph(asked.unwrap_or(NONE)),
                 length: item.end - item.start,
+                own: item.end - item.start,
                 idle: ended.filter(|_| running.is_empty()).map_or(0, |it| item.start - it.0),
                 is_free: false,
+                through: 0,
             });
             running.push(Reverse((item.end, at as u32)));
         }
@@ -177,19 +197,28 @@ impl Graph {
 
     /// Divides the time of items that ranks meet in: the shortest of them waited for nobody.
     fn divide(&mut self) {
-        let duration = |item: u32| {
-            let item = self.items[item as usize];
-            item.end - item.start
+        let items = |members: &Range<usize>| self.members[members.clone()].iter().map(|it| &self.items[*it as usize]);
+        let took = |item: &Item| item.end - item.start;
+        let shortest = |members: &Range<usize>| items(members).map(took).min().unwrap_or(0);
+        let shortest: Vec<i64> = self.meetings.iter().map(shortest).collect();
+        let least = |at: usize, of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX);
+        let free = |at: usize| self.items[at].only_gives && took(&self.items[at]) - least(at, &shortest) < FREE_NS;
+        let free: Vec<bool> = (0..self.items.len()).map(|at| free(at) && !self.joins[at].is_empty()).collect();
+        // What is not through when the send ends is on its way, and the receivers wait for that.
+        let through = |members: &Range<usize>| {
+            let sent = self.members[members.clone()].iter().filter(|it| free[**it as usize]);
+            sent.map(|it| self.items[*it as usize].sent).max().unwrap_or(0)
         };
-        let shortest: Vec<i64> = (self.meetings.iter())
-            .map(|members| self.members[members.clone()].iter().map(|item| duration(*item)).min().unwrap_or(0))
+        let transfers: Vec<i64> =
+            self.meetings.iter().zip(&shortest).map(|(members, shortest)| through(members).max(*shortest)).collect();
+        let divided: Vec<[i64; 2]> = (self.items.iter().enumerate())
+            .map(|(at, item)| {
+                if free[at] { [took(item); 2] } else { [&transfers, &shortest].map(|of| took(item).min(least(at, of))) }
+            })
             .collect();
-        for ((node, joins), item) in self.nodes.iter_mut().zip(&self.joins).zip(&self.items) {
-            let of_meetings = self.joined[joins.start as usize..joins.end as usize].iter();
-            let least = of_meetings.map(|meeting| shortest[*meeting as usize]).min();
-            let took = node.length;
-            node.length = took.min(least.unwrap_or(i64::MAX));
-            node.is_free = item.only_gives && took - node.length < FREE_NS;
+        for (((node, item), is_free), [length, own]) in self.nodes.iter_mut().zip(&self.items).zip(free).zip(divided) {
+            (node.length, node.own, node.is_free) = (length, own, is_free);
+            node.through = if is_free { item.sent } else { 0 };
         }
     }
 
@@ -262,6 +291,11 @@ impl Graph {
         self.nodes[item].length
     }
 
+    /// For a send that did not wait: from its begin until its data was through, ns.
+    pub(super) fn through(&self, item: usize) -> Option<i64> {
+        self.nodes[item].is_free.then_some(self.nodes[item].through)
+    }
+
     fn meetings_of(&self, item: usize) -> impl Iterator<Item = usize> {
         let joins = &self.joins[item];
         self.joined[joins.start as usize..joins.end as usize].iter().map(|it| *it as usize)
@@ -276,7 +310,8 @@ impl Graph {
     /// Everything as it was.
     pub(super) fn plan(&self) -> Plan {
         Plan {
-            length: self.nodes.iter().map(|node| node.length).collect(),
+            length: self.nodes.iter().map(|node| node.own).collect(),
+            through: self.nodes.iter().map(|node| node.through).collect(),
             lag: self.nodes.iter().map(|node| node.lag).collect(),
             is_alone: false,
         }
@@ -290,6 +325,8 @@ impl Graph {
         let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
         let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
         let mut latest: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
+        // When all that was sent without waiting is through.
+        let mut arrived: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
         // What each rank cannot go on without.
         let mut blocked: Vec<u32> = vec![NONE; self.ranks.len()];
         let mut ready: Vec<usize> = (0..self.ranks.len()).rev().collect();
@@ -324,8 +361,19 @@ impl Graph {
                     for meeting in self.meetings_of(at) {
                         missing[meeting] -= 1;
                         latest[meeting] = latest[meeting].max(start);
+                        if node.is_free {
+                            arrived[meeting] = arrived[meeting].max(start + plan.through[at]);
+                        }
                         if missing[meeting] == 0 {
-                            self.met_now(meeting, plan, &latest, &mut open, &mut times, &mut blocked, &mut ready);
+                            self.met_now(
+                                meeting,
+                                plan,
+                                [&latest, &arrived],
+                                &mut open,
+                                &mut times,
+                                &mut blocked,
+                                &mut ready,
+                            );
                         }
                     }
                 }
@@ -344,13 +392,57 @@ impl Graph {
         times
     }
 
+    /// The critical path of a replay, backwards from the begin of an item to a time: each stretch
+    /// begins when the next one has ended, on its own rank or on another.
+    pub(super) fn path(&self, times: &Times, mut item: u32, since: i64) -> Vec<Stretch> {
+        let mut path = Vec::new();
+        // Times that fit together end it earlier.
+        for _ in 0..self.items.len() {
+            let start = times.start[item as usize];
+            if start <= since {
+                break;
+            }
+            let node = &self.nodes[item as usize];
+            let end_of = |other: u32| if other == NONE { i64::MIN } else { times.end[other as usize] };
+            let Some(before) = [node.previous, node.asked, node.awaited]
+                .into_iter()
+                .filter(|other| *other != NONE)
+                .max_by_key(|other| end_of(*other))
+            else {
+                break;
+            };
+            let mut push = |item, is_idle, from: i64, to: i64| {
+                let ns = to - from.max(since);
+                if ns > 0 {
+                    path.push(Stretch { item, is_idle, ns });
+                }
+            };
+            let end = end_of(before).min(start);
+            push(item, true, end, start);
+            let at = before as usize;
+            let last = if self.nodes[at].is_free || self.joins[at].is_empty() {
+                before
+            } else {
+                let ready = |other: &usize| match self.nodes[*other] {
+                    Node { is_free: true, through, .. } => times.start[*other] + through.max(self.nodes[at].own),
+                    _ => times.start[*other] + self.nodes[at].own,
+                };
+                self.partners(at).max_by_key(ready).map_or(before, |last| last as u32)
+            };
+            let begin = times.start[last as usize].min(end);
+            push(before, false, begin, end);
+            item = last;
+        }
+        path
+    }
+
     /// The last rank has come to a meeting.
     #[expect(clippy::too_many_arguments, reason = "the state of a replay, which lives in its loop")]
     fn met_now(
         &self,
         meeting: usize,
         plan: &Plan,
-        latest: &[i64],
+        [latest, arrived]: [&[i64]; 2],
         open: &mut [u32],
         times: &mut Times,
         blocked: &mut [u32],
@@ -362,8 +454,8 @@ impl Graph {
             if open[at] > 0 || self.nodes[at].is_free {
                 continue;
             }
-            let last = self.meetings_of(at).map(|meeting| latest[meeting]).max().unwrap_or(times.start[at]);
-            times.end[at] = last.max(times.start[at]) + plan.length[at];
+            let last = |of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).max().unwrap_or(i64::MIN);
+            times.end[at] = (last(latest).max(times.start[at]) + plan.length[at]).max(last(arrived));
             let rank = self.rank_of(*item);
             if blocked[rank] == *item {
                 blocked[rank] = NONE;
@@ -413,6 +505,37 @@ mod tests {
         let mut plan = graph.plan();
         plan.length[3] = 100 * US;
         assert_eq!(us(&graph.replay(&plan).end), [100, 110, 160, 100, 110, 160]);
+    }
+
+    #[test]
+    fn the_critical_path_leads_through_the_rank_that_comes_last() {
+        let graph = two();
+        let path = graph.path(&graph.replay(&graph.plan()), 2, 0);
+        let path: Vec<(u32, bool, i64)> = path.iter().map(|it| (it.item, it.is_idle, it.ns / US)).collect();
+        // The collective, then what the slow rank did before it.
+        assert_eq!(path, [(1, false, 10), (3, false, 300)]);
+    }
+
+    #[test]
+    fn idle_time_is_on_the_critical_path() {
+        let graph = Graph::new(vec![vec![item(0, 0, 100), item(0, 160, 200), item(0, 200, 210)]], Vec::new());
+        let path = graph.path(&graph.replay(&graph.plan()), 2, 50 * US);
+        let path: Vec<(u32, bool, i64)> = path.iter().map(|it| (it.item, it.is_idle, it.ns / US)).collect();
+        assert_eq!(path, [(1, false, 40), (1, true, 60), (0, false, 50)]);
+    }
+
+    #[test]
+    fn a_buffered_send_takes_what_the_network_takes() {
+        // The send ends at once; its data arrives 80 us after it began, when the receiver has waited.
+        let send = Item { only_gives: true, sent: 75 * US, ..collective(100, 110) };
+        let ranks = vec![vec![item(0, 0, 100), send], vec![collective(0, 180), item(0, 180, 200)]];
+        let graph = Graph::new(ranks, vec![(1, 0, 1), (1, 1, 0)]);
+        assert_eq!(us(&[graph.length(1), graph.length(2), graph.waited(2)]), [10, 75, 105]);
+        let mut plan = graph.plan();
+        assert_eq!(us(&graph.replay(&plan).end), [100, 110, 175, 195]);
+        // On a faster link it would have come earlier, but the receiver takes its time.
+        plan.through[1] = 5 * US;
+        assert_eq!(us(&graph.replay(&plan).end), [100, 110, 110, 130]);
     }
 
     #[test]

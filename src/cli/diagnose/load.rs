@@ -13,7 +13,7 @@ use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::import::{self, Kernel, Operation, Profile, Span, Tool};
+use crate::import::{self, Communicator, Kernel, Operation, Profile, Span, Tool};
 use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
@@ -21,6 +21,8 @@ use crate::trace::words::wait;
 const ITEMS: usize = 6_000_000;
 /// How many steps of a rank are kept at least.
 const STEPS: usize = 30;
+/// How many times longer than others a slow link, or a slow channel, takes.
+pub(super) const SLOW: f64 = 1.7;
 
 /// Which steps to look at, and what a step is.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +68,21 @@ pub(super) struct Use {
     pub(super) item: usize,
     /// For how long the network had any of it, ns.
     pub(super) busy: f64,
-    /// For how long it had each transfer, in the middle, ns.
+    /// For how long it had each transfer, in the middle, on the slowest channel, ns.
     pub(super) each: f64,
+    /// That channel, if it takes much longer than the others between these ranks.
+    pub(super) channel: Option<u32>,
+}
+
+/// What an item's GPU took from its buffers after it had arrived over links.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// For how long it took anything, ns.
+    pub(super) busy: f64,
+    /// How long each transfer took; a quarter of them took less, ns.
+    pub(super) each: f64,
+    /// How many transfers there were, on the channel that had most of them.
+    pub(super) count: usize,
 }
 
 /// A job, as its files show it.
@@ -76,10 +91,12 @@ pub(super) struct Job {
     pub(super) graph: Graph,
     pub(super) ranks: Vec<RankFacts>,
     pub(super) kinds: Vec<Kind>,
+    /// The communicators of operations, by kind.
+    pub(super) communicators: FxHashMap<u32, String>,
     pub(super) links: Vec<Link>,
     pub(super) uses: Vec<Use>,
-    /// For how long a GPU was taking what it had received over links, by item, ns.
-    pub(super) taking: FxHashMap<usize, f64>,
+    /// What GPUs took that they had received over links, by item.
+    pub(super) taken: FxHashMap<usize, Taken>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,
     /// The steps of each rank that are looked at, without those that are left out as warm-up;
@@ -104,10 +121,11 @@ struct Loading {
     joined: Vec<(u64, u32, u32)>,
     kinds: Vec<Kind>,
     known: FxHashMap<Kind, u32>,
+    communicators: FxHashMap<u32, String>,
     /// Sends: the communicator and the peer there; the link is the rank, the item its place there.
     uses: Vec<(u64, i32, Use)>,
-    /// The rank, the item's place there, and for how long its GPU was taking what it received.
-    taking: Vec<(usize, usize, f64)>,
+    /// The rank, the item's place there, and what its GPU took that it had received.
+    taken: Vec<(usize, usize, Taken)>,
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
@@ -206,7 +224,7 @@ impl Loading {
         rank: &Rank,
         places: &Range<usize>,
     ) -> FxHashMap<u64, Vec<(Span, usize)>> {
-        let number = self.items.len() as u32;
+        let rank_number = self.items.len() as u32;
         let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
         // How often each operation has run before: replays of a graph share its number.
         let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
@@ -223,7 +241,7 @@ impl Loading {
                 let turn = turns.entry((comm, shared, operation.function == "Recv")).or_default();
                 *turn += 1;
                 if is_kept {
-                    self.joined.push((mixed(&(comm, shared, *turn)), number, items.len() as u32));
+                    self.joined.push((mixed(&(comm, shared, *turn)), rank_number, items.len() as u32));
                     carriers.entry(shared).or_default().push((item.span, items.len()));
                 }
             }
@@ -233,14 +251,20 @@ impl Loading {
             let known = streams.len() as u32;
             let stream = *streams.entry((item.place.context, item.place.stream)).or_insert(known);
             let kind = &ranks.kinds[item.kind];
+            let number = self.kind(kind);
+            let first = kernel.and_then(|it| profile.operations[*it.carried.operations.first()?].communicator);
+            if let Some(communicator) = first.map(|at| &profile.communicators[at]) {
+                self.communicators.entry(number).or_insert_with(|| name_of(communicator));
+            }
             items.push(Item {
                 stream,
                 start: item.span.start.0,
                 end: item.span.end.0.max(item.span.start.0),
                 launch: item.correlation,
-                kind: self.kind(kind),
+                kind: number,
                 is_communication: kind.class == Class::Communication,
                 only_gives: kernel.is_some_and(|kernel| only_gives(profile, kernel)),
+                sent: 0,
             });
         }
         self.items.push(items);
@@ -259,7 +283,6 @@ impl Loading {
     /// For how long the network had something of a rank's sends, by item and peer; and its GPU
     /// something that it had received.
     fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &FxHashMap<u64, Vec<(Span, usize)>>) {
-        let mut busy: BTreeMap<(usize, u64, i32), Vec<(i64, i64)>> = BTreeMap::new();
         let comms: FxHashMap<u64, u64> = (profile.operations.iter())
             .filter(|it| it.process == process)
             .filter_map(|it| {
@@ -267,7 +290,8 @@ impl Loading {
                 Some((it.correlation?, hash_of(communicator.hash, communicator.name.as_deref())))
             })
             .collect();
-        let mut taken: BTreeMap<usize, Vec<(i64, i64)>> = BTreeMap::new();
+        let mut sent: BTreeMap<(usize, u64, i32), Channels> = BTreeMap::new();
+        let mut taken: BTreeMap<usize, Channels> = BTreeMap::new();
         for transfer in profile.transfers.iter().filter(|it| it.process == process) {
             let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
             let Some(carriers) = carriers.get(&number) else { continue };
@@ -276,26 +300,39 @@ impl Loading {
             let mut at = transfer.span.start.0;
             for (what, ns) in &transfer.waits {
                 let end = at.saturating_add_unsigned(*ns);
-                if transfer.is_send && what.starts_with(wait::NETWORK) {
+                let channels = if transfer.is_send && what.starts_with(wait::NETWORK) {
                     let comm = comms.get(&number).copied().unwrap_or(0);
-                    busy.entry((*item, comm, peer)).or_default().push((at, end));
+                    Some(sent.entry((*item, comm, peer)).or_default())
                 } else if !transfer.is_send && what.starts_with(wait::GPU) {
-                    taken.entry(*item).or_default().push((at, end));
+                    Some(taken.entry(*item).or_default())
+                } else {
+                    None
+                };
+                if let Some(channels) = channels {
+                    channels.entry(transfer.channel).or_default().push((at, end));
                 }
                 at = end;
             }
         }
-        for ((item, comm, peer), mut spans) in busy {
-            let mut each: Vec<i64> = spans.iter().map(|(from, to)| to - from).collect();
-            each.sort_unstable();
-            let each = each[each.len() / 2] as f64;
-            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(&mut spans), each }));
+        for ((item, comm, peer), channels) in sent {
+            let (each, channel) = slowest(&channels);
+            let spans: Vec<(i64, i64)> = channels.into_values().flatten().collect();
+            let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
+            let busy = covered(spans);
+            let it = &mut self.items[rank][item];
+            it.sent = it.sent.max(last - it.start);
+            self.uses.push((comm, peer, Use { link: rank, item, busy, each, channel }));
         }
-        self.taking.extend(taken.into_iter().map(|(item, mut spans)| (rank, item, covered(&mut spans))));
+        for (item, channels) in taken {
+            let count = channels.values().map(Vec::len).max().unwrap_or(0);
+            let spans: Vec<(i64, i64)> = channels.into_values().flatten().collect();
+            let each = lengths(&spans)[spans.len() / 4] as f64;
+            self.taken.push((rank, item, Taken { busy: covered(spans), each, count }));
+        }
     }
 
     fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
-        let Loading { ranks, items, joined, kinds, uses, taking, members, mut sources, .. } = self;
+        let Loading { ranks, items, joined, kinds, communicators, uses, taken, members, mut sources, .. } = self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
         let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
@@ -323,9 +360,10 @@ impl Loading {
         Job {
             ranks,
             kinds,
+            communicators,
             links: in_order.into_iter().map(|it| it.0).collect(),
             uses: all_uses,
-            taking: taking.into_iter().map(|(rank, item, ns)| (graph.rank(rank).start + item, ns)).collect(),
+            taken: taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
             source: source.filter(|_| has_all),
             steps: if has_all { warm..kept } else { 0..0 },
             first: wish.steps.as_ref().map_or(0, |steps| steps.start),
@@ -334,6 +372,15 @@ impl Loading {
             notes,
             graph,
         }
+    }
+}
+
+/// A communicator, as it is called in the names of its operations.
+fn name_of(communicator: &Communicator) -> String {
+    match (&communicator.name, communicator.ranks) {
+        (Some(name), _) => name.to_string(),
+        (None, Some(ranks)) => format!("{ranks} ranks"),
+        (None, None) => "unknown".to_owned(),
     }
 }
 
@@ -353,13 +400,34 @@ fn only_gives(profile: &Profile, kernel: &Kernel) -> bool {
     !operations.is_empty() && operations.iter().all(|operation| gives(&profile.operations[*operation]))
 }
 
+/// From when to when something lasted, by channel.
+type Channels = BTreeMap<Option<u32>, Vec<(i64, i64)>>;
+
+/// What a transfer takes in the middle on the slowest channel, ns; and the channel, if the others
+/// are much faster.
+fn slowest(channels: &Channels) -> (f64, Option<u32>) {
+    let middle = |spans: &Vec<(i64, i64)>| lengths(spans)[spans.len() / 2];
+    let mut middles: Vec<(i64, Option<u32>)> = channels.iter().map(|it| (middle(it.1), *it.0)).collect();
+    middles.sort_unstable();
+    let Some((each, channel)) = middles.pop() else { return (0.0, None) };
+    let stands_out = middles.last().is_some_and(|next| each as f64 >= SLOW * next.0 as f64);
+    (each as f64, channel.filter(|_| stands_out))
+}
+
+/// The shortest comes first, ns.
+fn lengths(spans: &[(i64, i64)]) -> Vec<i64> {
+    let mut lengths: Vec<i64> = spans.iter().map(|(from, to)| to - from).collect();
+    lengths.sort_unstable();
+    lengths
+}
+
 /// How much time these spans cover, ns.
-fn covered(spans: &mut [(i64, i64)]) -> f64 {
+fn covered(mut spans: Vec<(i64, i64)>) -> f64 {
     spans.sort_unstable();
     let (mut until, mut sum) = (i64::MIN, 0);
     for (from, to) in spans {
-        sum += (*to - (*from).max(until)).max(0);
-        until = until.max(*to);
+        sum += (to - from.max(until)).max(0);
+        until = until.max(to);
     }
     sum as f64
 }

@@ -30,6 +30,7 @@ pub(super) struct OfRank {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OfOperation {
     pub(super) name: String,
+    pub(super) communicator: Option<String>,
     /// Kernels per rank and step.
     pub(super) kernels: f64,
     /// Per kernel: waiting for other ranks, and the transfer; how much of the transfer had the
@@ -39,6 +40,16 @@ pub(super) struct OfOperation {
     pub(super) hidden_ns: f64,
     /// The rank that most often comes last, and in which fraction of the operations.
     pub(super) last: Option<(usize, f64)>,
+}
+
+/// What the operations of one communicator take, per rank and step on average, ns.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct OfCommunicator {
+    pub(super) name: String,
+    pub(super) waits_ns: f64,
+    /// Transfers with the application's kernels beside them, and without.
+    pub(super) hidden_ns: f64,
+    pub(super) exposed_ns: f64,
 }
 
 /// When the application's kernels ran on a rank.
@@ -170,6 +181,7 @@ pub(super) fn of_operations(job: &Job, step: f64) -> Vec<OfOperation> {
             let each = |sum: i64| sum as f64 / count as f64;
             let it = OfOperation {
                 name: job.kinds[kind as usize].name.clone(),
+                communicator: job.communicators.get(&kind).cloned(),
                 kernels: count as f64 / steps,
                 wait_ns: each(wait),
                 transfer_ns: each(transfer),
@@ -181,4 +193,27 @@ pub(super) fn of_operations(job: &Job, step: f64) -> Vec<OfOperation> {
         .collect();
     all.sort_by_key(|it| std::cmp::Reverse(it.0));
     all.into_iter().map(|it| it.1).collect()
+}
+
+/// The same by communicator; the one that takes most comes first.
+pub(super) fn of_communicators(operations: &[OfOperation]) -> Vec<OfCommunicator> {
+    let mut all: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
+    for it in operations {
+        let Some(communicator) = &it.communicator else { continue };
+        let sums = all.entry(communicator).or_default();
+        let of_it = [it.wait_ns, it.hidden_ns, it.transfer_ns - it.hidden_ns];
+        sums.iter_mut().zip(of_it).for_each(|(sum, ns)| *sum += it.kernels * ns);
+    }
+    let mut all: Vec<OfCommunicator> = all
+        .into_iter()
+        .map(|(name, [waits_ns, hidden_ns, exposed_ns])| OfCommunicator {
+            name: name.to_owned(),
+            waits_ns,
+            hidden_ns,
+            exposed_ns,
+        })
+        .collect();
+    let sum = |it: &OfCommunicator| it.waits_ns + it.hidden_ns + it.exposed_ns;
+    all.sort_by(|one, other| sum(other).total_cmp(&sum(one)));
+    all
 }

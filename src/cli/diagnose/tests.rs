@@ -73,7 +73,7 @@ impl Made {
                 let (kind, start) = (ALL_REDUCE, ready[rank]);
                 joined.push((step as u64, rank as u32, items.len() as u32));
                 let busy = 1_000.0 * (self.link)(rank, step) as f64;
-                uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0 }));
+                uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0, channel: None }));
                 items.push(Item { stream: 1, start, end, kind, is_communication: true, ..Item::default() });
                 done[rank] = end;
             }
@@ -99,11 +99,12 @@ impl Made {
                 kind(Class::Communication, "AllReduce 1 MiB f32 on dp"),
                 kind(Class::Kernel, "check"),
             ],
+            communicators: [(ALL_REDUCE, "dp".to_owned())].into_iter().collect(),
             links: (0..self.ranks)
                 .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
                 .collect(),
             uses: uses.into_iter().map(use_of).collect(),
-            taking: FxHashMap::default(),
+            taken: FxHashMap::default(),
             source: Some(Source::Repeats("forward".into())),
             steps: 2..self.steps - 1,
             first: 0,

@@ -263,7 +263,8 @@ fn shown(path: &Path) -> PathBuf {
     }
 }
 
-fn quoted(path: &Path) -> String {
+/// A path as a shell reads it.
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "-_=/.,:+@%".contains(c);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::super::load::{Job, Use};
-use super::{ALIKE, HABIT, Suspect, What, median};
+use super::super::load::{Job, SLOW, Taken, Use};
+use super::{ALIKE, HABIT, Suspect, What, median, quarter};
 
-/// How many times longer than other links a slow one is.
-const SLOW: f64 = 1.7;
 /// How many times longer than any other a link stands still if it is at fault.
 const STANDS_OUT: f64 = 3.0;
+
+/// How each link was used by the operations of one kind, in order.
+type Uses = BTreeMap<usize, Vec<Use>>;
 
 /// Links that take longer than the others of the same operations, or now and then longer than they
 /// usually do.
@@ -18,55 +19,94 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
     let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
     for (kind, of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
-        let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
-        // What the link in the middle does with each operation, and with all of them.
-        let at = |turn: usize, of: fn(&Use) -> f64| {
-            median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
-        };
-        let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, |it| it.each), at(turn, |it| it.busy)]).collect();
-        let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
-        for (link, uses) in &of_links {
-            let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
-            // A link that has nothing to do for half of the time is not what the ranks wait for.
-            let delays = |it: &Use| 2.0 * it.busy >= job.graph.length(it.item) as f64;
-            let is_longer =
-                uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
-            if of_links.len() > 1 && each >= SLOW * middle && is_longer as f64 >= HABIT * uses.len() as f64 {
-                let slow = slow.entry(*link).or_insert_with(|| suspected(job, What::Link, *link, [each, middle]));
-                slow.names.push(name.clone());
-                let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
-                for (it, [_, others]) in uses.iter().zip(&middles) {
-                    // The other links and the GPUs need their time, too. Stalls are another cause.
-                    let busy = it.busy.min(2.0 * usual);
-                    let least = others + taking(job, it.item);
-                    let saved = (busy * (1.0 - middle / each)).min(job.graph.length(it.item) as f64 - least);
-                    shorten(job, it.item, saved.max(0.0), &mut slow.lengths);
-                }
-            }
-            let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
-            for it in uses.iter().filter(|it| it.busy > 3.0 * usual && it.busy > usual + 1e6) {
-                let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
-                if it.busy > stall.amounts[0] {
-                    stall.amounts = [it.busy, usual];
-                    stall.step = job.step_of(it.item).unwrap_or(job.steps.start);
-                    stall.names = vec![name.clone()];
-                }
-                stall.times += 1;
-                stall.sum += it.busy - usual;
-                stall.in_steps.extend(job.step_of(it.item).map(|step| (step, it.busy - usual)));
-                shorten(job, it.item, it.busy - usual, &mut stall.lengths);
-            }
-        }
+        slow_ones(job, name, &of_links, &mut slow);
+        stalled_ones(job, name, &of_links, &mut stalled);
     }
     let mut suspects = together(slow.into_values().collect());
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
     suspects
 }
 
-/// For how long the GPUs of an operation's ranks were taking what they had received, in the middle, ns.
-fn taking(job: &Job, item: usize) -> f64 {
-    let all: BTreeSet<usize> = job.graph.partners(item).collect();
-    median(&all.iter().filter_map(|item| job.taking.get(item).copied()).collect::<Vec<_>>())
+fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
+    let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
+    // What the link in the middle does with each operation, and with all of them.
+    let at = |turn: usize, of: fn(&Use) -> f64| {
+        median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
+    };
+    let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, |it| it.each), at(turn, |it| it.busy)]).collect();
+    let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
+    let taking = Taking::of(job, of_links);
+    for (link, uses) in of_links {
+        let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
+        // A link that has nothing to do for half of the time is not what the ranks wait for.
+        let delays = |it: &Use| 2.0 * it.busy >= transfer(job, it.item);
+        let is_longer =
+            uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
+        if of_links.len() < 2 || each < SLOW * middle || (is_longer as f64) < HABIT * uses.len() as f64 {
+            continue;
+        }
+        let slow = slow.entry(*link).or_insert_with(|| Suspect {
+            channel: habitual(uses.iter().map(|it| it.channel)),
+            ..suspected(job, What::Link, *link, [each, middle])
+        });
+        slow.names.push(name.to_owned());
+        let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+        for (it, [_, others]) in uses.iter().zip(&middles) {
+            // The other links and the GPUs need their time, too. Stalls are another cause.
+            let busy = it.busy.min(2.0 * usual);
+            let least = others + taking.at(job, it.item);
+            let saved = (busy * (1.0 - middle / each)).min(transfer(job, it.item) - least);
+            shorten(job, it.item, saved.max(0.0), slow);
+        }
+    }
+}
+
+fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<usize, Suspect>) {
+    for (link, uses) in of_links {
+        let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+        for it in uses.iter().filter(|it| it.busy > 3.0 * usual && it.busy > usual + 1e6) {
+            let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
+            if it.busy > stall.amounts[0] {
+                stall.amounts = [it.busy, usual];
+                stall.step = job.step_of(it.item).unwrap_or(job.steps.start);
+                stall.names = vec![name.to_owned()];
+            }
+            stall.times += 1;
+            stall.sum += it.busy - usual;
+            stall.in_steps.extend(job.step_of(it.item).map(|step| (step, it.busy - usual)));
+            shorten(job, it.item, it.busy - usual, stall);
+        }
+    }
+}
+
+/// For how long GPUs must take what they receive, in operations of one kind.
+struct Taking {
+    /// For one transfer: most of them take longer, because the GPU has something else to wait for,
+    /// ns.
+    each: f64,
+}
+
+impl Taking {
+    fn of(job: &Job, of_links: &Uses) -> Taking {
+        let items: BTreeSet<usize> = of_links.values().flatten().flat_map(|it| job.graph.partners(it.item)).collect();
+        let each = |item: &usize| job.taken.get(item).map(|taken| taken.each);
+        Taking { each: quarter(&items.iter().filter_map(each).collect::<Vec<_>>()) }
+    }
+
+    /// For an operation, in the middle of its ranks, ns.
+    fn at(&self, job: &Job, item: usize) -> f64 {
+        let of_item = |Taken { busy, count, .. }: &Taken| busy.min(*count as f64 * self.each);
+        let all: BTreeSet<usize> = job.graph.partners(item).collect();
+        median(&all.iter().filter_map(|item| job.taken.get(item).map(of_item)).collect::<Vec<_>>())
+    }
+}
+
+/// What nearly all of these are, if they are the same.
+fn habitual(channels: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32> {
+    let all = channels.len() as f64;
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    channels.flatten().for_each(|channel| *counts.entry(channel).or_default() += 1);
+    counts.into_iter().find(|(_, count)| *count as f64 >= HABIT * all).map(|it| it.0)
 }
 
 /// On a busy machine every link stands still at times: those at fault stand out. There may be
@@ -84,6 +124,7 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
         first.ranks.extend(other.ranks);
         first.links.extend(other.links);
         first.lengths.extend(other.lengths);
+        first.throughs.extend(other.throughs);
     }
     (first.times > 1).then_some(first)
 }
@@ -121,6 +162,7 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
                 alike.ranks.extend(suspect.ranks);
                 alike.links.extend(suspect.links);
                 alike.lengths.extend(suspect.lengths);
+                alike.throughs.extend(suspect.throughs);
             }
             None => all.push(suspect),
         }
@@ -128,8 +170,17 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     all
 }
 
+/// What the transfer of an operation takes, ns: a send may end before its data is through.
+fn transfer(job: &Job, item: usize) -> f64 {
+    job.graph.through(item).unwrap_or(0).max(job.graph.length(item)) as f64
+}
+
 /// The transfer of an operation takes so much less, on all its ranks.
-fn shorten(job: &Job, item: usize, by: f64, lengths: &mut Vec<(usize, i64)>) {
+fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
+    let by = by as i64;
+    if let Some(through) = job.graph.through(item) {
+        return suspect.throughs.push((item, (through - by).max(0)));
+    }
     let partners: BTreeSet<usize> = job.graph.partners(item).collect();
-    lengths.extend(partners.into_iter().map(|it| (it, (job.graph.length(it) - by as i64).max(0))));
+    suspect.lengths.extend(partners.into_iter().map(|it| (it, (job.graph.length(it) - by).max(0))));
 }

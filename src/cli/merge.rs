@@ -28,11 +28,13 @@ use self::origin::Origin;
 use self::remark::Marks;
 use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
+use super::diagnose::{self, Seen};
 use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
 use crate::model::ids::ProcessTag;
+use crate::model::time::HostNs;
 use crate::sys;
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::names;
@@ -40,6 +42,8 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
+/// How many bytes of traces are diagnosed, too: it takes some ten seconds, on one core.
+const DIAGNOSED: u64 = 100 << 20;
 /// How a message describes orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
 
@@ -83,6 +87,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
+    let causes = if is_archive { Vec::new() } else { together.causes() };
     let mut file = super::create(output, false)?;
     let mut left_out = LeftOut::default();
     let written = if is_archive {
@@ -91,7 +96,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         abreast::write(output, &mut file, |pieces| {
             together.copy(pieces)?;
             pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
-            left_out = together.draw(pieces).map_err(Reason::file(output))?;
+            left_out = together.draw(&causes, pieces).map_err(Reason::file(output))?;
             Ok(())
         })
     };
@@ -394,9 +399,27 @@ impl<'a> Together<'a> {
     }
 
     /// Draws what only all of them together show; see [`job::draw`].
-    fn draw(&self, pieces: &mut Pieces<'_>) -> Result<LeftOut, reader::Error> {
+    fn draw(&self, causes: &[(HostNs, HostNs, String)], pieces: &mut Pieces<'_>) -> Result<LeftOut, reader::Error> {
         let put = |packets| pieces.put(Piece::Packets(packets));
-        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), put)
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), causes, put)
+    }
+
+    /// What makes the job slow, if its files are not too large to look for that: from when to when
+    /// each cause shows best, on the common clock, and in words.
+    fn causes(&self) -> Vec<(HostNs, HostNs, String)> {
+        if self.files.iter().map(|file| file.extent.whole).sum::<u64>() > DIAGNOSED {
+            return Vec::new();
+        }
+        let paths: Vec<PathBuf> = self.files.iter().map(|file| file.path.to_owned()).collect();
+        let of_file = |seen: Seen| {
+            let file = self.files.iter().find(|file| file.path == seen.file)?;
+            let [begin, end] = [seen.step.0, seen.step.1].map(|time| match &file.moved {
+                Some(how) => how.offset.shifted(time).time,
+                None => time,
+            });
+            Some((begin, end, seen.text))
+        };
+        diagnose::causes(&paths).into_iter().filter_map(of_file).collect()
     }
 
     /// A tag that no process has.

@@ -56,13 +56,13 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let hangs = hang::find(&survey, traces);
     // What hangs shows better than what was slow before it.
     let is_large = survey.slices > MANY_SLICES;
-    let cause = if hangs.is_empty() && !is_large { diagnose::first_cause(traces) } else { None };
+    let causes = if hangs.is_empty() && !is_large { diagnose::causes(traces) } else { Vec::new() };
     let busy = link::busy(&survey, hangs.first(), span);
-    let view = cause.as_ref().map_or(busy, |cause| cause.step);
-    let first = link::First { hang: hangs.first(), cause: cause.as_ref(), view };
+    let view = causes.first().map_or(busy, |cause| cause.step);
+    let first = link::First { hang: hangs.first(), causes: &causes, view };
     let link = link::link(&survey, &first, wish.port, &shared.path, wish.ui.is_some());
     introduce(traces, &survey, (busy.0.since(span.0), busy.1.since(span.0)), out).map_err(said)?;
-    if let Some(Seen { text, .. }) = &cause {
+    if let Some(Seen { text, .. }) = causes.first() {
         writeln!(out, "{text}. The first view shows it").map_err(said)?;
     }
     let has_browser = !wish.no_browser && browse(&link);

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! Job
+//!   Diagnosis                   what makes the job slow, where it shows best
 //!   dp · first to last rank     a slice for each collective, named by the rank that came last
 //!   dp · ranks waiting          how many ranks wait for the last one
 //! rank 3 · node17
@@ -148,6 +149,17 @@ impl JobTracks {
         let name = format!("{label}{}", track::WAITING);
         let waiting = Counter::new(&mut self.lanes.writer, &name, Unit::Named("ranks"), place, first);
         Some(CommTracks { first_to_last, waiting })
+    }
+
+    /// Draws what makes the job slow: each cause in words, and from when to when it shows best.
+    pub fn diagnosis(&mut self, causes: &[(HostNs, HostNs, String)]) {
+        let description = "What `ncclscope diagnose` found, each in the step in which it shows best.";
+        let place = Placing { parent: self.group, rank: 0, description };
+        let tracks = self.lanes.family(track::DIAGNOSIS.to_owned(), place, LANES);
+        for (begin, end, text) in causes {
+            let name = Text(text);
+            self.lanes.whole(tracks, *begin, *end, &Look::new(Category::Job, &name), self.args.clear());
+        }
     }
 
     /// Draws which rank came last to a collective.

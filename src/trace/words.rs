@@ -143,6 +143,8 @@ pub mod track {
     pub const PYTORCH: &str = "PyTorch";
     /// What concerns all ranks of a job.
     pub const JOB: &str = "Job";
+    /// What makes a job slow, where it shows best.
+    pub const DIAGNOSIS: &str = "Diagnosis";
     /// From the first to the last rank of a collective.
     pub const FIRST_TO_LAST: &str = " · first to last rank";
     /// How many ranks wait in a collective.

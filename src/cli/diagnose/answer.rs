@@ -102,6 +102,12 @@ struct Told {
     look_at: LookAt,
 }
 
+impl Told {
+    fn line(&self) -> String {
+        format!("{}: {} per step ({})", self.text, duration(self.cost_ns as f64), percent(self.share))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Serialize)]
 struct OfLink {
     from: i64,
@@ -264,6 +270,12 @@ impl Report {
         }
     }
 
+    /// Each cause with its cost; the first one as in the first line.
+    pub(super) fn cause_lines(&self) -> Vec<String> {
+        let of = |(at, cause): (usize, &Told)| if at == 0 { self.text.clone() } else { cause.line() };
+        self.causes.iter().enumerate().map(of).collect()
+    }
+
     /// Writes it for people.
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let style = match self.verdict {
@@ -280,8 +292,7 @@ impl Report {
         }
         for (at, cause) in self.causes.iter().enumerate() {
             if at > 0 {
-                let (cost, percent) = (duration(cause.cost_ns as f64), 100.0 * cause.share);
-                writeln!(out, "{}: {cost} per step ({percent:.0} %).", cause.text)?;
+                writeln!(out, "{}.", cause.line())?;
             }
             let LookAt { file, step, command, .. } = &cause.look_at;
             writeln!(out, "  look at step {step} of {file}:")?;

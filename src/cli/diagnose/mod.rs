@@ -76,23 +76,28 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     report.write(out).map_err(Reason::Output)
 }
 
-/// The first cause of a job, for a first look at it.
+/// A cause, for a look at it.
 pub(super) struct Seen {
-    /// In a sentence.
+    /// In a sentence, with what it costs.
     pub(super) text: String,
-    /// The step in which it shows best, on the clock of the traces.
+    /// The step in which it shows best, on the clock of its file.
     pub(super) step: (HostNs, HostNs),
+    pub(super) file: PathBuf,
 }
 
-/// What makes the job of these traces of ours slow; `None` if nothing does, or nobody can tell.
-pub(super) fn first_cause(traces: &[PathBuf]) -> Option<Seen> {
-    let job = load::load(traces, &load::Wish::default()).ok()?;
+/// What makes the job of these traces of ours slow, the most expensive first; nothing if nobody can
+/// tell.
+pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
+    let Ok(job) = load::load(traces, &load::Wish::default()) else { return Vec::new() };
     let found = causes::find(&job);
-    let cause = found.causes.first()?;
-    let (begin, end) = job.step_times(cause.ranks.first().copied().unwrap_or(0), cause.step);
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
-    let step = (host(begin)?, host(end)?);
-    Some(Seen { text: Report::of(&job, &found, Vec::new()).text, step })
+    let texts = Report::of(&job, &found, Vec::new()).cause_lines();
+    let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
+        let rank = cause.ranks.first().copied().unwrap_or(0);
+        let (begin, end) = job.step_times(rank, cause.step);
+        Some(Seen { text, step: (host(begin)?, host(end)?), file: job.ranks[rank].file.clone() })
+    });
+    seen.collect()
 }
 
 /// A range of steps.

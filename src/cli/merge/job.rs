@@ -84,20 +84,26 @@ pub(super) struct LeftOut {
     pub(super) tracks: u64,
 }
 
-/// Draws it, and the arrows of transfers, and hands the packets to `put`.
+/// Draws it, what makes the job slow (from when to when, in words), and the arrows of transfers, and
+/// hands the packets to `put`.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
     labels: &Labels,
     tag: ProcessTag,
+    causes: &[(HostNs, HostNs, String)],
     mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
 ) -> Result<LeftOut, reader::Error> {
     let entered = |visit: &Visit| Placed::of(visit, shared, moves).entered.time;
     let first = |operations: &[&[Visit]]| operations.iter().copied().flatten().map(entered).min();
     let ends = shared.transfers().flatten().map(|end| moved(end, shared, moves).1);
     let all: Vec<&[Visit]> = shared.operations().collect();
+    let ends = ends.chain(causes.iter().map(|cause| cause.0));
     let Some(begin) = first(&all).into_iter().chain(ends).min() else { return Ok(LeftOut::default()) };
     let mut job = JobTracks::new(tag, begin);
+    if !causes.is_empty() {
+        job.diagnosis(causes);
+    }
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
     let lonely = lonely(shared);
     for of_comm in all.chunk_by(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {

@@ -42,7 +42,7 @@ pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (HostNs,
 /// What the first view is about, and from when to when it reaches.
 pub(super) struct First<'a> {
     pub(super) hang: Option<&'a Hang>,
-    pub(super) cause: Option<&'a Seen>,
+    pub(super) causes: &'a [Seen],
     pub(super) view: (HostNs, HostNs),
 }
 
@@ -56,7 +56,7 @@ pub(super) fn link(survey: &Survey, first: &First<'_>, port: u16, path: &str, is
     if begin < end {
         let _ = write!(link, "&visStart={}&visEnd={}", begin.0, end.0);
     }
-    let commands = commands(survey, first.hang, first.cause);
+    let commands = commands(survey, first.hang, first.causes);
     if !commands.is_empty() {
         let _ = write!(link, "&startupCommands={}", encoded(&format!("[{}]", commands.join(","))));
     }
@@ -64,7 +64,7 @@ pub(super) fn link(survey: &Survey, first: &First<'_>, port: u16, path: &str, is
 }
 
 /// What the viewer should do with the trace, as JSON.
-fn commands(survey: &Survey, hang: Option<&Hang>, cause: Option<&Seen>) -> Vec<String> {
+fn commands(survey: &Survey, hang: Option<&Hang>, causes: &[Seen]) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = |id: &str, words: &[&str]| {
         let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
@@ -87,10 +87,11 @@ fn commands(survey: &Survey, hang: Option<&Hang>, cause: Option<&Seen>) -> Vec<S
     if hang.is_some() {
         command("AddDebugSliceTrack", &[&unfinished(), "No end seen"]);
     }
-    if let Some(Seen { text, step: (begin, end) }) = cause {
-        let text = text.replace('\'', "''");
-        let query = format!("SELECT {} AS ts, {} AS dur, '{text}' AS name", begin.0, end.since(*begin));
-        command("AddDebugSliceTrack", &[&query, "Diagnosis"]);
+    // `merge` drew them, too.
+    if survey.tracks.values().any(|track| track.name == words::track::DIAGNOSIS) {
+        command("PinTracksByRegex", &[&format!("^{}$", words::track::DIAGNOSIS)]);
+    } else if !causes.is_empty() {
+        command("AddDebugSliceTrack", &[&diagnosis(causes), words::track::DIAGNOSIS]);
     }
     let processes = survey.tracks.values().filter(|track| track.is_process).count();
     if processes > 1 && !survey.operations.is_empty() && merged.is_empty() {
@@ -101,6 +102,14 @@ fn commands(survey: &Survey, hang: Option<&Hang>, cause: Option<&Seen>) -> Vec<S
         command("AddDebugSliceTrack", &[&arrivals(category.name()), "First to last rank"]);
     }
     commands
+}
+
+/// A slice for each cause, in words.
+fn diagnosis(causes: &[Seen]) -> String {
+    let slice = |Seen { text, step: (begin, end), .. }: &Seen| {
+        format!("SELECT {} AS ts, {} AS dur, '{}' AS name", begin.0, end.since(*begin), text.replace('\'', "''"))
+    };
+    causes.iter().map(slice).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 /// What NCCL had not ended, or was not seen to end, when the recording ended; one slice per
@@ -242,7 +251,7 @@ mod tests {
         track(22, Some(2), "tp · rank 1 of 2 · handed over", 0);
         survey.operations.push((HostNs(5), HostNs(6)));
         assert_eq!(Vec::from_iter(pinned(&survey)), ["tp · rank 0 of 2 · handed over", "tp · rank 1 of 2"]);
-        assert!(commands(&survey, None, None).iter().any(|command| command.contains("s.category = 'operation'")));
+        assert!(commands(&survey, None, &[]).iter().any(|command| command.contains("s.category = 'operation'")));
     }
 
     #[test]
@@ -257,7 +266,7 @@ mod tests {
         }
         let names = [0, 2, 10, 11].map(|rank| format!("tp (a) · rank {rank} of 12"));
         assert_eq!(pinned(&survey), names);
-        let commands = commands(&survey, None, None);
+        let commands = commands(&survey, None, &[]);
         let pins: Vec<_> = commands.iter().filter(|command| command.contains("PinTracksByRegex")).collect();
         assert_eq!(pins.len(), 4, "one by one, because the viewer has an order of its own: {commands:?}");
         assert!(
@@ -270,7 +279,7 @@ mod tests {
     #[test]
     fn overdue_operations_count_as_unfinished() {
         let overdue = |hang| {
-            let commands = commands(&Survey::default(), hang, None);
+            let commands = commands(&Survey::default(), hang, &[]);
             commands.iter().any(|command| command.contains("No end seen") && command.contains("category='not done'"))
         };
         let hang = Hang::default();
@@ -278,11 +287,18 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cause_is_a_track() {
-        let cause = Seen { text: "rank 2's host is late".to_owned(), step: (HostNs(5), HostNs(25)) };
-        let commands = commands(&Survey::default(), None, Some(&cause));
-        let query = "SELECT 5 AS ts, 20 AS dur, 'rank 2''s host is late' AS name";
-        assert!(commands.iter().any(|it| it.contains(query) && it.contains("Diagnosis")), "{commands:?}");
+    fn causes_are_a_track_unless_merge_drew_one() {
+        let cause = |text: &str| Seen { text: text.to_owned(), step: (HostNs(5), HostNs(25)), file: "a".into() };
+        let causes = [cause("rank 2's host is late"), cause("a link is slow")];
+        let drawn = commands(&Survey::default(), None, &causes);
+        let query = "SELECT 5 AS ts, 20 AS dur, 'rank 2''s host is late' AS name UNION ALL \
+                     SELECT 5 AS ts, 20 AS dur, 'a link is slow' AS name";
+        assert!(drawn.iter().any(|it| it.contains(query) && it.contains("Diagnosis")), "{drawn:?}");
+        let mut survey = Survey::default();
+        survey.tracks.entry(1).or_default().name = words::track::DIAGNOSIS.to_owned();
+        let pinned = commands(&survey, None, &causes);
+        assert!(pinned.iter().any(|it| it.contains("PinTracksByRegex") && it.contains("^Diagnosis$")), "{pinned:?}");
+        assert!(!pinned.iter().any(|it| it.contains("rank 2")), "{pinned:?}");
     }
 
     #[test]

@@ -119,17 +119,24 @@ impl Sums {
     pub(super) fn kernels(&self, job: &Job) -> Vec<Suspect> {
         // A slow rank is slow by much the same each time. Otherwise its work differs.
         let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
-        let slow: Vec<(usize, f64)> = (0..job.ranks.len())
-            .filter(|rank| self.is_habit(self.excess[*rank].iter().copied()) && is_steady(&self.excess[*rank]))
-            .map(|rank| (rank, median(&self.excess[rank])))
-            .collect();
-        let worst = slow.iter().map(|it| it.1).fold(0.0, f64::max);
-        let (alike, others): (Vec<_>, Vec<_>) = slow.into_iter().partition(|it| it.1 >= ALIKE * worst);
-        [alike, others].into_iter().filter(|ranks| !ranks.is_empty()).map(|ranks| self.of_ranks(job, &ranks)).collect()
+        let steady = self.excess.iter().enumerate().filter(|(_, excess)| is_steady(excess));
+        self.habitual(steady).into_iter().map(|ranks| self.of_ranks(job, ranks)).collect()
     }
 
-    fn of_ranks(&self, job: &Job, ranks: &[(usize, f64)]) -> Suspect {
-        let ranks: Vec<usize> = ranks.iter().map(|it| it.0).collect();
+    /// The ranks of which something is so in nearly every step: those that are about as far off as
+    /// the worst one, and the others.
+    fn habitual<'a>(&self, excesses: impl Iterator<Item = (usize, &'a Vec<f64>)>) -> Vec<Vec<usize>> {
+        let habits: Vec<(usize, f64)> = excesses
+            .filter(|(_, excess)| self.is_habit(excess.iter().copied()))
+            .map(|(rank, excess)| (rank, median(excess)))
+            .collect();
+        let worst = habits.iter().map(|it| it.1).fold(0.0, f64::max);
+        let (alike, others): (Vec<_>, Vec<_>) = habits.into_iter().partition(|it| it.1 >= ALIKE * worst);
+        let ranks = |of: Vec<(usize, f64)>| of.into_iter().map(|it| it.0).collect::<Vec<_>>();
+        [alike, others].into_iter().map(ranks).filter(|ranks| !ranks.is_empty()).collect()
+    }
+
+    fn of_ranks(&self, job: &Job, ranks: Vec<usize>) -> Suspect {
         let of_them: Vec<&Own> = self.own.iter().filter(|it| ranks.contains(&it.rank)).collect();
         let mut by_kind: BTreeMap<u32, f64> = BTreeMap::new();
         for it in &of_them {
@@ -209,14 +216,7 @@ impl Sums {
         let mut suspects = pauses;
         let excesses: Vec<Vec<f64>> =
             (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - middle[at]).collect()).collect();
-        let late: Vec<(usize, f64)> = (0..ranks)
-            .filter(|rank| self.is_habit(excesses[*rank].iter().copied()))
-            .map(|rank| (rank, median(&excesses[rank])))
-            .collect();
-        let worst = late.iter().map(|it| it.1).fold(0.0, f64::max);
-        let (alike, others): (Vec<_>, Vec<_>) = late.into_iter().partition(|it| it.1 >= ALIKE * worst);
-        for group in [alike, others].into_iter().filter(|group| !group.is_empty()) {
-            let of: Vec<usize> = group.iter().map(|it| it.0).collect();
+        for of in self.habitual(excesses.iter().enumerate()) {
             let lags = of.iter().flat_map(|rank| self.shorter(job, *rank, |at| middle[at]));
             let own: Vec<f64> = (0..steps).map(|at| idle(of[0], at)).collect();
             suspects.push(Suspect {

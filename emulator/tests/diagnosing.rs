@@ -154,10 +154,11 @@ impl Job {
         });
         places.retain(|(hosts, _)| *hosts > 1 || !has_link);
         let (hosts, ranks_per_host): (u32, u32) = *dice.one_of(&places);
+        // The more ranks share a machine, the more each step is disturbed, by milliseconds.
         let step = match hosts * ranks_per_host {
-            ..=4 => 10_000 + dice.below(15_000),
-            5..=8 => 15_000 + dice.below(10_000),
-            _ => 30_000 + dice.below(10_000),
+            ..=4 => 20_000 + dice.below(15_000),
+            5..=8 => 40_000 + dice.below(20_000),
+            _ => 90_000 + dice.below(30_000),
         };
         let mut job = Job {
             seed,
@@ -321,7 +322,8 @@ impl Job {
                 if own + cost <= beside {
                     own + cost
                 } else {
-                    beside + (own + cost).saturating_sub(beside) / MICROBATCHES
+                    // On a busy machine half of that hides behind what the ranks do meanwhile.
+                    beside + 2 * (own + cost).saturating_sub(beside) / MICROBATCHES
                 }
             }
         };
@@ -478,8 +480,9 @@ impl Job {
         };
         let steps = match find(|cause| matches!(cause, Cause::Pauses { .. })) {
             Some(Planted { cause: Cause::Pauses { rank }, cost }) => {
-                let used_up =
-                    if let Lead::Steps(count) = self.lead { count * (self.step + self.overhead()) } else { 0 };
+                let others: u64 = planted.iter().map(|other| other.cost).sum::<u64>() - cost;
+                let takes = self.step + self.overhead() + others;
+                let used_up = if let Lead::Steps(count) = self.lead { count * takes } else { 0 };
                 let sleep = format!("sleep {} us\n", LOADED * cost + used_up);
                 let sleep = rank.map_or_else(|| sleep.clone(), |rank| format!("only rank {rank} {{\n{sleep}}}\n"));
                 let (before, times) = (LOADED - 1, self.steps / LOADED);

@@ -30,11 +30,12 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
 fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
     let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
     // What the link in the middle does with each operation, and with all of them.
-    let at = |turn: usize, of: fn(&Use) -> f64| {
+    let at = |turn: usize, of: &dyn Fn(&Use) -> f64| {
         median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
     };
-    let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, |it| it.each), at(turn, |it| it.busy)]).collect();
+    let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, &|it| it.each), at(turn, &|it| it.busy)]).collect();
     let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
+    let transfers: Vec<f64> = (0..turns).map(|turn| at(turn, &|it| transfer(job, it.item))).collect();
     let taking = Taking::of(job, of_links);
     for (link, uses) in of_links {
         let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
@@ -52,9 +53,14 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
         slow.names.push(name.to_owned());
         let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
         for (it, [_, others]) in uses.iter().zip(&middles) {
-            // The other links and the GPUs need their time, too. Stalls are another cause.
+            // Stalls are another cause.
             let busy = it.busy.min(2.0 * usual);
-            let least = others + taking.at(job, it.item);
+            let least = match job.graph.through(it.item) {
+                // It would be one like those of the other links.
+                Some(_) => median(&transfers),
+                // The other links and the GPUs need their time, too.
+                None => others + taking.at(job, it.item),
+            };
             let saved = (busy * (1.0 - middle / each)).min(transfer(job, it.item) - least);
             shorten(job, it.item, saved.max(0.0), slow);
         }

@@ -89,6 +89,8 @@ enum Lead {
     Steps(u64),
 }
 
+const TABLES: &str = include_str!("../../sql/ncclscope.sql");
+
 /// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing.
 const FEW: [u64; 5] = [211, 203, 244, 206, 219];
 
@@ -756,9 +758,37 @@ fn has_kernels_where_it_says_to_look(answer: &Value) {
     }
 }
 
+/// Asserts that a merged trace marks each cause, in a step of a rank that has it.
+#[track_caller]
+fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
+    let (trace, _) = run.joined();
+    trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
+    let marks = trace.rows(
+        "SELECT slice.name, slice.ts, dur FROM slice JOIN track ON track.id = track_id WHERE track.name = 'Diagnosis' \
+         ORDER BY slice.id",
+    );
+    let causes = answer["causes"].as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(marks.len(), causes.len(), "{marks:?}");
+    for cause in causes {
+        let text = cause["text"].as_str().expect("a text");
+        let mark = marks.iter().find(|mark| mark.str("name").starts_with(text)).expect("each cause has a mark");
+        // Files of several hosts were moved onto one clock, and a step's first kernel with them.
+        let kernels = trace.rows(&format!(
+            "SELECT kernel.ts FROM nccl_kernel AS kernel JOIN nccl_process AS process USING (upid) \
+             WHERE process.name GLOB 'rank {} *' AND abs(kernel.ts - {}) <= 2",
+            cause["ranks"][0],
+            mark.i64("ts")
+        ));
+        let step = cause["look_at"]["to_ns"].as_i64().zip(cause["look_at"]["from_ns"].as_i64());
+        let step = step.map(|(to, from)| to - from).expect("a step");
+        assert_eq!(kernels.len(), 1, "{mark:?}");
+        assert!((mark.i64("dur") - step).abs() <= step / 1_000, "{mark:?} {step}");
+    }
+}
+
 /// Plays a job, prints what was planted and what is said, and judges it.
 #[track_caller]
-fn check(job: &Job) -> (Judgement, Value) {
+fn check(job: &Job) -> (Judgement, Value, Run) {
     let run = job.play(&job.planted);
     let answer = answer(&run);
     let judgement = job.judge(&answer);
@@ -790,7 +820,7 @@ fn check(job: &Job) -> (Judgement, Value) {
     if let Judgement::Wrong(why) = &judgement {
         println!("    {why}");
     }
-    (judgement, answer)
+    (judgement, answer, run)
 }
 
 #[test]
@@ -840,7 +870,10 @@ fn what_slows_a_job_down_is_named_and_nobody_innocent() {
         let mut judgements = Vec::new();
         // On a busy machine a job may really be slowed down by something else.
         while !judgements.contains(&Judgement::Right) {
-            let (judgement, _) = check(&job);
+            let (judgement, answer, run) = check(&job);
+            if judgement == Judgement::Right {
+                is_marked_in_a_merged_trace(&run, &answer);
+            }
             judgements.push(judgement);
             assert!(judgements.len() < TIMES || judgements.contains(&Judgement::Right), "{job:#?}\n{judgements:#?}");
         }
@@ -857,7 +890,7 @@ fn a_hundred_jobs() {
     let mut predicted = [0; 4];
     for seed in first..first + count {
         let job = Job::drawn(seed);
-        let (judgement, answer) = check(&job);
+        let (judgement, answer, _) = check(&job);
         let place = match judgement {
             Judgement::Right => 0,
             Judgement::NotTold => 1,

@@ -488,3 +488,21 @@ impl Job {
         self.kinds.iter().any(|kind| kind.class != Class::Call)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_channel_that_takes_much_longer_is_named() {
+        let each = |ns: [i64; 2]| {
+            let channels: Channels =
+                (0..).map(Some).zip(ns.map(|ns| vec![(0, ns), (500, 500 + ns), (900, 900 + 9 * ns)])).collect();
+            slowest(&channels)
+        };
+        assert_eq!(each([100, 300]), (300.0, Some(1)));
+        assert_eq!(each([300, 100]), (300.0, Some(0)));
+        assert_eq!(each([200, 300]), (300.0, None));
+        assert_eq!(slowest(&Channels::from([(None, vec![(0, 70)])])), (70.0, None));
+    }
+}

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::answer::Report;
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
-use super::load::{Job, Link, RankFacts, Use};
+use super::load::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
@@ -122,11 +122,14 @@ impl Made {
     }
 
     fn says(self) -> String {
-        let (job, found) = self.found();
-        let mut out = Vec::new();
-        Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
-        String::from_utf8(out).unwrap().lines().next().unwrap_or_default().to_owned()
+        first_line(&self.job())
     }
+}
+
+fn first_line(job: &Job) -> String {
+    let mut out = Vec::new();
+    Report::of(job, &causes::find(job), Vec::new()).write(&mut out).unwrap();
+    String::from_utf8(out).unwrap().lines().next().unwrap_or_default().to_owned()
 }
 
 /// Always the same numbers, without a pattern.
@@ -198,6 +201,30 @@ fn a_slow_link_is_the_one_whose_transfers_take_longer() {
     let told = told(&found);
     assert!(matches!(&told[..], [(What::Link, _, 2_800..3_200)]), "{told:?}");
     assert_eq!(job.links[found.causes[0].links[0]], Link { from: 1, to: Some(2), peer: 2 });
+}
+
+#[test]
+fn a_slow_channel_is_named_with_its_link() {
+    let made = Made { link: |rank, _| if rank == 1 { 4_000 } else { 900 }, ..Made::healthy() };
+    let on = |channels: [u32; 2]| {
+        let mut job = made.job();
+        for (turn, it) in job.uses.iter_mut().enumerate() {
+            it.channel = Some(channels[turn / made.ranks % 2]);
+        }
+        first_line(&job)
+    };
+    assert!(on([3, 3]).starts_with("The link from rank 1 to rank 2 on channel 3 is slow: "), "{}", on([3, 3]));
+    assert!(on([0, 1]).starts_with("The link from rank 1 to rank 2 is slow: "), "by turns: {}", on([0, 1]));
+}
+
+#[test]
+fn what_gpus_must_take_is_not_won_by_a_faster_link() {
+    let mut job = Made { link: |rank, _| if rank == 1 { 4_000 } else { 900 }, ..Made::healthy() }.job();
+    let taken = Taken { busy: 2e6, each: 250e3, count: 8 };
+    job.taken = job.uses.iter().map(|it| (it.item, taken)).collect();
+    let told = told(&causes::find(&job));
+    // The others' links take 900 us, the GPUs another 2,000.
+    assert!(matches!(&told[..], [(What::Link, _, 1_000..1_150)]), "{told:?}");
 }
 
 #[test]

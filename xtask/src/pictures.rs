@@ -22,6 +22,30 @@ const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE categor
     SELECT (SELECT min(ts) FROM slice WHERE category = 'operation' AND name GLOB 'AllReduce*') - 2000000, \
     max(ts + dur) + (max(ts + dur) - min(ts)) * 2 / 3 FROM first";
 
+/// What `diagnose` found, and about as much time before and after it.
+const DIAGNOSED: &str = "SELECT min(ts) - min(dur), max(ts + dur) + min(dur) FROM slice JOIN track ON track.id = track_id \
+    WHERE track.name = 'Diagnosis'";
+
+/// Whose GPUs do what, below what was found.
+const GPUS: &[(&str, &str)] = &[
+    ("--by-rank", ""),
+    ("--expand", "^Job$|^rank .* > (GPU|Communicators)$"),
+    ("--hide", "^System$|stream (14|15|17)$|CUPTI overhead| > (Proxy|ncclscope)$| > emulator"),
+    ("--hide", "ranks waiting$|> Communicators > (?!.* · waits$)"),
+    ("--zoom-to", DIAGNOSED),
+    ("--fit", ""),
+];
+
+/// What the proxies of the ranks that send over a link wait for, below what was found.
+const LINKS: &[(&str, &str)] = &[
+    ("--by-rank", ""),
+    ("--expand", "^Job$|^rank .* > Proxy( >.*)?$"),
+    ("--hide", "^System$| > (GPU|Communicators|ncclscope)$| > emulator|ranks waiting$| > (state|operations queued)$"),
+    ("--hide", " · receive . [0-9]+( · steps)?$|steps in flight$"),
+    ("--zoom-to", DIAGNOSED),
+    ("--fit", ""),
+];
+
 const PICTURES: &[Picture] = &[
     Picture {
         scenario: "training",
@@ -85,6 +109,11 @@ const PICTURES: &[Picture] = &[
             ("--fit", ""),
         ],
     },
+    Picture { scenario: "late_host", size: "1600x400", steps: GPUS },
+    Picture { scenario: "pauses", size: "1600x400", steps: GPUS },
+    Picture { scenario: "unequal", size: "1600x400", steps: GPUS },
+    Picture { scenario: "slow_link", size: "1600x400", steps: LINKS },
+    Picture { scenario: "stalling_link", size: "1600x400", steps: LINKS },
     Picture {
         scenario: "hang",
         size: "1600x400",

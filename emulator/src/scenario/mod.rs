@@ -315,7 +315,11 @@ impl Scenario {
 pub const SHIPPED: &[(&str, &str)] = &[
     ("training", include_str!("../../scenarios/training.toml")),
     ("straggler", include_str!("../../scenarios/straggler.toml")),
+    ("late_host", include_str!("../../scenarios/late_host.toml")),
+    ("pauses", include_str!("../../scenarios/pauses.toml")),
+    ("unequal", include_str!("../../scenarios/unequal.toml")),
     ("slow_link", include_str!("../../scenarios/slow_link.toml")),
+    ("stalling_link", include_str!("../../scenarios/stalling_link.toml")),
     ("slow_copies", include_str!("../../scenarios/slow_copies.toml")),
     ("host_bound", include_str!("../../scenarios/host_bound.toml")),
     ("hang", include_str!("../../scenarios/hang.toml")),

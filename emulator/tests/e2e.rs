@@ -8,7 +8,6 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use ncclscope_tests::perfetto::{Row, Trace};
 use support::{Job, Plan, Tool, plugin_said};
 
 /// Each collective once, and sends and receives, in three layouts: one process per rank, one

@@ -30,6 +30,8 @@ const LITTLE: f64 = 0.005;
 
 /// By which fraction two runs of the same job differ.
 const PLAYS: f64 = 0.02;
+/// How much of what a job is said to save without a slow link is in doubt.
+const HIDDEN: f64 = 0.25;
 /// How much longer than in the middle steps are on average if long ones are to be explained.
 const LONG: f64 = 0.15;
 
@@ -167,6 +169,11 @@ impl Report {
         let step = found.steps.mean;
         // Two plays of one job differ, even on a quiet machine.
         let doubt = |without: &Measure| found.error + 2.0 * without.spread + PLAYS * without.median;
+        // What a slow link hides does not show: GPUs and the other links had time to spare.
+        let hidden = |cause: &Cause| match cause.what {
+            What::Link => HIDDEN * (found.steps.median - cause.without.median).max(0.0),
+            _ => 0.0,
+        };
         let causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
         let mut what_if: Vec<WhatIf> = (found.causes.iter().enumerate())
             .map(|(at, cause)| WhatIf {
@@ -174,7 +181,7 @@ impl Report {
                 cause: Some(at),
                 step_ns: cause.without.median as u64,
                 mean_ns: cause.without.mean as u64,
-                doubt_ns: doubt(&cause.without) as u64,
+                doubt_ns: (doubt(&cause.without) + hidden(cause)) as u64,
             })
             .collect();
         if job.steps.len() >= ENOUGH && job.graph.meetings().len() > 0 {

@@ -1,11 +1,13 @@
-//! The questions of docs/queries.md, for jobs of the real NCCL with known answers.
+//! The questions of docs/queries.md, for jobs of the real NCCL with known answers, and the commands
+//! that answer them without SQL.
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ncclscope_tests::perfetto::{Row, Trace};
-use support::Plan;
+use serde_json::Value;
+use support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";
@@ -21,15 +23,24 @@ fn sql(number: u32) -> Vec<&'static str> {
     section.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// A trace with the project's SQL tables.
-struct Asked(Trace);
+/// A trace with the project's SQL tables, and the job that it is of.
+struct Asked(Trace, Job);
 
 impl Asked {
     #[track_caller]
     fn new(plan: Plan) -> Asked {
-        let trace = plan.run().trace();
+        let job = plan.run();
+        let trace = job.trace();
         trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
-        Asked(trace)
+        Asked(trace, job)
+    }
+
+    /// The causes of one kind that `ncclscope diagnose` names, the most expensive first.
+    #[track_caller]
+    fn causes(&self, kind: &str) -> Vec<Value> {
+        let answer = self.1.answer("diagnose");
+        println!("{}", answer["text"]);
+        array(&answer["causes"]).iter().filter(|cause| cause["kind"] == kind).cloned().collect()
     }
 
     /// The rows of a question's answer, from its last query if it has several.
@@ -40,6 +51,10 @@ impl Asked {
         println!("{number}: {}", self.0.text(sql.last().expect("the question has SQL")));
         answers.into_iter().next_back().unwrap_or_default()
     }
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn rank(row: &Row, column: &str) -> i64 {
@@ -56,6 +71,10 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
     assert_eq!(rank(&late[0], "process"), 2, "rank 2 computes 1.6 times as long");
     assert!(late.iter().all(|row| row.i64("operations") == 8));
     assert!(late[0].f64("late_us") > 1.2 * late[1].f64("late_us"), "{late:?}");
+
+    let causes = trace.causes("kernels");
+    assert_eq!(causes.len(), 1, "{causes:#?}");
+    assert_eq!(causes[0]["ranks"], serde_json::json!([rank(&late[0], "process")]));
 
     let largest = trace.ask(7);
     assert_eq!(largest.len(), 1);
@@ -113,11 +132,21 @@ fn a_slow_link_is_found_and_what_waits_for_it() {
 fn a_link_that_is_slow_both_ways_is_told_from_gpus_that_copy_slowly() {
     // Each ring crosses the link between hosts 1 and 2 once, and the second ring in the other
     // direction: its rank 5 is the job's rank 0.
-    let links = Asked::new(Plan::new(NCCL, "slow_link").with_cupti(CUPTI)).ask(2);
+    let job = Asked::new(Plan::new(NCCL, "slow_link").with_cupti(CUPTI));
+    let links = job.ask(2);
     let of = |row: &Row| (row.str("communicator").to_owned(), rank(row, "sender"), row.i64("peer"));
     let slow: BTreeSet<_> = links.iter().filter(|row| row.f64("times_slower") > 2.0).map(of).collect();
     assert_eq!(links.len(), 6, "{links:?}");
     assert_eq!(slow, BTreeSet::from([("world".to_owned(), 3, 4), ("back".to_owned(), 4, 2)]), "{links:?}");
+
+    let ends = |link: &Value| (link["from"].as_i64().unwrap_or(-1), link["to"].as_i64().unwrap_or(-1));
+    let causes = job.causes("link");
+    let named: BTreeSet<_> = causes.iter().flat_map(|cause| array(&cause["links"])).map(ends).collect();
+    // The second communicator counts the ranks from behind.
+    let of_world = |(communicator, sender, peer): &(String, i64, i64)| {
+        (*sender, if communicator == "back" { 5 - peer } else { *peer })
+    };
+    assert_eq!(named, slow.iter().map(of_world).collect(), "{causes:#?}");
 
     let trace = Asked::new(Plan::new(NCCL, "slow_copies").with_cupti(CUPTI));
     let links = trace.ask(2);
@@ -164,15 +193,17 @@ fn a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not() {
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let paused = "repeat 5 {\n  compute forward 2 ms\n  wait world\n  sync\n  sleep 40 ms\n}\ncompute forward 1 ms\n";
+    let paused = "repeat 9 {\n  compute forward 2 ms\n  wait world\n  sync\n  sleep 40 ms\n}\ncompute forward 1 ms\n";
     let idle = |name, pause| {
         let trace = Asked::new(Plan::new(NCCL, &scenario(name, pause)).with_cupti(CUPTI));
         let rows = trace.ask(4);
         assert_eq!(rows.len(), 2, "{rows:?}");
-        rows.iter().map(|row| row.f64("idle_percent")).fold(0.0, f64::max)
+        let idle = rows.iter().map(|row| row.f64("idle_percent")).fold(0.0, f64::max);
+        (idle, trace.causes("host-bound").len())
     };
-    let (host_bound, busy) = (idle("paused", paused), idle("busy", ""));
+    let ((host_bound, paused), (busy, healthy)) = (idle("paused", paused), idle("busy", ""));
     assert!(host_bound > 50.0 && busy < host_bound / 2.0, "{host_bound} {busy}");
+    assert_eq!((paused, healthy), (1, 0));
 }
 
 #[test]
@@ -186,6 +217,14 @@ fn unmatched_kernels_and_losses_say_why() {
     let lost = trace.ask(6);
     let told: i64 = lost.iter().filter(|row| row.str("what") == "kernels_unmatched").map(|row| row.i64("count")).sum();
     assert_eq!(told, kernels, "{lost:?}");
+
+    let info = trace.1.answer("info");
+    let recordings: Vec<&Value> = array(&info["files"]).iter().flat_map(|file| array(&file["recordings"])).collect();
+    let figure = |name: &str| recordings.iter().filter_map(|it| it["figures"][name].as_i64()).sum::<i64>();
+    for what in lost.iter().map(|row| row.str("what")).collect::<BTreeSet<_>>() {
+        let counted = lost.iter().filter(|row| row.str("what") == what).map(|row| row.i64("count")).sum::<i64>();
+        assert_eq!(figure(what), counted, "{what}: {info:#}");
+    }
 }
 
 #[test]
@@ -229,12 +268,25 @@ fn a_hang_names_the_operation_and_who_is_missing() {
         "the fourth, and rank 1 never comes"
     );
     assert!(missing[0].str("operation").contains("AllReduce"));
+    let info = trace.1.answer("info");
+    let hangs = array(&info["hangs"]);
+    assert_eq!(hangs.len(), 1, "{info:#}");
+    assert_eq!(
+        (&hangs[0]["operation"], &hangs[0]["seq"]),
+        (&missing[0].str("operation").into(), &3.into()),
+        "{info:#}"
+    );
+    let of_info: Vec<String> = array(&hangs[0]["missing"]).iter().map(|it| it["rank"].to_string()).collect();
+    assert_eq!(of_info.join(", "), missing[0].str("missing_ranks"), "{info:#}");
+
     let waiting = trace.ask(10);
     assert!(!waiting.is_empty() && waiting.iter().all(|row| rank(row, "process") == 0), "{waiting:?}");
     assert!(waiting.iter().any(|row| row.f64("network_ms") > 400.0), "it waits until it is killed: {waiting:?}");
     let lost = trace.ask(6);
     let killed: Vec<_> = lost.iter().filter(|row| row.str("what") == "no last word").collect();
     assert_eq!(killed.len(), 2, "both were killed: {lost:?}");
+    let recordings = array(&info["files"]).iter().flat_map(|file| array(&file["recordings"]));
+    assert_eq!(recordings.filter(|it| it["state"] != "closed").count(), killed.len(), "{info:#}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::Failure;
 use super::Fault;
 use super::capture;
 use super::colour;
+use super::compare::runs;
 use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
@@ -34,6 +35,7 @@ use crate::trace::writer::{TRACK_BITS, attribute};
 /// Prints what the files contain, and writes it as JSON if asked to. The exit status says whether
 /// the traces can be trusted.
 pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+    let traces = &runs::named(traces).map_err(Failure::Trouble)?;
     let status = match json {
         None => look(traces, out).1,
         Some(path) => super::must_be_new_json(path).and_then(|()| {

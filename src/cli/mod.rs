@@ -105,7 +105,7 @@ enum Command {
     /// is that of the worst file: 0 trusted, 1 with reservations (something was lost, is unmatched
     /// or contradicts itself, or a recording is not closed), 2 if a file cannot be read to its end.
     Info {
-        /// Traces, captures, or files of other tools
+        /// Traces, captures, files of other tools, or folders with traces
         #[arg(required = true)]
         traces: Vec<PathBuf>,
         /// Write all of it as JSON, too; with -, to standard output, without the text

@@ -165,6 +165,22 @@ impl Job {
         info(&self.folder.path().join("traces"))
     }
 
+    /// What `diagnose` or `info` says of its traces, as data.
+    #[track_caller]
+    pub(crate) fn answer(&self, verb: &str) -> serde_json::Value {
+        let path = self.folder.path().join("answer.json");
+        let mut line: Vec<std::ffi::OsString> =
+            vec!["ncclscope".into(), verb.into(), "--json".into(), path.clone().into()];
+        line.extend(files(&self.traces(), ".perfetto-trace").into_iter().map(Into::into));
+        match ncclscope::cli::run(line, &mut Vec::new()) {
+            // The exit code may say what was found.
+            Ok(()) | Err(ncclscope::cli::Failure::Exit(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
     /// Asserts that each of its captures reproduces its trace byte for byte; returns how many
     /// there are.
     #[track_caller]

@@ -7,7 +7,7 @@ use crate::cli::reason::Reason;
 use crate::import::{self, Operation, Profile};
 
 /// A folder holds nothing to read.
-pub(in crate::cli) const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
+const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
 
 /// Reads a run.
 ///
@@ -33,8 +33,28 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
     Ok(profile)
 }
 
+/// The files that are named, and those that may be profiles in the folders that are named.
+///
+/// # Errors
+///
+/// A folder that cannot be read, or has nothing to read in it.
+pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+    let mut all = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            all.push(path.clone());
+            continue;
+        }
+        match files(path)? {
+            none if none.is_empty() => return Err(Reason::file(path)(NONE)),
+            of_folder => all.extend(of_folder),
+        }
+    }
+    Ok(all)
+}
+
 /// The files that may be profiles, by their names.
-pub(in crate::cli) fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
     let failed = Reason::read(folder);
     let mut files = Vec::new();

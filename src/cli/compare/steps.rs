@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use super::ranks::{Item, Rank, Ranks};
+use super::ranks::{Class, Item, Rank, Ranks};
 use crate::correlate::step_of;
 use crate::import::{Profile, Span};
 use crate::model::time::FileNs;
@@ -119,27 +119,29 @@ struct Repeating {
     is_strict: bool,
     /// Items per step on average, in thousandths.
     items: usize,
-    /// The index of the first one among the rank's items.
+    /// How many items of the rank come before the first one.
     first: usize,
 }
 
-/// Everything that divides what a rank did into equal stretches, by name.
+/// Everything that divides what a rank did, without copies, into equal stretches, by name.
 fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (at, item) in rank.items.iter().enumerate() {
+    // Programs copy whenever they please, and NCCL when it starts.
+    let items: Vec<&Item> = rank.items.iter().filter(|item| ranks.kinds[item.kind].class != Class::Copy).collect();
+    for (at, item) in items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }
     // A sum over what lies before each item, in any order. The difference of two sums is the
     // content between them, except with a chance of 1 in 2^64.
-    let mut before = Vec::with_capacity(rank.items.len());
+    let mut before = Vec::with_capacity(items.len());
     let mut sum = 0_u64;
-    for item in &rank.items {
+    for item in &items {
         before.push(sum);
         sum = sum.wrapping_add(mixed(item.kind as u64 + 1));
     }
     let found = places.into_iter().filter_map(|(kind, places)| {
         let name = ranks.kinds[kind].name.as_str();
-        Some((name, stretches(&rank.items, &before, &places, name)?))
+        Some((name, stretches(&items, &before, &places, name)?))
     });
     found.collect()
 }
@@ -152,7 +154,7 @@ fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-fn stretches(items: &[Item], before: &[u64], places: &[usize], name: &str) -> Option<Repeating> {
+fn stretches(items: &[&Item], before: &[u64], places: &[usize], name: &str) -> Option<Repeating> {
     if places.len() <= FEWEST {
         return None;
     }

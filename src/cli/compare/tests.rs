@@ -308,6 +308,30 @@ fn marked_steps_take_precedence_over_repeats() {
 }
 
 #[test]
+fn copies_are_not_what_repeats() {
+    // Many of them before the first step, and some in every third.
+    let with_copies = |seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        let starts: Vec<(usize, i64)> =
+            profile.kernels.iter().map(|kernel| (kernel.process, kernel.span.start.0)).collect();
+        let early = (0..1_000).map(|at| (at % 4, 10_000 * at as i64 - 20_000_000));
+        for (process, start) in early.chain(starts.into_iter().step_by(12)) {
+            profile.copies.push(crate::import::Copy {
+                process,
+                span: Span::of(start, start + 1_000),
+                place: Place::default(),
+                correlation: 0,
+                bytes: None,
+                kind: crate::model::activity::CopyKind::HostToDevice,
+            });
+        }
+        profile
+    };
+    let ranks = compare(&with_copies(1), &with_copies(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
+    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats("forward".into()))));
+}
+
+#[test]
 fn without_steps_executions_are_compared() {
     // Kernels are missing here and there, so that nothing repeats.
     let irregular = |job: &Job, seed| {

@@ -48,13 +48,7 @@ pub(super) struct Wish {
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
-    let mut files = Vec::new();
-    for named in &wish.traces {
-        if named.is_dir() { files.extend(runs::files(named)?) } else { files.push(named.clone()) }
-    }
-    if files.is_empty() {
-        return Err(Reason::file(&wish.traces[0])(runs::NONE));
-    }
+    let files = runs::named(&wish.traces)?;
     let ours: Vec<PathBuf> =
         files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
     let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _| {});

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Job as Run, Plan};
 
 const CUPTI: &str = "13.0";
@@ -595,7 +595,7 @@ impl Job {
         is_right(said["kind"] == kind, "another kind")?;
         match planted.cause {
             Cause::Kernels { rank, .. } | Cause::Another { rank } | Cause::Host { rank } => {
-                is_right(said["ranks"] == serde_json::json!([rank]), "another rank")
+                is_right(said["ranks"] == json!([rank]), "another rank")
             }
             Cause::Link { from, to } | Cause::Stall { from, to } => {
                 let ends = (host(&said["link"]["from"]), host(&said["link"]["to"]));
@@ -825,7 +825,7 @@ fn answers_are_judged_by_whom_they_name() {
     let judge = |planted: &[Planted], verdict: &str, causes: &[&String]| {
         let job = Job { hosts: 2, ranks_per_host: 2, planted: planted.to_vec(), ..Job::drawn(0) };
         let causes: Vec<Value> = causes.iter().map(|cause| serde_json::from_str(cause).expect("JSON")).collect();
-        match job.judge(&serde_json::json!({"verdict": verdict, "causes": causes})) {
+        match job.judge(&json!({"verdict": verdict, "causes": causes})) {
             Judgement::Right => "right",
             Judgement::NotTold => "not told",
             Judgement::Wrong(_) => "wrong",
@@ -863,6 +863,35 @@ fn what_slows_a_job_down_is_named_and_nobody_innocent() {
             }
             judgements.push(judgement);
             assert!(judgements.len() < TIMES || judgements.contains(&Judgement::Right), "{job:#?}\n{judgements:#?}");
+        }
+    }
+}
+
+#[test]
+fn each_demo_of_a_slow_job_is_explained_in_the_first_line() {
+    for (scenario, kind, whose) in [
+        ("straggler", "kernels", json!([2])),
+        ("late_host", "host", json!([2])),
+        ("pauses", "pauses", json!([1])),
+        ("host_bound", "host-bound", json!([])),
+        ("unequal", "unequal-work", json!([])),
+        ("slow_link", "link", json!([[3, 4], [4, 3]])),
+        ("stalling_link", "stall", json!([[1, 2]])),
+    ] {
+        let mut told = Vec::new();
+        loop {
+            let answer = Plan::new("2.30.7", scenario).with_cupti(CUPTI).run().answer("diagnose");
+            let first = &answer["causes"][0];
+            let mut links: Vec<[i64; 2]> = (first["links"].as_array().into_iter().flatten())
+                .map(|link| ["from", "to"].map(|end| link[end].as_i64().expect("a rank")))
+                .collect();
+            links.sort_unstable();
+            let of_first = if links.is_empty() { first["ranks"].clone() } else { json!(links) };
+            if first["kind"] == kind && of_first == whose {
+                break;
+            }
+            told.push(format!("{}, {of_first}", answer["text"]));
+            assert!(told.len() < TIMES, "{scenario}: {told:#?}");
         }
     }
 }

@@ -407,6 +407,7 @@ impl Session {
             file,
             max_size: config.max_size,
             flush_period: Duration::from_millis(config.flush_period_ms),
+            speaks: config.speaks(),
         }
         .start()
         .map_err(|error| {

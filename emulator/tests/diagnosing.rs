@@ -91,8 +91,9 @@ enum Lead {
 
 const TABLES: &str = include_str!("../../sql/ncclscope.sql");
 
-/// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing.
-const FEW: [u64; 5] = [211, 203, 244, 206, 219];
+/// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing. The late
+/// host is no step ahead: on a busy machine the lead of one that is hides its lateness.
+const FEW: [u64; 5] = [211, 213, 244, 206, 219];
 
 /// A job.
 #[derive(Debug, Clone)]
@@ -873,7 +874,7 @@ fn each_demo_of_a_slow_job_is_explained_in_the_first_line() {
         ("straggler", "kernels", json!([2])),
         ("late_host", "host", json!([2])),
         ("pauses", "pauses", json!([1])),
-        ("host_bound", "host-bound", json!([])),
+        ("host_bound", "host-bound", json!([0, 1])),
         ("unequal", "unequal-work", json!([])),
         ("slow_link", "link", json!([[3, 4], [4, 3]])),
         ("stalling_link", "stall", json!([[1, 2]])),

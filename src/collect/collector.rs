@@ -8,6 +8,7 @@
 //! depends on is read here and passed on as an [`Input`], also to the capture if there is one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,6 +67,8 @@ pub struct Collector {
     pub max_size: u64,
     /// Packets are handed to the file at least this often.
     pub flush_period: Duration,
+    /// Whether this process says on stderr what it sees of the job.
+    pub speaks: bool,
 }
 
 /// The running collector, as the rest of the process sees it.
@@ -120,6 +123,7 @@ struct Run {
     dropped: u64,
     has_brackets: bool,
     watch: Watch,
+    speaks: bool,
 }
 
 /// Where everything that was read goes: through the pipeline into the file, and into the capture.
@@ -240,7 +244,7 @@ impl Requests {
 
 impl Run {
     fn new(part: Collector) -> Run {
-        let Collector { begin, rings, kernels, file, max_size, flush_period } = part;
+        let Collector { begin, rings, kernels, file, max_size, flush_period, speaks } = part;
         let mut capture = file.capture().map(|_| Encoder::new());
         if let Some(capture) = &mut capture {
             capture.begin(&begin, file.compresses());
@@ -256,6 +260,7 @@ impl Run {
             dropped: 0,
             has_brackets: false,
             watch: Watch::default(),
+            speaks,
         };
         run.attach(kernels);
         run
@@ -338,6 +343,11 @@ impl Run {
             {
                 reader.force();
             }
+            if self.speaks
+                && let Some(standing) = self.out.pipeline.take_standing()
+            {
+                message::line(&format!("{standing}; which rank is missing: ncclscope info {}", self.out.folder()));
+            }
         }
         let dropped = rings.dropped();
         if dropped > self.dropped {
@@ -393,6 +403,14 @@ impl Run {
             lost_launches: recorder::lost_launches(),
         }));
         self.out.say();
+        if self.speaks
+            && let Some(gist) = self.out.pipeline.gist()
+        {
+            message::remark(&format!(
+                "seen from one rank, {gist}; all ranks: ncclscope diagnose {}",
+                self.out.folder()
+            ));
+        }
         let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
         let path = self.out.file.path().display();
         message::detail(format_args!("recording ended: {calls} calls from NCCL, {dropped} dropped; {path}"));
@@ -498,6 +516,11 @@ impl Outlet {
             self.capture = None;
             self.pipeline.remark("capture ended", &reason);
         }
+    }
+
+    /// Where the traces of the job are, for a command.
+    fn folder(&self) -> String {
+        names::quoted(self.file.path().parent().unwrap_or(Path::new(".")))
     }
 
     /// Prints the pipeline's messages.

@@ -10,12 +10,14 @@
 //! [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
 pub mod activities;
+mod gist;
 pub mod input;
 pub mod spoilt;
 
 use cupti_sys::records::Walker;
 
 use activities::Activities;
+use gist::Gist;
 use input::{Begin, Ending, Input, Level, remark};
 use spoilt::Spoilt;
 
@@ -27,7 +29,7 @@ use crate::model::activity::Activity;
 use crate::model::event::{self, Body, Kind, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
-use crate::model::timeline::{ChannelChecks, Matches};
+use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
 use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
@@ -47,6 +49,7 @@ pub struct Pipeline {
     clock: HostClock,
     correlator: Correlator,
     tracks: Tracks,
+    gist: Gist,
     intake: Option<Intake>,
     activities: Activities,
     level: Level,
@@ -102,6 +105,7 @@ impl Pipeline {
             clock: HostClock::new(begin.first),
             correlator: Correlator::new(*tag, process.pid),
             tracks,
+            gist: Gist::new(process.rank.zip(process.world_size)),
             intake: None,
             activities: Activities::default(),
             level: Level::All,
@@ -196,6 +200,18 @@ impl Pipeline {
         std::mem::take(&mut self.said)
     }
 
+    /// Which operation has been standing still for long, in a clause; once for each standstill.
+    #[must_use]
+    pub fn take_standing(&mut self) -> Option<String> {
+        self.tracks.take_standing(self.now())
+    }
+
+    /// What this process saw by itself of what holds it up, in a clause.
+    #[must_use]
+    pub fn gist(&self) -> Option<String> {
+        self.gist.told()
+    }
+
     /// Whether CUPTI must be forced to return everything; each wish is returned once.
     #[must_use]
     pub fn take_wish_for_force(&mut self) -> bool {
@@ -276,8 +292,8 @@ impl Pipeline {
             Input::Advance => {
                 self.settle();
                 let until = self.until();
-                let Pipeline { correlator, tracks, .. } = self;
-                correlator.advance(until, &mut |entry| tracks.draw(entry));
+                let (correlator, mut draw) = self.stages();
+                correlator.advance(until, &mut draw);
             }
             Input::Shares(shares) => {
                 let now = self.now();
@@ -316,6 +332,8 @@ impl Pipeline {
             self.gives_up = false;
             // No kernels are expected of earlier launches.
             self.correlator.all_seen(time);
+        } else {
+            self.gist.doubt();
         }
         self.say_expected(time);
     }
@@ -369,8 +387,8 @@ impl Pipeline {
         }
         let (time, error) = self.clock.to_host(record.ticks);
         self.clock_error_ns = self.clock_error_ns.max(error);
-        let Pipeline { correlator, tracks, .. } = self;
-        correlator.push(ring, time, &record, &mut |entry| tracks.draw(entry));
+        let (correlator, mut draw) = self.stages();
+        correlator.push(ring, time, &record, &mut draw);
     }
 
     /// Whether a call is still drawn when the file is nearly or completely full.
@@ -391,6 +409,7 @@ impl Pipeline {
     fn stands(&mut self, standing: Standing) {
         if standing.dropped > 0 || standing.discarded_buffers > 0 {
             self.tracks.kernels_lost();
+            self.gist.doubt();
         }
         if standing.fatal > self.fatal {
             self.fatal = standing.fatal;
@@ -453,6 +472,7 @@ impl Pipeline {
                 text.push_str(&format!(". A known fault of this release: {} ({})", fault.what, fault.source));
             }
             self.tracks.note(now, remark::SPOILT, &text);
+            self.gist.doubt();
             if !std::mem::replace(&mut self.said_spoilt, true) {
                 self.said.push(text);
             }
@@ -475,10 +495,20 @@ impl Pipeline {
     fn draw(&mut self, activity: &Activity) {
         if self.level == Level::Ends {
             self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
+            self.gist.doubt();
             return;
         }
-        let Pipeline { correlator, tracks, .. } = self;
-        correlator.push_activity(activity, &mut |entry| tracks.draw(entry));
+        let (correlator, mut draw) = self.stages();
+        correlator.push_activity(activity, &mut draw);
+    }
+
+    /// The correlator, and what takes its entries.
+    fn stages(&mut self) -> (&mut Correlator, impl FnMut(&Entry<'_>)) {
+        let Pipeline { correlator, tracks, gist, .. } = self;
+        (correlator, |entry| {
+            gist.take(entry);
+            tracks.draw(entry);
+        })
     }
 
     /// Draws what is still due, and remarks about CUPTI.
@@ -509,14 +539,16 @@ impl Pipeline {
     fn end(&mut self, ending: Ending) {
         self.settle();
         let now = self.now();
-        let Pipeline { correlator, tracks, intake, .. } = self;
         // What only becomes certain now is counted, even if there is no room to draw it.
         let draws = self.level == Level::All;
+        let (correlator, mut draw) = self.stages();
         correlator.finish(&mut |entry| {
             if draws {
-                tracks.draw(entry);
+                draw(entry);
             }
         });
+        drop(draw);
+        let Pipeline { correlator, tracks, intake, .. } = self;
         let found = correlator.matches();
         let has_channels = intake.is_some() || found.channels != ChannelChecks::default();
         let matches = intake.as_ref().map(|intake| {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, Symbol};
@@ -389,6 +390,14 @@ pub fn size(bytes: u64) -> String {
     let mut text = String::new();
     write_size(bytes, &mut text);
     text
+}
+
+/// A path as a shell reads it.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "-_=/.,:+@%".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// A collision would give an event the name of another, so the hash must be a good one.

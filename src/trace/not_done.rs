@@ -17,10 +17,12 @@ use super::canvas::Canvas;
 use super::comms::Comms;
 use super::fields::nccl;
 use super::lanes::Look;
-use super::names::OperationName;
+use super::names::{self, OperationName};
 use super::outstanding::Overdue;
 use super::words::Category;
+use super::writer::Name as _;
 use crate::model::activity;
+use crate::model::event::{self, Event};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation, Owner};
@@ -35,6 +37,9 @@ const DOUBLINGS: u32 = 6;
 const RECENT_NS: u64 = 1_500_000_000;
 /// How long to wait for a forced flush, in ns.
 const FLUSH_NS: u64 = 2_000_000_000;
+/// How long an operation must have stood still before a line on stderr says so, in ns. That time is
+/// doubled with each pause, too.
+const ALOUD_NS: u64 = 30_000_000_000;
 /// How many operations without a reported hand-over are shown at a time.
 const UNTOLD: usize = 64;
 const NOT_ENDED: &str = "its kernel had not ended when CUPTI was flushed by force";
@@ -70,6 +75,18 @@ pub(super) struct NotDone {
     /// those shown, with their communicator.
     untold: Vec<Untold>,
     shown: Vec<(Handle, Handle)>,
+    /// The first operation of this standstill whose kernel is known not to have ended; `None` once a
+    /// line said so.
+    stands: Option<Stands>,
+}
+
+/// An operation that stands still, for a line on stderr.
+#[derive(Debug)]
+struct Stands {
+    since: HostNs,
+    name: String,
+    /// What the GPU had to finish before it.
+    earlier: Option<String>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -164,6 +181,15 @@ impl NotDone {
         wish
     }
 
+    /// Which operation has been standing still for so long that a line should say so; once for each
+    /// standstill.
+    pub(super) fn take_standing(&mut self, now: HostNs) -> Option<String> {
+        let patience = ALOUD_NS << self.pauses.min(DOUBLINGS);
+        let Stands { since, name, earlier } = self.stands.take_if(|stands| now.since(stands.since) >= patience)?;
+        let earlier = earlier.map_or_else(String::new, |earlier| format!(" ({earlier})"));
+        Some(format!("{name} has not ended for {}{earlier}", names::duration(now.since(since) as f64)))
+    }
+
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
     /// of `time`. The last thing to end on the GPU ended at `moved`.
     ///
@@ -255,18 +281,33 @@ impl NotDone {
         }
     }
 
-    fn begin(&self, canvas: &mut Canvas, comms: &mut Comms, overdue: &Untold, doubt: &str) {
+    fn begin(&mut self, canvas: &mut Canvas, comms: &mut Comms, overdue: &Untold, doubt: &str) {
         let Untold { context, number, begin, operation } = overdue;
         let Some(family) = comms.not_done(canvas, *context, DESCRIPTION) else { return };
         let Some(comm) = comms.drawn.get(context).and_then(|drawn| drawn.comm.as_ref()) else { return };
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);
         canvas.args.known(nccl::REPLAY, *number);
-        if let Some((_, Some(kernel))) = comm.device.and_then(|device| self.first.get(&device)) {
-            canvas.args.text(nccl::NOTE, &format!("the GPU had not finished an earlier kernel: {kernel}"));
+        let earlier = match comm.device.and_then(|device| self.first.get(&device)) {
+            Some((_, Some(kernel))) => Some(format!("the GPU had not finished an earlier kernel: {kernel}")),
+            _ => None,
+        };
+        if let Some(earlier) = &earlier {
+            canvas.args.text(nccl::NOTE, earlier);
         }
         let name = OperationName { operation, prefix: "" };
         let look = Look::new(Category::NotDone, &name).of(operation.correlation(Some(comm)));
         canvas.begin(family, shown(operation.id), *begin, &look);
+        if doubt == NOT_ENDED && self.stands.as_ref().is_none_or(|stands| *begin < stands.since) {
+            let mut text = String::new();
+            name.write(&mut text);
+            if let Event::Coll(coll) = &operation.event
+                && coll.seq != event::Coll::UNNUMBERED
+            {
+                text.push_str(&format!(", seq {},", coll.seq));
+            }
+            text.push_str(&format!(" on {}", names::short_comm(comm, canvas.processes.world())));
+            self.stands = Some(Stands { since: *begin, name: text, earlier });
+        }
     }
 
     /// A kernel of a communicator has ended. Shown operations whose hand-over was not reported have
@@ -318,6 +359,9 @@ impl NotDone {
         let wish = matches!(self.state, State::Asked(_));
         if wish {
             self.first.clear();
+        }
+        if !matches!(self.state, State::Flushed(_)) {
+            self.stands = None;
         }
         wish
     }

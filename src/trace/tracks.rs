@@ -187,6 +187,12 @@ impl Tracks {
         self.not_done.tick(&mut self.canvas, &mut self.comms, now, drawn, evidence)
     }
 
+    /// Which operation has been standing still for so long that a line on stderr should say so; once
+    /// for each standstill.
+    pub fn take_standing(&mut self, now: HostNs) -> Option<String> {
+        self.not_done.take_standing(now)
+    }
+
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
     /// of `time`. The last thing to end on the GPU ended at `moved`.
     pub fn flushed_by_force(&mut self, time: HostNs, note: &str, moved: HostNs) {

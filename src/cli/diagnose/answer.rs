@@ -13,8 +13,7 @@ use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
 use crate::cli::info::json as info_json;
-use crate::cli::run;
-use crate::trace::names::duration;
+use crate::trace::names::{duration, quoted};
 
 /// The version of the JSON.
 const FORMAT_VERSION: u32 = 1;
@@ -573,16 +572,16 @@ impl Names<'_> {
         let facts = &self.job.ranks[rank];
         let (from, to) = self.job.step_times(rank, cause.step);
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
-        let quoted = run::quoted(&facts.file);
+        let file = quoted(&facts.file);
         let us = |ns: i64| format!("{}us", ns / 1000);
         LookAt {
             command: match facts.is_ours {
                 true => format!(
-                    "ncclscope cut {quoted} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
+                    "ncclscope cut {file} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
                     us(from_ns),
                     us(to_ns + 1000)
                 ),
-                false => format!("ncclscope import {quoted} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
+                false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
             },
             file: facts.file.display().to_string(),
             step: self.job.first + cause.step,

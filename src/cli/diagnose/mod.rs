@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`graph`] is the job as items that depend on each other, and replays it with changes.
-//! [`causes`] tries what differs between ranks, links and steps, and keeps what costs something.
+//! [`causes`](mod@causes) tries what differs between ranks, links and steps, and keeps what costs something.
 
 mod answer;
 mod causes;

@@ -249,7 +249,7 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
     for (why, pids) in cause::without_library(&evidence.processes, library).certain {
         lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
     }
-    let folders: Vec<String> = folders.iter().map(|it| quoted(it)).collect();
+    let folders: Vec<String> = folders.iter().map(|it| names::quoted(it)).collect();
     lines.push(format!("next: ncclscope diagnose {}", folders.join(" ")));
     lines
 }
@@ -261,13 +261,6 @@ fn shown(path: &Path) -> PathBuf {
         Ok(inside) if !inside.as_os_str().is_empty() => inside.to_owned(),
         _ => path.to_owned(),
     }
-}
-
-/// A path as a shell reads it.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_alphanumeric() || "-_=/.,:+@%".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// The trace files in a folder with placeholders in its name.

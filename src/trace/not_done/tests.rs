@@ -220,6 +220,42 @@ fn a_kernel_of_the_application_before_it_is_named() {
 }
 
 #[test]
+fn a_standstill_is_said_once_and_a_pause_raises_the_bar() {
+    let said = |job: &mut Job, seconds: std::ops::Range<u64>| -> Vec<(u64, String)> {
+        let of = |job: &mut Job, second| {
+            job.tick(second);
+            Some((second, job.tracks.take_standing(HostNs(second * SECOND))?))
+        };
+        seconds.filter_map(|second| of(job, second)).collect()
+    };
+    let stands = |job: &mut Job, number: u64, second: u64| {
+        job.hand_over(number, second * SECOND);
+        let now = HostNs((second + 10) * SECOND);
+        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        job.had_not_ended(2, "ncclDevKernel", Some(number), None);
+        job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
+    };
+    let mut job = Job::new();
+    stands(&mut job, 1, 1);
+    assert_eq!(said(&mut job, 11..200), [(31, "AllReduce, seq 1, on dp has not ended for 30.0 s".to_owned())]);
+    job.ran(Some(1), 200 * SECOND);
+    assert_eq!(said(&mut job, 201..202), []);
+
+    stands(&mut job, 2, 300);
+    let expected = "AllReduce, seq 2, on dp has not ended for 60.0 s".to_owned();
+    assert_eq!(said(&mut job, 311..400), [(360, expected)], "a pause of up to a minute is nothing new");
+    job.ran(Some(2), 400 * SECOND);
+
+    stands(&mut job, 3, 500);
+    job.ran(Some(3), 515 * SECOND);
+    assert_eq!(said(&mut job, 516..1000), [], "it ended in time");
+
+    let mut job = Job::new();
+    job.hand_over(1, SECOND);
+    assert_eq!(said(&mut job, 1..200), [], "it has not been seen to end, and may be done");
+}
+
+#[test]
 fn an_operation_is_done_when_its_proxy_and_channels_are() {
     let mut job = Job::new();
     for number in 1..4 {

@@ -875,7 +875,7 @@ fn each_demo_of_a_slow_job_is_explained_in_the_first_line() {
         ("late_host", "host", json!([2])),
         ("pauses", "pauses", json!([1])),
         ("host_bound", "host-bound", json!([0, 1])),
-        ("unequal", "unequal-work", json!([])),
+        ("unequal", "unequal-work", json!([0, 1, 2, 3])),
         ("slow_link", "link", json!([[3, 4], [4, 3]])),
         ("stalling_link", "stall", json!([[1, 2]])),
     ] {

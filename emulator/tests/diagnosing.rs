@@ -21,7 +21,7 @@ use std::path::Path;
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
 use serde_json::{Value, json};
-use support::{Job as Run, Plan};
+use support::{Job as Run, Plan, plugin_said};
 
 const CUPTI: &str = "13.0";
 /// How often a job of the ordinary tests is played at most: the machine may be too busy.
@@ -746,6 +746,18 @@ fn has_kernels_where_it_says_to_look(answer: &Value) {
     }
 }
 
+/// Asserts that what a rank's step goes into adds up to a step.
+#[track_caller]
+fn adds_up(answer: &Value) {
+    let step = answer["steps"]["mean_ns"].as_f64().expect("a duration");
+    let has_steps = answer["steps"]["count"] != 0;
+    for rank in answer["ranks"].as_array().filter(|_| has_steps).map_or(&[][..], Vec::as_slice) {
+        let parts = ["own_ns", "exposed_ns", "waits_ns", "idle_ns"].map(|part| rank[part].as_f64().expect("a part"));
+        let sum: f64 = parts.iter().sum();
+        assert!((sum - step).abs() <= 0.05 * step, "{sum} instead of {step}: {rank}");
+    }
+}
+
 /// Asserts that a merged trace marks each cause, in a step of a rank that has it.
 #[track_caller]
 fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
@@ -781,6 +793,7 @@ fn check(job: &Job) -> (Judgement, Value, Run) {
     let answer = run.answer("diagnose");
     let judgement = job.judge(&answer);
     has_kernels_where_it_says_to_look(&answer);
+    adds_up(&answer);
     let steps = Steps::of(&run);
     job.keep(&run, &format!("{judgement:?}\n{answer:#}\n"));
     let word = match &judgement {
@@ -894,6 +907,50 @@ fn each_demo_of_a_slow_job_is_explained_in_the_first_line() {
             told.push(format!("{}, {of_first}", answer["text"]));
             assert!(told.len() < TIMES, "{scenario}: {told:#?}");
         }
+    }
+}
+
+/// What a GPU did from the begin of NCCL's first kernel to that of the last one, by the truth, in
+/// percent: nothing but NCCL's kernels, and nothing at all.
+fn alone_and_idle(lines: &[Line]) -> [f64; 2] {
+    let of = |is_nccl: bool| {
+        let kernels = lines.iter().filter_map(|line| if let Line::Kernel(kernel) = line { Some(kernel) } else { None });
+        let spans = kernels.filter(|kernel| kernel.device_comm.is_some() == is_nccl).map(|it| (it.start, it.end));
+        let mut spans: Vec<(u64, u64)> = spans.collect();
+        spans.sort_unstable();
+        spans
+    };
+    let (ours, own) = (of(true), of(false));
+    let (from, to) = (ours[0].0, ours[ours.len() - 1].0);
+    let covered = |spans: &[(u64, u64)]| {
+        let (mut sum, mut until) = (0, from);
+        for (start, end) in spans {
+            let (start, end) = (until.max(*start), to.min(*end));
+            sum += end.saturating_sub(start);
+            until = until.max(end);
+        }
+        sum
+    };
+    let mut all = [ours.clone(), own.clone()].concat();
+    all.sort_unstable();
+    let (own, all) = (covered(&own), covered(&all));
+    [all - own, to - from - all].map(|ns| 100.0 * ns as f64 / (to - from) as f64)
+}
+
+#[test]
+fn the_first_rank_says_at_the_end_how_its_gpu_spent_the_time() {
+    for (scenario, what, which) in [("straggler", "only communicated", 0), ("host_bound", "had nothing to do", 1)] {
+        let run = Plan::new("2.30.7", scenario).with_cupti(CUPTI).run().succeeded();
+        let said: Vec<String> = plugin_said(&run).into_iter().filter(|line| line.starts_with("seen from ")).collect();
+        let [line] = &said[..] else { panic!("{scenario}: {said:?}") };
+        let told = line.strip_prefix(&format!("seen from one rank, its GPU {what} for "));
+        let told = told.and_then(|rest| rest.split_once(" % of the time"));
+        let (percent, rest) = told.unwrap_or_else(|| panic!("{scenario}: {line}"));
+        assert!(rest.ends_with(&format!("; all ranks: ncclscope diagnose {}", run.traces().display())), "{line}");
+        let truth = alone_and_idle(&run.truths()[0].1)[which];
+        let percent: f64 = percent.parse().expect("a number");
+        // The truth includes the first steps.
+        assert!((percent - truth).abs() <= 15.0, "{scenario}: {truth:.0} %, but {line}");
     }
 }
 

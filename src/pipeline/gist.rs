@@ -19,7 +19,7 @@ use crate::trace::names::{self, CarriedName, duration};
 use crate::trace::writer::Name as _;
 
 /// How many kernels of NCCL it takes to say something.
-const ENOUGH: u64 = 16;
+const ENOUGH: u64 = 5;
 /// The share of the time from which on something is worth a line: as in `ncclscope diagnose`.
 const MUCH: f64 = 0.15;
 /// How many kinds of operations are told apart on a GPU.
@@ -409,7 +409,7 @@ mod tests {
     fn nothing_is_said_of_what_was_hardly_seen_or_not_wholly() {
         assert_eq!(Gist::new(None).told(), None);
         let mut gist = Gist::new(None);
-        steps(&mut gist, 0, 15, [50, 40, 10]);
+        steps(&mut gist, 0, 5, [50, 40, 10]);
         assert_eq!(gist.told(), None, "too few");
         steps(&mut gist, 10_000_000, 100, [50, 40, 10]);
         assert!(gist.told().is_some());

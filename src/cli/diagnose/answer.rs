@@ -1,6 +1,7 @@
 //! The answer in words and as data: what the causes are, what each of them costs, and where to look.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -61,6 +62,8 @@ pub(super) struct Report {
     steps: Steps,
     causes: Vec<Told>,
     what_if: Vec<WhatIf>,
+    /// What to type to see the first cause on all ranks.
+    look_at_all: Option<String>,
     critical_path: Vec<OnPath>,
     ranks: Vec<Rank>,
     operations: Vec<OfOperation>,
@@ -265,6 +268,7 @@ impl Report {
             },
             causes,
             what_if,
+            look_at_all: None,
             critical_path: critical_path.collect(),
             ranks: (job.ranks.iter().zip(&shares))
                 .map(|(rank, shares)| Rank { rank: rank.label.clone(), host: rank.host.clone(), shares: *shares })
@@ -274,6 +278,19 @@ impl Report {
             notes,
             has_waits: job.graph.meetings().len() > 0,
         }
+    }
+
+    /// Adds the command that shows the first cause on the ranks of all these traces, as they were
+    /// named.
+    pub(super) fn with_all_ranks(mut self, traces: &[PathBuf]) -> Report {
+        if self.ranks.len() > 1 && !self.causes.is_empty() {
+            let named: Vec<String> = traces.iter().map(|path| quoted(path)).collect();
+            self.look_at_all = Some(format!(
+                "ncclscope merge -o job.perfetto-trace {} && ncclscope open job.perfetto-trace",
+                named.join(" ")
+            ));
+        }
+        self
     }
 
     /// Each cause with its cost; the first one as in the first line.
@@ -300,9 +317,13 @@ impl Report {
             if at > 0 {
                 writeln!(out, "{}.", cause.line())?;
             }
-            let LookAt { file, step, command, .. } = &cause.look_at;
-            writeln!(out, "  look at step {step} of {file}:")?;
+            let LookAt { file, step, command, query, .. } = &cause.look_at;
+            writeln!(out, "  look at step {step} of {file} (in numbers: \"{query}\" in docs/queries.md):")?;
             writeln!(out, "    {command}")?;
+            if let Some(all) = self.look_at_all.as_ref().filter(|_| at == 0) {
+                writeln!(out, "  on all ranks:")?;
+                writeln!(out, "    {all}")?;
+            }
         }
         if self.steps.count > 0 {
             self.steps(out)?;

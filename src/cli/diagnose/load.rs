@@ -187,7 +187,8 @@ impl Loading {
         };
         let places = match count {
             0 => 0..rank.items.len().min(budget),
-            _ => edges[kept.start]..edges[kept.end],
+            // The last step ends when the next one begins.
+            _ => edges[kept.start]..rank.items.len().min(edges[kept.end] + 1),
         };
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);

@@ -61,6 +61,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         Err(_) if !hangs.is_empty() => Report::of(&load::Job::default(), &causes::Findings::default(), hangs),
         Err(reason) => return Err(reason),
     };
+    let are_ours = ours.len() == files.len();
+    let report = if are_ours { report.with_all_ranks(&wish.traces) } else { report };
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }

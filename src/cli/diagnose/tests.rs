@@ -127,9 +127,13 @@ impl Made {
 }
 
 fn first_line(job: &Job) -> String {
+    written(&Report::of(job, &causes::find(job), Vec::new())).lines().next().unwrap_or_default().to_owned()
+}
+
+fn written(report: &Report) -> String {
     let mut out = Vec::new();
-    Report::of(job, &causes::find(job), Vec::new()).write(&mut out).unwrap();
-    String::from_utf8(out).unwrap().lines().next().unwrap_or_default().to_owned()
+    report.write(&mut out).unwrap();
+    String::from_utf8(out).unwrap()
 }
 
 /// Always the same numbers, without a pattern.
@@ -262,11 +266,21 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
 fn steps_keep_their_numbers_if_only_some_are_looked_at() {
     let job = Job { first: 100, ..Made { checks: Some(1), ..Made::healthy() }.job() };
     let found = causes::find(&job);
-    let mut out = Vec::new();
-    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
-    let says = String::from_utf8(out).unwrap();
+    let says = written(&Report::of(&job, &found, Vec::new()));
     let look = format!("look at step {} of 1.perfetto-trace", 100 + found.causes[0].step);
     assert!(says.contains(&look) && says.contains("Steps 102 to 138 of 39"), "{says}");
+}
+
+#[test]
+fn a_cause_says_how_to_see_it_on_all_ranks() {
+    let says = |made: Made| {
+        let (job, found) = made.found();
+        written(&Report::of(&job, &found, Vec::new()).with_all_ranks(&["the job".into(), "b".into()]))
+    };
+    let expected = "\n    ncclscope merge -o job.perfetto-trace 'the job' b && ncclscope open job.perfetto-trace\n";
+    let sick = says(Made { checks: Some(1), ..Made::healthy() });
+    assert_eq!(sick.matches(expected).count(), 1, "{sick}");
+    assert!(!says(Made::healthy()).contains("ncclscope merge"));
 }
 
 #[test]

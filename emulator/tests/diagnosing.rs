@@ -25,7 +25,7 @@ use support::{Job as Run, Plan, plugin_said};
 
 const CUPTI: &str = "13.0";
 /// How often a job of the ordinary tests is played at most: the machine may be too busy.
-const TIMES: usize = 3;
+const TIMES: usize = 5;
 /// Every how many steps all wait for the data loader.
 const LOADED: u64 = 10;
 /// Microbatches of a pipeline's step.
@@ -758,7 +758,8 @@ fn adds_up(answer: &Value) {
     }
 }
 
-/// Asserts that a merged trace marks each cause, in a step of a rank that has it.
+/// Asserts that a merged trace marks each cause, in a step of a rank that has it: from the begin of a
+/// kernel, or from the end of one for what the GPU did not do.
 #[track_caller]
 fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
     let (trace, _) = run.joined();
@@ -775,8 +776,13 @@ fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
         // Files of several hosts were moved onto one clock, and a step's first kernel with them.
         let kernels = trace.rows(&format!(
             "SELECT kernel.ts FROM nccl_kernel AS kernel JOIN nccl_process AS process USING (upid) \
-             WHERE process.name GLOB 'rank {} *' AND abs(kernel.ts - {}) <= 2",
+             WHERE process.name GLOB 'rank {} *' AND abs(kernel.ts {} - {}) <= 2",
             cause["ranks"][0],
+            if ["host", "pauses", "host-bound"].contains(&cause["kind"].as_str().expect("a kind")) {
+                "+ dur"
+            } else {
+                ""
+            },
             mark.i64("ts")
         ));
         let step = cause["look_at"]["to_ns"].as_i64().zip(cause["look_at"]["from_ns"].as_i64());
@@ -939,18 +945,21 @@ fn alone_and_idle(lines: &[Line]) -> [f64; 2] {
 
 #[test]
 fn the_first_rank_says_at_the_end_how_its_gpu_spent_the_time() {
-    for (scenario, what, which) in [("straggler", "only communicated", 0), ("host_bound", "had nothing to do", 1)] {
+    for scenario in ["straggler", "host_bound"] {
         let run = Plan::new("2.30.7", scenario).with_cupti(CUPTI).run().succeeded();
         let said: Vec<String> = plugin_said(&run).into_iter().filter(|line| line.starts_with("seen from ")).collect();
         let [line] = &said[..] else { panic!("{scenario}: {said:?}") };
-        let told = line.strip_prefix(&format!("seen from one rank, its GPU {what} for "));
-        let told = told.and_then(|rest| rest.split_once(" % of the time"));
-        let (percent, rest) = told.unwrap_or_else(|| panic!("{scenario}: {line}"));
-        assert!(rest.ends_with(&format!("; all ranks: ncclscope diagnose {}", run.traces().display())), "{line}");
-        let truth = alone_and_idle(&run.truths()[0].1)[which];
-        let percent: f64 = percent.parse().expect("a number");
-        // The truth includes the first steps.
-        assert!((percent - truth).abs() <= 15.0, "{scenario}: {truth:.0} %, but {line}");
+        assert!(line.ends_with(&format!("; all ranks: ncclscope diagnose {}", run.traces().display())), "{line}");
+        let whats = ["only communicated", "had nothing to do"];
+        let told = whats.iter().enumerate().find_map(|(which, what)| {
+            let rest = line.strip_prefix(&format!("seen from one rank, its GPU {what} for "))?;
+            Some((which, rest.split_once(" % of the time")?.0.parse::<f64>().ok()?))
+        });
+        let (which, percent) = told.unwrap_or_else(|| panic!("{scenario}: {line}"));
+        let truth = alone_and_idle(&run.truths()[0].1);
+        // The truth includes the first steps, and on a busy machine each step is another.
+        let is_right = (percent - truth[which]).abs() <= 15.0 && truth[which] + 15.0 >= truth[1 - which];
+        assert!(is_right, "{scenario}: {truth:.0?} %, but {line}");
     }
 }
 

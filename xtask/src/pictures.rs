@@ -36,15 +36,9 @@ const GPUS: &[(&str, &str)] = &[
     ("--fit", ""),
 ];
 
-/// What the proxies of the ranks that send over a link wait for, below what was found.
-const LINKS: &[(&str, &str)] = &[
-    ("--by-rank", ""),
-    ("--expand", "^Job$|^rank .* > Proxy( >.*)?$"),
-    ("--hide", "^System$| > (GPU|Communicators|ncclscope)$| > emulator|ranks waiting$| > (state|operations queued)$"),
-    ("--hide", " · receive . [0-9]+( · steps)?$|steps in flight$"),
-    ("--zoom-to", DIAGNOSED),
-    ("--fit", ""),
-];
+/// The diagnosed step alone.
+const DIAGNOSED_STEP: &str = "SELECT min(ts) - min(dur) / 20, max(ts + dur) + min(dur) / 20 FROM slice JOIN track ON track.id = track_id \
+    WHERE track.name = 'Diagnosis'";
 
 const PICTURES: &[Picture] = &[
     Picture {
@@ -112,8 +106,36 @@ const PICTURES: &[Picture] = &[
     Picture { scenario: "late_host", size: "1600x400", steps: GPUS },
     Picture { scenario: "pauses", size: "1600x400", steps: GPUS },
     Picture { scenario: "unequal", size: "1600x400", steps: GPUS },
-    Picture { scenario: "slow_link", size: "1600x400", steps: LINKS },
-    Picture { scenario: "stalling_link", size: "1600x400", steps: LINKS },
+    Picture {
+        scenario: "slow_link",
+        size: "1600x400",
+        steps: &[
+            ("--by-rank", ""),
+            ("--expand", "^Job$|^rank [13] .* > Proxy( >.*)?$"),
+            ("--hide", "^System$|^rank [0245] | > (GPU|Communicators|ncclscope)$| > emulator|ranks waiting$"),
+            (
+                "--hide",
+                "network events$| > CPU$| > (state|operations queued)$|steps in flight$| · receive . |^rank 1 .* · steps$",
+            ),
+            ("--zoom-to", DIAGNOSED_STEP),
+            ("--fit", ""),
+        ],
+    },
+    Picture {
+        scenario: "stalling_link",
+        size: "1600x400",
+        steps: &[
+            ("--by-rank", ""),
+            ("--expand", "^Job$|^rank .* > Proxy( >.*)?$"),
+            ("--hide", "^System$| > (GPU|Communicators|ncclscope)$| > emulator|ranks waiting$"),
+            (
+                "--hide",
+                "network events$| > CPU$| > (state|operations queued)$|steps in flight$| · receive . |^rank [02] .* · steps$",
+            ),
+            ("--zoom-to", DIAGNOSED),
+            ("--fit", ""),
+        ],
+    },
     Picture {
         scenario: "hang",
         size: "1600x400",

@@ -591,7 +591,7 @@ impl Names<'_> {
     fn look_at(&self, cause: &Cause) -> LookAt {
         let rank = cause.ranks.first().copied().unwrap_or(0);
         let facts = &self.job.ranks[rank];
-        let (from, to) = self.job.step_times(rank, cause.step);
+        let (from, to) = self.job.step_times(rank, cause.step, cause.what.is_idleness());
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
         let file = quoted(&facts.file);
         let us = |ns: i64| format!("{}us", ns / 1000);

@@ -50,6 +50,13 @@ pub(super) enum What {
     UnequalWork,
 }
 
+impl What {
+    /// It is something that GPUs do not do.
+    pub(super) fn is_idleness(self) -> bool {
+        matches!(self, What::Host | What::Pauses | What::HostBound)
+    }
+}
+
 /// Something that may be a cause, and the change that removes it.
 #[derive(Clone, Debug, Default)]
 struct Suspect {

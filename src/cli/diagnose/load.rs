@@ -456,11 +456,15 @@ impl Job {
         base + edges[step]..base + edges[step + 1]
     }
 
-    /// When a step of a rank begins, and when the next one does.
-    pub(super) fn step_times(&self, rank: usize, step: usize) -> (i64, i64) {
+    /// From when to when to look at a step of a rank: from its begin to that of the next one; or, for
+    /// what the GPU did not do, with the idle time before the one and without that before the other.
+    pub(super) fn step_times(&self, rank: usize, step: usize, with_idle: bool) -> (i64, i64) {
         let (items, all) = (self.step(rank, step), self.graph.rank(rank));
-        let start = |item: usize| self.graph.items[item.min(all.end - 1)].start;
-        (start(items.start), start(items.end))
+        let edge = |item: usize| {
+            let item = item.min(all.end - 1);
+            self.graph.items[item].start - if with_idle { self.graph.idle(item) } else { 0 }
+        };
+        (edge(items.start), edge(items.end))
     }
 
     /// The items of a rank in the steps that are looked at; without steps, all of them.

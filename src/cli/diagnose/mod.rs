@@ -90,7 +90,7 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     let texts = Report::of(&job, &found, Vec::new()).cause_lines();
     let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
         let rank = cause.ranks.first().copied().unwrap_or(0);
-        let (begin, end) = job.step_times(rank, cause.step);
+        let (begin, end) = job.step_times(rank, cause.step, cause.what.is_idleness());
         Some(Seen { text, step: (host(begin)?, host(end)?), file: job.ranks[rank].file.clone() })
     });
     seen.collect()

@@ -114,6 +114,11 @@ fn of_rank(job: &Job, rank: usize) -> OfRank {
             }
         }
     }
+    // The last step ends when the next one begins.
+    let items = job.looked_at(rank);
+    if items.end < job.graph.rank(rank).end {
+        edges.push((job.graph.items[items.end].start, 0, 0));
+    }
     edges.sort_unstable();
     let mut open = [0_i32; 3];
     for two in edges.windows(2) {

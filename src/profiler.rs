@@ -408,6 +408,8 @@ impl Session {
             max_size: config.max_size,
             flush_period: Duration::from_millis(config.flush_period_ms),
             speaks: config.speaks(),
+            // The first rank may be the one for which the others wait.
+            says_standstill: config.speaks() || config.rank.is_some_and(|(rank, _)| rank == 1),
         }
         .start()
         .map_err(|error| {

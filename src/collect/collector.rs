@@ -67,8 +67,10 @@ pub struct Collector {
     pub max_size: u64,
     /// Packets are handed to the file at least this often.
     pub flush_period: Duration,
-    /// Whether this process says on stderr what it sees of the job.
+    /// Whether this process says on stderr what it saw of the job, and whether it says what stands
+    /// still.
     pub speaks: bool,
+    pub says_standstill: bool,
 }
 
 /// The running collector, as the rest of the process sees it.
@@ -124,6 +126,7 @@ struct Run {
     has_brackets: bool,
     watch: Watch,
     speaks: bool,
+    says_standstill: bool,
 }
 
 /// Where everything that was read goes: through the pipeline into the file, and into the capture.
@@ -244,7 +247,7 @@ impl Requests {
 
 impl Run {
     fn new(part: Collector) -> Run {
-        let Collector { begin, rings, kernels, file, max_size, flush_period, speaks } = part;
+        let Collector { begin, rings, kernels, file, max_size, flush_period, speaks, says_standstill } = part;
         let mut capture = file.capture().map(|_| Encoder::new());
         if let Some(capture) = &mut capture {
             capture.begin(&begin, file.compresses());
@@ -261,6 +264,7 @@ impl Run {
             has_brackets: false,
             watch: Watch::default(),
             speaks,
+            says_standstill,
         };
         run.attach(kernels);
         run
@@ -343,7 +347,7 @@ impl Run {
             {
                 reader.force();
             }
-            if self.speaks
+            if self.says_standstill
                 && let Some(standing) = self.out.pipeline.take_standing()
             {
                 message::line(&format!("{standing}; which rank is missing: ncclscope info {}", self.out.folder()));

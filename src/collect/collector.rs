@@ -67,9 +67,9 @@ pub struct Collector {
     pub max_size: u64,
     /// Packets are handed to the file at least this often.
     pub flush_period: Duration,
-    /// Whether this process says on stderr what it saw of the job, and whether it says what stands
-    /// still.
+    /// Whether this process says on stderr at the end what it saw of the job.
     pub speaks: bool,
+    /// Whether it says which operation stands still.
     pub says_standstill: bool,
 }
 

@@ -83,6 +83,10 @@ impl Copier<'_> {
             match field.number {
                 trace_packet::TIMESTAMP | trace_packet::TIMESTAMP_CLOCK_ID | trace_packet::CLOCK_SNAPSHOT => {}
                 trace_packet::TRACE_ATTRIBUTES => put_bytes(&mut out, field.number, &self.attributes(field.bytes())),
+                trace_packet::INTERNED_DATA => match edits.numbers.interned(field.bytes()) {
+                    Some(new) => put_bytes(&mut out, field.number, &new),
+                    None => out.extend_from_slice(field.raw),
+                },
                 _ => out.extend_from_slice(field.raw),
             }
         }

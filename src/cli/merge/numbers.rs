@@ -4,11 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::members::replaced;
-use crate::trace::fields::{process_descriptor, thread_descriptor, trace_packet, track_descriptor};
-use crate::trace::names;
+use crate::model::ids::ProcessTag;
+use crate::trace::fields::{
+    interned_data, interned_graphics_context as context, process_descriptor, thread_descriptor, trace_packet,
+    track_descriptor,
+};
 use crate::trace::reader::Packet;
 use crate::trace::reader::wire::{fields, put_bytes, put_uint};
 use crate::trace::writer::TRACK_BITS;
+use crate::trace::{names, stages};
 
 /// Linux gives no process a larger id. A process's further GPUs have ids above it: this times the
 /// GPU.
@@ -61,12 +65,50 @@ impl Renumbered {
         self.0.keys().any(|(mark, _)| marks.contains(mark))
     }
 
-    /// A packet that describes a process or a thread, if the process has a new id. The process says
-    /// which one it has on its host.
+    /// The new id of a process, or of one of its further GPUs.
+    fn new(&self, mark: u64, pid: u64) -> Option<u64> {
+        Some(self.0.get(&(mark, pid % SYSTEM))? + pid / SYSTEM * SYSTEM)
+    }
+
+    /// A packet that describes a process, a thread or a GPU's context, if the process has a new id.
+    /// The process says which one it has on its host.
     pub(super) fn packet(&self, packet: &[u8]) -> Option<Vec<u8>> {
         if self.0.is_empty() {
             return None;
         }
+        let described = self.described(packet);
+        let packet = described.as_deref().unwrap_or(packet);
+        let interned = fields(packet).find(|field| field.number == trace_packet::INTERNED_DATA);
+        let interned = interned.and_then(|interned| self.interned(interned.bytes()));
+        interned.map(|new| replaced(packet, trace_packet::INTERNED_DATA, &new)).or(described)
+    }
+
+    /// The same for interned data: render stages tell their process by the context.
+    pub(super) fn interned(&self, interned: &[u8]) -> Option<Vec<u8>> {
+        let is_context = |number| number == interned_data::GRAPHICS_CONTEXTS;
+        if self.0.is_empty() || fields(interned).all(|entry| !is_context(entry.number)) {
+            return None;
+        }
+        let mut changes = false;
+        let mut out = Vec::with_capacity(interned.len() + 8);
+        for entry in fields(interned) {
+            let uint = |which| Some(fields(entry.bytes()).find(|field| field.number == which)?.uint());
+            let new = || {
+                let mark = uint(context::IID)? >> stages::NUMBER_BITS & ((1 << ProcessTag::BITS) - 1);
+                self.new(mark, uint(context::PID)?)
+            };
+            match is_context(entry.number).then(new).flatten() {
+                Some(new) => {
+                    changes = true;
+                    put_bytes(&mut out, entry.number, &with_uint(entry.bytes(), context::PID, new));
+                }
+                None => out.extend_from_slice(entry.raw),
+            }
+        }
+        changes.then_some(out)
+    }
+
+    fn described(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let descriptor = fields(packet).find(|field| field.number == trace_packet::TRACK_DESCRIPTOR)?.bytes();
         let mark = fields(descriptor).find(|field| field.number == track_descriptor::UUID)?.uint() >> TRACK_BITS;
         let what =
@@ -74,16 +116,21 @@ impl Renumbered {
         let (field, number) =
             what.iter().find_map(|(what, pid)| Some((fields(descriptor).find(|it| it.number == *what)?, *pid)))?;
         let pid = fields(field.bytes()).find(|field| field.number == number)?.uint();
-        let new = self.0.get(&(mark, pid % SYSTEM))? + pid / SYSTEM * SYSTEM;
-        let mut out = Vec::new();
-        for part in fields(field.bytes()) {
-            if part.number == number { put_uint(&mut out, number, new) } else { out.extend_from_slice(part.raw) }
-        }
+        let mut out = with_uint(field.bytes(), number, self.new(mark, pid)?);
         if field.number == track_descriptor::PROCESS && pid < SYSTEM {
             put_bytes(&mut out, process_descriptor::PROCESS_LABELS, names::pid_on_its_host(pid).as_bytes());
         }
         Some(replaced(packet, trace_packet::TRACK_DESCRIPTOR, &replaced(descriptor, field.number, &out)))
     }
+}
+
+/// A message with another number in one of its fields.
+fn with_uint(message: &[u8], number: u32, new: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(message.len() + 8);
+    for field in fields(message) {
+        if field.number == number { put_uint(&mut out, number, new) } else { out.extend_from_slice(field.raw) }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -128,5 +175,36 @@ mod tests {
         assert_eq!((thread.pid(), thread.tid()), (100, 7));
         assert_eq!(described(1, Some(7), None), None, "another process");
         assert_eq!(described(2, Some(8), None), None, "another number");
+    }
+
+    #[test]
+    fn contexts_of_render_stages_are_renumbered_with_their_process() {
+        use crate::trace::reader::TracePacket;
+        use crate::trace::reader::proto::perfetto::protos::{
+            InternedData, InternedGpuRenderStageSpecification, InternedGraphicsContext,
+        };
+        use prost::Message as _;
+
+        let renumbered = Renumbered(HashMap::from([((2, 7), 100)]));
+        let interned = |contexts: &[(u64, i32)]| TracePacket {
+            timestamp: Some(5),
+            interned_data: Some(InternedData {
+                graphics_contexts: contexts
+                    .iter()
+                    .map(|(mark, pid)| InternedGraphicsContext {
+                        iid: Some(mark << stages::NUMBER_BITS | 3),
+                        pid: Some(*pid),
+                        ..Default::default()
+                    })
+                    .collect(),
+                gpu_specifications: vec![InternedGpuRenderStageSpecification { iid: Some(1), ..Default::default() }],
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let new = renumbered.packet(&interned(&[(2, 7), (1, 7), (2, 8)]).encode_to_vec()).unwrap();
+        assert_eq!(TracePacket::decode(&new[..]).unwrap(), interned(&[(2, 100), (1, 7), (2, 8)]));
+        assert_eq!(renumbered.packet(&interned(&[(1, 7)]).encode_to_vec()), None, "another process");
+        assert_eq!(renumbered.packet(&interned(&[]).encode_to_vec()), None, "no context");
     }
 }

@@ -1,6 +1,7 @@
 //! Hosts with different clocks: the traces that `ncclscope merge` makes, compared with the truth.
 //!
-//! Other random jobs are played with `CLOCKS_SEED=SEED`.
+//! Other random jobs are played with `CLOCKS_SEED=SEED`. `CLOCKS_KEEP=FOLDER` keeps the traces and the
+//! truth of each job there.
 
 mod support;
 
@@ -34,8 +35,11 @@ impl Merged {
     fn of(scenario: &str) -> Merged {
         let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
         std::fs::write(file.path(), scenario).expect("room for a scenario");
-        let job: Job =
-            Plan::new(NCCL, file.path().to_str().expect("a path in words")).with_cupti(CUPTI).run().succeeded();
+        let mut plan = Plan::new(NCCL, file.path().to_str().expect("a path in words")).with_cupti(CUPTI);
+        if let Some(kept) = std::env::var_os("CLOCKS_KEEP") {
+            plan = plan.in_folder(tempfile::Builder::new().disable_cleanup(true).tempdir_in(kept).expect("a folder"));
+        }
+        let job: Job = plan.run().succeeded();
         let (trace, said) = job.joined();
         trace.query(TABLES).unwrap_or_else(|error| panic!("{error}"));
         let processes = job.processes();

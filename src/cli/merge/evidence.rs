@@ -678,10 +678,47 @@ impl Shared {
 }
 
 #[cfg(test)]
+impl Shared {
+    /// What two ranks show of each send and receive between them: the rank and its peer, whether it
+    /// sends, and when its kernel began and ended. Each rank is on the clock with its number.
+    pub(super) fn exchanges(parts: &[(i32, i32, bool, [u64; 2])]) -> Shared {
+        let ranks = parts.iter().map(|part| part.0 + 1).max().unwrap_or(0);
+        let member = |rank: i32| Member {
+            process: rank as u64,
+            comm: 7,
+            label: "world".to_owned(),
+            rank,
+            size: ranks,
+            group: None,
+            clock: rank as usize,
+            error_ns: 0,
+        };
+        let visit = |&(rank, peer, sends, [entered, left]): &(i32, i32, bool, [u64; 2])| {
+            let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
+            Visit {
+                member: rank as u32,
+                left: HostNs(left),
+                role: if sends { Role::Gives } else { Role::Takes },
+                is_send_recv: true,
+                peer,
+                ..tests::visit((from * ranks + to) as u64, 0, entered)
+            }
+        };
+        let mut shared = Shared {
+            members: (0..ranks).map(member).collect(),
+            visits: parts.iter().map(visit).collect(),
+            ..Shared::default()
+        };
+        shared.find_operations();
+        shared
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    fn visit(operation: u64, member: u32, entered: u64) -> Visit {
+    pub(super) fn visit(operation: u64, member: u32, entered: u64) -> Visit {
         Visit {
             operation: (7, operation, 0),
             member,

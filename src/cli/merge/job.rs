@@ -259,7 +259,7 @@ fn exchange<'a>(
     moves: &'a [Option<Move>],
 ) -> Option<Known<'a>> {
     let own = Placed::of(transfers.first()?.own, shared, moves);
-    let (mut came, mut error_ns) = (vec![own], 0);
+    let (mut came, mut error_ns, mut may_have_come) = (vec![own], 0, None);
     // Of the peers, those from which it receives.
     let mut givers = BTreeSet::from([own.member.rank]);
     let mut peers = givers.clone();
@@ -270,10 +270,14 @@ fn exchange<'a>(
             givers.insert(peer.member.rank);
         } else {
             // It did not wait for a receiver that came after it had left, where the clocks can tell.
+            let is_after = peer.entered.time >= own.left.time;
             if own.left.time.0.abs_diff(peer.entered.time.0) <= own.came().error_to(peer.came()) {
                 error_ns = own.left.time.since(own.entered.time);
+                if is_after {
+                    may_have_come = Some(peer.member.rank);
+                }
             }
-            if peer.entered.time >= own.left.time {
+            if is_after {
                 continue;
             }
         }
@@ -288,6 +292,8 @@ fn exchange<'a>(
         Some(format!("only {known} of {} ranks are known", peers.len()))
     } else if shared.lacks_visits {
         Some("not all of its sends and receives are known".to_owned())
+    } else if let Some(rank) = may_have_come {
+        Some(format!("rank {rank} may have been the last, or may have come after this one left: the clocks cannot tell"))
     } else if (known > 2 || error_ns > 0) && !givers.contains(&by.member.rank) {
         Some(format!("it only sends to rank {}, and what fits NCCL's buffers is sent without waiting", by.member.rank))
     } else {
@@ -389,4 +395,45 @@ fn hand_on(
     put: &mut impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
 ) -> Result<(), reader::Error> {
     if job.pending_bytes() < at_least { Ok(()) } else { put(job.take()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::hosts::Orders;
+
+    /// A host's clock that is known to 0.1 ms, near this time.
+    fn loose(at: u64) -> Move {
+        let mut orders = Orders::default();
+        orders.here_first(HostNs(at - 100_000), HostNs(at));
+        orders.there_first(HostNs(at + 100_000), HostNs(at));
+        Move { offset: orders.solve().unwrap(), host: String::new(), how: String::new() }
+    }
+
+    #[test]
+    fn nobody_is_named_while_a_receiver_may_have_come_last() {
+        const BASE: u64 = 1_000_000_000;
+        // Rank 0 receives from rank 1, which comes late, and sends to rank 2.
+        let doubt = |receiver: u64| {
+            let times = |entered: u64, left: u64| [BASE + entered, BASE + left];
+            let shared = Shared::exchanges(&[
+                (0, 1, false, times(0, 2_000_000)),
+                (0, 2, true, times(0, 2_000_000)),
+                (1, 0, true, times(1_500_000, 1_600_000)),
+                (2, 0, false, times(receiver, receiver + 10_000)),
+            ]);
+            let moves = [None, Some(loose(BASE)), Some(loose(BASE + receiver))];
+            let operations: Vec<&[Visit]> = shared.operations().collect();
+            let all = exchanged(&operations);
+            let own: Vec<Exchanged<'_>> = all.into_iter().filter(|it| shared.member_of(it.own).rank == 0).collect();
+            assert_eq!(own.len(), 2);
+            let Known { it, error_ns, .. } = exchange(&own, &[], &shared, &moves).unwrap();
+            assert_eq!((it.last_rank, it.is_certain()), (1, it.doubt.is_none()));
+            (it.doubt, error_ns)
+        };
+        assert_eq!(doubt(2_300_000), (None, 0), "it came after rank 0 had left");
+        let (doubt, error_ns) = doubt(2_050_000);
+        assert!(doubt.as_ref().is_some_and(|doubt| doubt.contains("rank 2 may have been the last")), "{doubt:?}");
+        assert_eq!(error_ns, 2_000_000);
+    }
 }

@@ -113,10 +113,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let LeftOut { arrows, tracks } = left_out;
     if arrows > 0 {
-        let _ = writeln!(
-            out,
-            "{arrows} arrows of transfers are left out: by these clocks they would arrive before they were sent"
-        );
+        let what = if arrows == 1 { "arrow of a transfer is" } else { "arrows of transfers are" };
+        let _ = writeln!(out, "{arrows} {what} left out: by these clocks data would arrive before it was sent");
     }
     if tracks > 0 {
         let _ =
@@ -478,10 +476,11 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
         return Ok(vec![None; count]);
     }
     let file = |clock: usize| &origins[clocks.iter().position(|it| *it == clock).unwrap_or_default()];
-    let reference = file(0).host();
+    let mut hosts = vec![named_apart(file(0).host(), |_| false)];
     let mut moves = vec![None];
     for (clock, offset) in hosts::solve(count, shared.orders()).into_iter().enumerate().skip(1) {
-        let host = file(clock).host();
+        let host = named_apart(file(clock).host(), |name| hosts.iter().any(|host| host == name));
+        let reference = &hosts[0];
         let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), shared.inferred(clocks, clock)))?;
         let us = |ns: u64| names::duration(ns as f64);
         let (least, most) = offset.errors();
@@ -500,9 +499,18 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
         if let Some(outside) = outside.filter(|outside| *outside > most) {
             how.push_str(&format!("; before the first and after the last of them, to {}", us(outside)));
         }
+        hosts.push(host.clone());
         moves.push(Some(Move { offset, host, how }));
     }
     Ok(moves)
+}
+
+/// The host's name, with a number if another one has it already: two boots, or containers that chose
+/// the same name.
+fn named_apart(host: String, is_taken: impl Fn(&str) -> bool) -> String {
+    let host = if host.is_empty() { "host".to_owned() } else { host };
+    let mut names = (1..).map(|number| if number == 1 { host.clone() } else { format!("{host} ({number})") });
+    names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
 /// Why a file's clock cannot be related to that of another.

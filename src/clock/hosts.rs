@@ -15,10 +15,10 @@
 //!    +--------------------------------> the host's time
 //! ```
 //!
-//! Within a second a straight line holds, except for a small bend; from one second to the next its
-//! slope may change by 10 ppm. What is known of later seconds also holds backwards. This is an
-//! assumption about clocks that NTP adjusts. Operations that contradict it, or contradict others,
-//! are left out, counted and reported.
+//! The slope at two moments that are at most a second apart differs by at most 10 ppm. So in each
+//! window of time a straight line holds, except for a small bend, and the lines of neighbouring
+//! windows are near each other. That is an assumption about clocks that NTP adjusts. Operations
+//! that contradict it, or contradict others, are left out, counted and reported.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

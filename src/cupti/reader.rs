@@ -88,13 +88,15 @@ impl Reader {
     }
 
     fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
+        // Before the clocks are read: what is returned later may have times after a step of the wall
+        // clock that no reading shows yet.
+        self.shared.pool.take(&mut self.pending);
         for reading in self.desk.take_readings() {
             taker.reading(&reading);
         }
         // The wall clock may have been set since CUPTI was flushed.
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
-        self.shared.pool.take(&mut self.pending);
         // After that, what is returned by the end comes after its mark.
         let ends = self.desk.ends_at();
         self.has_given_up &= ends.is_some();

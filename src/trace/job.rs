@@ -59,6 +59,8 @@ pub struct Collective {
     pub correlation: u64,
     /// When the first rank came.
     pub first: HostNs,
+    /// How far the time from the first rank to the last one may be off, ns.
+    pub first_error_ns: u64,
     /// When the last rank came.
     pub last: HostNs,
     /// The last rank, by its number in the communicator.
@@ -168,7 +170,9 @@ impl JobTracks {
         if let Some(late) = it.late_ns {
             self.args.uint(nccl::LATE_NS, late).uint(nccl::TIME_ERROR_NS, it.late_error_ns);
         }
-        if let Some(doubt) = it.doubt() {
+        let begin = || format!("the time from the first rank to the last one is known to {} ns", it.first_error_ns);
+        let is_loose = it.first_error_ns > it.last.since(it.first) / 2;
+        if let Some(doubt) = it.doubt().or_else(|| is_loose.then(begin)) {
             self.args.text(nccl::DOUBT, &doubt);
         }
         let name = if it.is_certain() { format!("rank {}", it.last_rank) } else { "not known who".to_owned() };

@@ -130,10 +130,7 @@ impl<'a> Plan<'a> {
     /// The host's name, unless another machine has it already: two boots, or containers with equal
     /// process ids.
     fn machine_name(&self, origin: &Origin) -> String {
-        let host = Some(origin.host()).filter(|host| !host.is_empty()).unwrap_or_else(|| "host".into());
-        let mut names = std::iter::once(host.clone()).chain((2..).map(|number| format!("{host} ({number})")));
-        let is_free = |name: &String| self.machines.iter().all(|machine| machine.name != *name);
-        names.find(is_free).unwrap_or(host)
+        super::named_apart(origin.host(), |name| self.machines.iter().any(|machine| machine.name == name))
     }
 
     /// Perfetto's manifest. Where one offset is less exact than what the traces show, a message

@@ -236,9 +236,11 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Mo
     let givers = parts.iter().filter(|it| it.visit.role != Role::Takes).copied().collect();
     let Last { by, last_of_hosts, late_ns, late_error_ns } = Last::of(givers)?;
     let (known, all) = (parts.len() as u32, by.member.size);
+    let first = parts.iter().min_by_key(|it| it.entered.time)?;
     let it = Collective {
         correlation: visits[0].correlation(),
-        first: parts.iter().map(|it| it.entered.time).min()?,
+        first: first.entered.time,
+        first_error_ns: wait_error(first.came(), by.came(), &last_of_hosts),
         last: by.entered.time,
         last_rank: by.member.rank,
         late_ns,
@@ -293,7 +295,9 @@ fn exchange<'a>(
     } else if shared.lacks_visits {
         Some("not all of its sends and receives are known".to_owned())
     } else if let Some(rank) = may_have_come {
-        Some(format!("rank {rank} may have been the last, or may have come after this one left: the clocks cannot tell"))
+        Some(format!(
+            "rank {rank} may have been the last, or may have come after this one left: the clocks cannot tell"
+        ))
     } else if (known > 2 || error_ns > 0) && !givers.contains(&by.member.rank) {
         Some(format!("it only sends to rank {}, and what fits NCCL's buffers is sent without waiting", by.member.rank))
     } else {
@@ -302,6 +306,7 @@ fn exchange<'a>(
     let it = Collective {
         correlation: by_peer(transfers, by.visit).correlation(),
         first: own.entered.time,
+        first_error_ns: 0,
         last: by.entered.time,
         last_rank: by.member.rank,
         late_ns,

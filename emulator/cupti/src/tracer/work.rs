@@ -311,11 +311,10 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     let kernels = KERNELS.fetch_add(u64::from(is_kernel), Ordering::Relaxed);
     let skew = if kernels >= options.skew_after { options.skew } else { 0 };
     let off = |at| skew + clock::conversion(options.conversion, options.seed, at);
-    let (mut start, end) = (clock::stamp(machine, activity.start), clock::stamp(machine, activity.end));
-    if end < start {
-        // The thread was interrupted while it compared two clocks for the begin.
-        start = end.saturating_sub(activity.end - activity.start);
-    }
+    // A thread that is interrupted while it compares two clocks gets a time that is too late. If the
+    // begin is after the end again and again, the wall clock was set back in between.
+    let stamps = || (clock::stamp(machine, activity.start), clock::stamp(machine, activity.end));
+    let (start, end) = (0..5).map(|_| stamps()).find(|(start, end)| start <= end).unwrap_or_else(stamps);
     let times = (start.wrapping_add_signed(off(activity.start)), end.wrapping_add_signed(off(activity.end)));
     if is_kernel && kernels >= options.exhaust {
         return if kernels.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };

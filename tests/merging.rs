@@ -738,6 +738,32 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
 }
 
 #[test]
+fn hosts_with_quick_operations_are_on_one_clock_to_a_few_microseconds() {
+    const RANKS: u32 = 8;
+    // For operations of so many us: the largest error that is stated, in us.
+    for (transfer, most) in [(20, 24.0), (10, 14.0), (4, 8.0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut job = Job::new(RANKS, 4, 3_000);
+        job.transfer = transfer * 1_000;
+        for rank in 0..RANKS {
+            let mut bytes = Vec::new();
+            job.write(rank, false, &mut bytes).unwrap();
+            fs::write(folder.path().join(job.name(rank)), bytes).unwrap();
+        }
+        let joined = folder.path().join("joined");
+        let said =
+            ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]).unwrap();
+        let worst: Vec<&str> = said
+            .lines()
+            .filter_map(|line| Some(line.split_once(" at best and ")?.1.split_once(" µs at worst")?.0))
+            .collect();
+        assert_eq!(worst.len(), 3, "{said}");
+        assert!(worst.iter().all(|worst| worst.parse::<f64>().is_ok_and(|worst| worst < most)), "{said}");
+        println!("{said}");
+    }
+}
+
+#[test]
 fn whatever_is_recorded_or_cut_or_merged_is_merged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

@@ -24,7 +24,8 @@ use ncclscope::trace::writer::{Clocks, attribute};
 const STEP: u64 = 1_000_000;
 /// The longest that a rank works on its own in a step, ns.
 const WORK: u64 = 400_000;
-/// How long an operation takes once all have come, and by how much longer some ranks do, ns.
+/// How long an operation takes once all have come, if nothing else is said, and by how much longer
+/// some ranks do, ns.
 const TRANSFER: u64 = 20_000;
 const LEAVE: u64 = 2_000;
 /// By how much a kernel's times may be off, as it is said of them, ns.
@@ -43,6 +44,8 @@ pub(crate) struct Job {
     hosts: u32,
     /// Marks that the ranks have; as many as ranks where each has its own, as random ones nearly always are.
     pub(crate) marks: u32,
+    /// How long an operation takes once all have come, ns.
+    pub(crate) transfer: u64,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
@@ -81,7 +84,7 @@ impl Job {
                 false => (0..hosts).map(|host| of(host * each..(host + 1) * each)).collect(),
             }
         };
-        Job { ranks, hosts, marks: ranks, last: (0..steps).map(last).collect() }
+        Job { ranks, hosts, marks: ranks, transfer: TRANSFER, last: (0..steps).map(last).collect() }
     }
 
     fn host(&self, rank: u32) -> u32 {
@@ -109,7 +112,7 @@ impl Job {
     fn left(&self, rank: u32, step: u64) -> u64 {
         let last = &self.last[step as usize];
         let last = if is_of_all(step) { last[0] } else { last[self.host(rank) as usize] };
-        last + TRANSFER + mixed(u64::from(rank) << 32 | step, 4) % LEAVE
+        last + self.transfer + mixed(u64::from(rank) << 32 | step, 4) % LEAVE
     }
 
     /// Writes a rank's trace, as a recording would.

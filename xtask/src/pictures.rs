@@ -119,6 +119,9 @@ const PICTURES: &[Picture] = &[
             ),
             ("--zoom-to", DIAGNOSED_STEP),
             ("--fit", ""),
+            ("--note", "^rank 1 .* > bytes in flight$=to rank 2: all of it arrives at once"),
+            ("--note", "^rank 3 .* > bytes in flight$=to rank 4: as much data, and it takes most of the step"),
+            ("--note", "^rank 3 .* · steps$=green: the network has the data; orange: there is nothing to send yet"),
         ],
     },
     Picture {

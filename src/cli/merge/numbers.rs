@@ -66,7 +66,7 @@ impl Renumbered {
     }
 
     /// The new id of a process, or of one of its further GPUs.
-    fn new(&self, mark: u64, pid: u64) -> Option<u64> {
+    fn new_pid(&self, mark: u64, pid: u64) -> Option<u64> {
         Some(self.0.get(&(mark, pid % SYSTEM))? + pid / SYSTEM * SYSTEM)
     }
 
@@ -95,7 +95,7 @@ impl Renumbered {
             let uint = |which| Some(fields(entry.bytes()).find(|field| field.number == which)?.uint());
             let new = || {
                 let mark = uint(context::IID)? >> stages::NUMBER_BITS & ((1 << ProcessTag::BITS) - 1);
-                self.new(mark, uint(context::PID)?)
+                self.new_pid(mark, uint(context::PID)?)
             };
             match is_context(entry.number).then(new).flatten() {
                 Some(new) => {
@@ -116,7 +116,7 @@ impl Renumbered {
         let (field, number) =
             what.iter().find_map(|(what, pid)| Some((fields(descriptor).find(|it| it.number == *what)?, *pid)))?;
         let pid = fields(field.bytes()).find(|field| field.number == number)?.uint();
-        let mut out = with_uint(field.bytes(), number, self.new(mark, pid)?);
+        let mut out = with_uint(field.bytes(), number, self.new_pid(mark, pid)?);
         if field.number == track_descriptor::PROCESS && pid < SYSTEM {
             put_bytes(&mut out, process_descriptor::PROCESS_LABELS, names::pid_on_its_host(pid).as_bytes());
         }

@@ -40,6 +40,10 @@ const GPUS: &[(&str, &str)] = &[
 const DIAGNOSED_STEP: &str = "SELECT min(ts) - min(dur) / 20, max(ts + dur) + min(dur) / 20 FROM slice JOIN track ON track.id = track_id \
     WHERE track.name = 'Diagnosis'";
 
+/// The same with room for notes at the right edge.
+const DIAGNOSED_STEP_AND_NOTES: &str = "SELECT min(ts) - min(dur) / 20, max(ts + dur) + min(dur) / 2 FROM slice JOIN track ON track.id = track_id \
+    WHERE track.name = 'Diagnosis'";
+
 const PICTURES: &[Picture] = &[
     Picture {
         scenario: "training",
@@ -117,7 +121,7 @@ const PICTURES: &[Picture] = &[
                 "--hide",
                 "network events$| > CPU$| > (state|operations queued)$|steps in flight$| · receive . |^rank 1 .* · steps$",
             ),
-            ("--zoom-to", DIAGNOSED_STEP),
+            ("--zoom-to", DIAGNOSED_STEP_AND_NOTES),
             ("--fit", ""),
             ("--note", "^rank 1 .* > bytes in flight$=to rank 2: what is sent has arrived at once"),
             ("--note", "^rank 3 .* > bytes in flight$=to rank 4: as much data, and it stays in flight for long"),

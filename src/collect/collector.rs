@@ -449,7 +449,7 @@ impl Run {
         }
         let mut block = if stderr { summary.block() } else { Vec::new() };
         if !block.is_empty() {
-            if file {
+            if file && self.out.file.stopped() == Stopped::No {
                 block.push(format!("  all of it: {}", self.out.file.summary_path().display()));
             }
             message::block(&block);

@@ -437,6 +437,8 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                 files.capture =
                     files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
             }
+            // There is no room, or no folder any more, and a message has said so.
+            Command::Summary(_) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
             Command::Summary(text) => {
                 let result = shared.at_disk(|| write_summary(&files.trace, &text, options.mode));
                 if let Err(error) = result {

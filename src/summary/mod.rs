@@ -17,7 +17,7 @@ mod text;
 mod times;
 mod traffic;
 
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
 mod tests;
 
 use rustc_hash::FxHashMap;

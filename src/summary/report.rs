@@ -340,17 +340,6 @@ impl Summary {
         report
     }
 
-    /// What a file with several processes says about all of them.
-    #[must_use]
-    pub fn report_of_file(&self) -> Report {
-        let mut report = Report::empty();
-        let who = Who { summary: self, rank: "all".into() };
-        if let Some(environment) = report.tables.first_mut() {
-            environment.rows = who.environment();
-        }
-        report
-    }
-
     /// What each row of operations is of, by its number.
     #[must_use]
     pub fn labels(&self) -> Table {

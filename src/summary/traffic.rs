@@ -54,13 +54,13 @@ impl Traffic {
     /// altogether. `None` if that is no number of 64 bits.
     #[must_use]
     pub fn bandwidth(&self, ranks: u32, times: u64, ns: u64) -> Option<[u64; 2]> {
-        let passed = self.sent.max(self.received);
-        let rate = |bytes: u128| {
+        let (passed, ranks) = (self.sent.max(self.received), u128::from(ranks.max(1)));
+        let rate = |bytes: u128, parts: u128| {
             let bytes = bytes.checked_mul(u128::from(times))?.checked_mul(1_000_000_000)?;
-            u64::try_from(bytes / u128::from(ns.max(1))).ok()
+            u64::try_from(bytes / parts.checked_mul(u128::from(ns.max(1)))?).ok()
         };
-        let bus = self.bus / u128::from(ranks.max(1));
-        Some([rate(self.moved.saturating_add(passed))?, rate(bus.saturating_add(passed))?])
+        let bus = self.bus.checked_add(passed.checked_mul(ranks)?)?;
+        Some([rate(self.moved.checked_add(passed)?, 1)?, rate(bus, ranks)?])
     }
 
     /// The bytes by algorithm.

@@ -12,7 +12,7 @@ use super::lanes::{Ended, FamilyId, Look, Placing};
 use super::names::{self, Fixed, ProxyOpName, QueuedName, StepName};
 use super::processes;
 use super::threads::Threads;
-use super::words::{Category, track};
+use super::words::{Category, instant, track};
 use super::writer::{Place, Track, Unit};
 use crate::model::event::Net;
 use crate::model::ids::Handle;
@@ -411,6 +411,6 @@ impl Proxy {
         let family = self.thread(at, thread).net;
         at.canvas.args.clear().net(net);
         at.canvas.add_up(Summary::network);
-        at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed("network event")));
+        at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed(instant::NETWORK)));
     }
 }

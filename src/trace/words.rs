@@ -93,6 +93,8 @@ pub mod instant {
     pub const PROCESS_GROUP: &str = "process group";
     /// A GPU of the process.
     pub const GPU: &str = "GPU";
+    /// An event of the network plugin that found no lane.
+    pub const NETWORK: &str = "network event";
 }
 
 /// Remarks about what is recorded from that time on.

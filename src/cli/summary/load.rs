@@ -12,7 +12,7 @@ use crate::trace::names;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, instant, track};
-use crate::trace::writer::{TRACK_BITS, attribute};
+use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
 
 /// What the processes of a file add up to.
 #[derive(Default)]
@@ -24,7 +24,6 @@ pub(super) struct Load {
     tracks: FxHashMap<u64, Track>,
     /// Peers by process, parent and name of the tracks of their operations.
     peers: FxHashMap<(u64, String), u32>,
-    attributes: Vec<(String, String)>,
     /// The tags of what a merge drew.
     merged: Vec<u64>,
 }
@@ -105,16 +104,15 @@ impl Load {
     }
 
     fn attributes(&mut self, packet: &Packet<'_>) {
+        let tag = tag_of_sequence(packet.sequence);
         let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
         if has_any && let Ok(packet) = packet.decode() {
             for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
                 if said.key() == attribute::MERGED {
                     self.merged.extend(said.string_value().parse::<u64>());
                 }
-                let said = (said.key().to_owned(), said.string_value().to_owned());
-                if !self.attributes.contains(&said) {
-                    self.attributes.push(said);
-                }
+                let place = self.process(tag);
+                self.processes[place].attribute(said.key(), said.string_value());
             }
         }
     }
@@ -180,7 +178,7 @@ impl Load {
                 let run = summary.run(&facts());
                 summary.ran(&run, time, None);
             }
-            Some(Category::Net) => summary.network(&facts()),
+            Some(Category::Net) if event.name == instant::NETWORK => summary.network(&facts()),
             Some(Category::Ncclscope) => summary.remark(time, event.name, event.args()),
             _ => {}
         }
@@ -195,24 +193,12 @@ impl Load {
                 }
             }
         }
-        let mut processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
+        let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
         // What a merge drew is no recording, nor is a track without a process.
         self.processes = processes
-            .by_ref()
             .filter(|(summary, tag)| !self.merged.contains(tag) && summary.has_process())
             .map(|(summary, _)| summary)
             .collect();
-        // Which process an attribute is of, only its file tells.
-        if let [summary] = &mut self.processes[..] {
-            self.attributes.iter().for_each(|(name, value)| summary.attribute(name, value));
-        }
-    }
-
-    /// What the file says about all of its processes, if it has several.
-    pub(super) fn of_all(&self) -> Summary {
-        let mut summary = Summary::new();
-        self.attributes.iter().for_each(|(name, value)| summary.attribute(name, value));
-        summary
     }
 }
 

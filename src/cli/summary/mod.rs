@@ -70,9 +70,6 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
                 durations.add(before + process, row, ns);
             }
         });
-        if load.processes.len() > 1 {
-            report.add(load.of_all().report_of_file());
-        }
         for summary in &load.processes {
             let mut of_it = summary.report();
             let remark = match &result {
@@ -90,8 +87,10 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         stage.advance(std::fs::metadata(path).map_or(0, |it| it.len()));
         match result {
             Err(error) => reasons.push(Reason::file(path)(error)),
-            Ok(_) if load.processes.is_empty() => {
-                reasons.push(Reason::file(path)("this is a Perfetto trace without a process recorded by ncclscope"));
+            Ok(extent) if load.processes.is_empty() => {
+                let why = extent.remark().map_or(String::new(), |remark| format!(": {remark}"));
+                let text = format!("no process recorded by ncclscope is in this Perfetto trace{why}");
+                reasons.push(Reason::file(path)(text));
             }
             Ok(_) => {}
         }

@@ -98,7 +98,10 @@ fn figures_are_those_of_the_script() {
         ("channels", "2".into()),
     ] {
         let found = &operations[0][column];
-        assert!(*found == expected || column == "rank" && found.as_str().unwrap().contains("host"), "{column}: {found}");
+        assert!(
+            *found == expected || column == "rank" && found.as_str().unwrap().contains("host"),
+            "{column}: {found}"
+        );
     }
     let calls = rows(&trace, "calls");
     assert_eq!((calls.len(), &calls[0]["number"]), (1, &3.into()), "{calls:?}");

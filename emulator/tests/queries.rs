@@ -337,19 +337,40 @@ fn summary_has_what_the_queries_and_the_truth_have() {
         }
         let mut told: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
         let (operations, groups) = (summed(&trace.1, "operations"), summed(&trace.1, "groups"));
-        let alone = operations.iter().filter(|row| row["timed"] != 0).map(|row| (&row["operation"], &row["timed"], row));
+        let alone =
+            operations.iter().filter(|row| row["timed"] != 0).map(|row| (&row["operation"], &row["timed"], row));
         let several = Value::from("several");
         for (name, number, row) in alone.chain(groups.iter().map(|row| (&several, &row["number"], row))) {
             let sum = told.entry((text(&row["rank"]), text(name))).or_default();
             *sum = [sum[0] + number.as_u64().unwrap(), sum[1] + row["kernel_total_ns"].as_u64().unwrap()];
         }
-        let numbers = |of: &BTreeMap<_, [u64; 2]>| of.iter().map(|(key, sum)| (format!("{key:?}"), sum[0])).collect::<Vec<_>>();
+        let numbers =
+            |of: &BTreeMap<_, [u64; 2]>| of.iter().map(|(key, sum)| (format!("{key:?}"), sum[0])).collect::<Vec<_>>();
         assert_eq!(numbers(&told), numbers(&truth), "{scenario}");
         for (key, [number, ns]) in &told {
             let (found, real) = (*ns as f64, truth[key][1] as f64);
             // CUPTI's times are rounded, and its clock may run a little fast.
-            assert!((found - real).abs() <= 0.001 * real + 2000.0 * *number as f64, "{scenario} {key:?}: {found} {real}");
+            assert!(
+                (found - real).abs() <= 0.001 * real + 2000.0 * *number as f64,
+                "{scenario} {key:?}: {found} {real}"
+            );
         }
+    }
+}
+
+#[test]
+fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
+    let job = Plan::new(NCCL, "training").with_cupti(CUPTI).run();
+    let page = include_str!("../../docs/oneccl-rfc.md");
+    let commands: BTreeSet<&str> = page.split('`').filter(|text| text.starts_with("ncclscope summary JOB")).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let folder = job.traces();
+        let words = command.split(' ').map(|word| if word == "JOB" { folder.to_str().unwrap() } else { word });
+        let mut said = Vec::new();
+        ncclscope::cli::run(words, &mut said).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.lines().count() > 3, "{command}: {said}");
     }
 }
 

@@ -436,7 +436,12 @@ impl Run {
     fn memory_used(&self) -> String {
         let of = |bytes: usize| names::size(bytes as u64);
         let (rings, heap) = (100 - self.least_free, memory::most_held());
-        format!("at most {rings} % of {} for records, {} of {} for everything else", of(self.rings.bytes()), of(heap), of(memory::HEAP))
+        format!(
+            "at most {rings} % of {} for records, {} of {} for everything else",
+            of(self.rings.bytes()),
+            of(heap),
+            of(memory::HEAP)
+        )
     }
 
     /// The last words of the recording: the summary, into a file and in a few lines, and what the

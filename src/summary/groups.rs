@@ -144,9 +144,9 @@ impl Gathering {
             None => self.kinds[KINDS - 1] = (Word::ABSENT, self.kinds[KINDS - 1].1.saturating_add(1)),
         }
         let is_itself = part.peer.is_some() && part.peer == rank;
-        self.traffic = self.traffic.and_then(|mut traffic| {
-            traffic.add(part.function, part.bytes?, ranks?, is_itself).then_some(traffic)
-        });
+        self.traffic = self
+            .traffic
+            .and_then(|mut traffic| traffic.add(part.function, part.bytes?, ranks?, is_itself).then_some(traffic));
         match part.function {
             Word::SEND => self.sends.add(part, rank, ranks),
             Word::RECV => self.receives.add(part, rank, ranks),

@@ -26,8 +26,8 @@ pub use facts::Facts;
 use groups::{Gathering, Group};
 pub use report::{Cell, Column, FORMAT_VERSION, Kind, Report, Table};
 pub use text::BLOCK;
-pub use times::Times;
 use times::Room;
+pub use times::Times;
 pub use traffic::Traffic;
 
 use crate::model::event::Network;
@@ -653,11 +653,8 @@ impl Summary {
             }
             comms.push(at);
         }
-        let words: Vec<u16> = other
-            .texts
-            .iter()
-            .map(|text| self.word(&facts::Word { number: 0, text: text.as_bytes() }))
-            .collect();
+        let words: Vec<u16> =
+            other.texts.iter().map(|text| self.word(&facts::Word { number: 0, text: text.as_bytes() })).collect();
         let translated = |number: u16| {
             let place = number.checked_sub(Word::FIRST_TEXT.0).map(usize::from);
             place.and_then(|place| words.get(place).copied()).unwrap_or(number)

@@ -230,7 +230,7 @@ const OPERATIONS: &[Column] = &[
     text("protocol", "protocol"),
     text("channels", "channels"),
     counter("contradicted", "contradicted"),
-    text("note", ""),
+    text("note", "note"),
 ];
 const GROUPS: &[Column] = &[
     RANK,
@@ -407,7 +407,9 @@ impl Summary {
         let mut traffic = super::Traffic::default();
         let is_itself = key.peer.is_some() && key.peer == rank;
         let is_defined = traffic.add(Word(key.function), row.bytes?, ranks, is_itself);
-        is_defined.then(|| traffic.bandwidth(ranks, row.kernel.number(), row.kernel.total()))?.filter(|_| row.kernel.number() > 0)
+        is_defined
+            .then(|| traffic.bandwidth(ranks, row.kernel.number(), row.kernel.total()))?
+            .filter(|_| row.kernel.number() > 0)
     }
 
     pub(super) fn group_bandwidth(&self, group: &Group, times: &Times) -> Option<[u64; 2]> {

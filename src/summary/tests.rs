@@ -83,7 +83,8 @@ fn an_all_to_all_is_one_operation_only_if_it_is_whole() {
             let more = [(nccl::PEER, *peer), (nccl::OPERATIONS, parts.len() as u64)];
             run(&mut summary, *function, *bytes, (10, 1000), &more);
         }
-        cells(&summary, "groups", &["operations", "bytes", "number", "algbw_bytes_per_s", "busbw_bytes_per_s"]).join("; ")
+        cells(&summary, "groups", &["operations", "bytes", "number", "algbw_bytes_per_s", "busbw_bytes_per_s"])
+            .join("; ")
     }
     let all = |bytes: fn(u64) -> u64, ranks: &[u64]| -> Vec<(Word, u64, u64)> {
         ranks.iter().flat_map(|rank| [(Word::SEND, *rank, bytes(*rank)), (Word::RECV, *rank, bytes(*rank))]).collect()
@@ -130,10 +131,7 @@ fn contradicted_matches_have_no_times() {
     let mut summary = on(2);
     run(&mut summary, Word::ALL_REDUCE, 8, (0, 100), &[]);
     run(&mut summary, Word::ALL_REDUCE, 8, (0, 900), &[(nccl::MATCH, matched_by::contradicted)]);
-    assert_eq!(
-        cells(&summary, "operations", &["number", "timed", "kernel_max_ns", "contradicted"]),
-        ["2 1 100 1"]
-    );
+    assert_eq!(cells(&summary, "operations", &["number", "timed", "kernel_max_ns", "contradicted"]), ["2 1 100 1"]);
 }
 
 #[test]
@@ -162,7 +160,16 @@ fn waits_of_transfers_add_up_by_what_they_wait_for() {
     transfer.waits(HostNs(140), None, None);
     transfer.waits(HostNs(150), Some(Wait::Network), Some(4096));
     summary.transferred(transfer, HostNs(350));
-    let columns = ["direction", "peer", "transfers", "bytes", "gpu_wait_ns", "peer_wait_ns", "network_wait_ns", "longest_wait_ns"];
+    let columns = [
+        "direction",
+        "peer",
+        "transfers",
+        "bytes",
+        "gpu_wait_ns",
+        "peer_wait_ns",
+        "network_wait_ns",
+        "longest_wait_ns",
+    ];
     assert_eq!(cells(&summary, "proxy", &columns), ["send 0 1 4096 30 10 200 200"]);
 }
 

@@ -105,13 +105,19 @@ impl Summary {
             let number = row.seen().number().saturating_sub(row.grouped);
             if number > 0 {
                 let bandwidth = self.bandwidth(key, row);
-                rows.push((row.kernel.total(), cells(key.comm, self.short_name(key, row.bytes), number, &row.kernel, bandwidth)));
+                rows.push((
+                    row.kernel.total(),
+                    cells(key.comm, self.short_name(key, row.bytes), number, &row.kernel, bandwidth),
+                ));
             }
         }
         for (group, times) in self.sorted_groups() {
             let size = group.traffic().map_or(String::new(), |traffic| format!(" {}", names::size(traffic.bytes())));
             let name = format!("{}{size}", self.group_name(group));
-            rows.push((times.total(), cells(group.comm(), name, times.number(), times, self.group_bandwidth(group, times))));
+            rows.push((
+                times.total(),
+                cells(group.comm(), name, times.number(), times, self.group_bandwidth(group, times)),
+            ));
         }
         if rows.is_empty() {
             return Vec::new();
@@ -165,7 +171,8 @@ impl Summary {
         let mut sums = [0_u64; Wait::ALL.len()];
         sends.for_each(|(_, of)| sums.iter_mut().zip(of.waits).for_each(|(sum, ns)| *sum = sum.saturating_add(ns)));
         let all: u64 = sums.iter().fold(0, |all, ns| all.saturating_add(*ns));
-        let percent = |wait: Wait| (u128::from(sums[wait as usize]) * 100 + u128::from(all / 2)) / u128::from(all.max(1));
+        let percent =
+            |wait: Wait| (u128::from(sums[wait as usize]) * 100 + u128::from(all / 2)) / u128::from(all.max(1));
         (all > 0).then(|| {
             format!(
                 "  the proxy's sends waited for: GPU {} %, peer {} %, network {} %",

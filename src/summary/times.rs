@@ -186,7 +186,8 @@ mod tests {
             let mut sum = all(0..middle);
             sum.add_all(&all(middle..end), &mut room);
             let whole = all(0..end);
-            let figures = |it: &Times| (it.number(), it.total(), it.least(), it.most(), [50, 95, 99].map(|p| it.percentile(p)));
+            let figures =
+                |it: &Times| (it.number(), it.total(), it.least(), it.most(), [50, 95, 99].map(|p| it.percentile(p)));
             assert_eq!(figures(&sum), figures(&whole), "{middle} {end}");
         }
     }

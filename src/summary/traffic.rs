@@ -92,14 +92,20 @@ mod tests {
     fn bandwidths_are_those_of_nccl_tests_for_every_function() {
         for number in Word::ALL_GATHER.0..=Word::INVALID.0 {
             let function = Word(number);
-            for (bytes, ranks, ns) in [(1_u64 << 20, 8_u32, 125_000_u64), (1000, 3, 777), (4, 2, 1), (1 << 34, 1024, 5_000_000_000)] {
+            for (bytes, ranks, ns) in
+                [(1_u64 << 20, 8_u32, 125_000_u64), (1000, 3, 777), (4, 2, 1), (1 << 34, 1024, 5_000_000_000)]
+            {
                 let mut traffic = Traffic::default();
-                let found = traffic.add(function, bytes, ranks, false).then(|| traffic.bandwidth(ranks, 1, ns)).flatten();
+                let found =
+                    traffic.add(function, bytes, ranks, false).then(|| traffic.bandwidth(ranks, 1, ns)).flatten();
                 let truth = nccl_tests(function, bytes as f64, ranks.into(), ns as f64 / 1e9);
                 match (found, truth) {
                     (Some(found), Some(truth)) => {
                         for (found, truth) in found.into_iter().zip(truth) {
-                            assert!((found as f64 - truth).abs() <= 1.0 + truth * 1e-6, "{function:?}: {found} {truth}");
+                            assert!(
+                                (found as f64 - truth).abs() <= 1.0 + truth * 1e-6,
+                                "{function:?}: {found} {truth}"
+                            );
                         }
                     }
                     (found, truth) => assert_eq!(found.is_some(), truth.is_some(), "{function:?}"),

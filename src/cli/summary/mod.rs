@@ -128,7 +128,9 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         let before = files.len();
         files.extend(of_folder.into_iter().filter(|path| matches!(import::format(path), Ok(Of::Perfetto))));
         if files.len() == before {
-            return Err(Reason::file(path)("the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file"));
+            return Err(Reason::file(path)(
+                "the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file",
+            ));
         }
     }
     Ok(files)
@@ -178,10 +180,8 @@ fn list(durations: &Durations, labels: &[Table], format: Format, out: &mut dyn W
     match format {
         Format::Json => writeln!(out, "{{\"format_version\":{FORMAT_VERSION},\"durations\":["),
         Format::Jsonl => writeln!(out, "{}", json!({ "format_version": FORMAT_VERSION })),
-        Format::Table | Format::Csv => {
-            writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: durations")
-                .and_then(|()| writeln!(out, "{},op_count,[duration-us;*]", names(columns).join(",")))
-        }
+        Format::Table | Format::Csv => writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: durations")
+            .and_then(|()| writeln!(out, "{},op_count,[duration-us;*]", names(columns).join(","))),
     }
     .map_err(wrote)?;
     let mut is_first = true;

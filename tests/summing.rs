@@ -328,8 +328,9 @@ fn what_is_no_trace_is_refused_and_what_is_damaged_is_read_to_the_fault() {
         assert!(has("file"), "the unfinished packet: {losses:?}");
     }
     let mut damaged = whole.clone();
-    let middle = damaged.len() / 2;
-    damaged[middle..middle + 4000].fill(0xff);
+    // The first half describes the arguments.
+    let late = damaged.len() - 3000;
+    damaged[late..late + 1000].fill(0xff);
     let path = with("damaged.perfetto-trace", &damaged);
     let mut said = Vec::new();
     let result = ncclscope::cli::run(["ncclscope", "summary", path.to_str().unwrap()], &mut said);

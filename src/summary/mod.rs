@@ -396,7 +396,7 @@ impl Summary {
 
     /// A communicator was initialised, or its identity became known.
     pub fn comm_init(&mut self, time: HostNs, facts: &Facts<'_>) {
-        let at = self.comm(facts);
+        let at = self.known_comm(facts);
         let Some(comm) = self.comms.get_mut(at as usize) else { return };
         let Facts { rank, ranks, nodes, device, version, interface, .. } = *facts;
         let member = Member { init: time, rank, ranks, nodes, device, version, interface };

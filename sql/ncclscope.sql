@@ -184,9 +184,10 @@ FROM nccl_slice
 WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NOT NULL;
 
 -- The operations while the GPU worked on them: from the begin to the end of the kernel that carried
--- them. An operation in a replayed graph has a row for each run. `bus_bytes` is what each rank
--- moves at least, by which operations of different kinds and sizes can be compared with the
--- hardware; NULL if the number of ranks is not known. `nvtx` and `step` are those of `nccl_call`;
+-- them. An operation in a replayed graph has a row for each run. `algorithm_bytes` and `bus_bytes`
+-- are what nccl-tests divides by the time: the whole of the data, and what each rank moves at least,
+-- by which operations of different kinds and sizes can be compared with the hardware; NULL if the
+-- number of ranks is not known. `operations` is how many the kernel carried, if it carried several. `nvtx` and `step` are those of `nccl_call`;
 -- for a replay, those around the launch of its graph.
 CREATE PERFETTO VIEW nccl_execution AS
 WITH execution AS (
@@ -203,6 +204,7 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.replay') AS replay,
     extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
     extract_arg(arg_set_id, 'nccl.peer') AS peer,
+    extract_arg(arg_set_id, 'nccl.operations') AS operations,
     extract_arg(arg_set_id, 'nccl.nvtx_range') AS nvtx,
     extract_arg(arg_set_id, 'nccl.nvtx_step') AS step
   FROM nccl_slice
@@ -220,8 +222,13 @@ SELECT
   size.ranks,
   CASE
     WHEN size.ranks IS NULL THEN NULL
+    WHEN function IN ('AllGather', 'ReduceScatter', 'AlltoAll', 'Gather', 'Scatter') THEN bytes * size.ranks
+    ELSE bytes
+  END AS algorithm_bytes,
+  CASE
+    WHEN size.ranks IS NULL THEN NULL
     WHEN function = 'AllReduce' THEN bytes * 2 * (size.ranks - 1) / size.ranks
-    WHEN function IN ('AllGather', 'ReduceScatter', 'AlltoAll') THEN bytes * (size.ranks - 1)
+    WHEN function IN ('AllGather', 'ReduceScatter', 'AlltoAll', 'Gather', 'Scatter') THEN bytes * (size.ranks - 1)
     ELSE bytes
   END AS bus_bytes
 FROM execution

@@ -2,6 +2,7 @@
 //!
 //! A bad value never stops the job: it is one line on stderr, the default, and a note in the trace.
 
+mod environment;
 mod launcher;
 mod reader;
 mod settings;
@@ -11,6 +12,7 @@ mod tests;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use environment::environment;
 pub use launcher::{RUN_ID, job, run};
 use reader::Reader;
 pub use settings::{SETTINGS, Setting, Values};
@@ -162,6 +164,30 @@ pub enum CuptiClock {
     Boottime,
 }
 
+/// Where the summary goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summary {
+    /// Nowhere.
+    Off,
+    /// Into a file beside the trace.
+    File,
+    /// A few lines to stderr.
+    Stderr,
+    /// Both.
+    All,
+}
+
+/// What the trace says about the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Env {
+    /// Nothing.
+    Off,
+    /// Which of the known variables are set.
+    Names,
+    /// Also their values.
+    List,
+}
+
 /// The settings of a run, with a field for each entry of [`SETTINGS`]; hence more than twenty
 /// fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,6 +228,10 @@ pub struct Config {
     pub flush_period_ms: u64,
     /// Whether packets are compressed.
     pub compress: bool,
+    /// Where the summary goes.
+    pub summary: Summary,
+    /// What the trace says about the environment.
+    pub env: Env,
     /// Whether a capture is made.
     pub capture: bool,
     /// Whether the TSC may be used.
@@ -275,6 +305,11 @@ impl Config {
             buffer_size: reader.number("NCCLSCOPE_BUFFER_SIZE") as usize,
             flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD"),
             compress: reader.switch("NCCLSCOPE_COMPRESS"),
+            summary: reader.choice(
+                "NCCLSCOPE_SUMMARY",
+                &[("all", Summary::All), ("file", Summary::File), ("stderr", Summary::Stderr), ("off", Summary::Off)],
+            ),
+            env: reader.choice("NCCLSCOPE_ENV", &[("list", Env::List), ("names", Env::Names), ("off", Env::Off)]),
             capture: reader.switch("NCCLSCOPE_CAPTURE"),
             tsc: reader.choice("NCCLSCOPE_CLOCK", &[("auto", true), ("boottime", false)]),
             rank,

@@ -28,6 +28,7 @@ mod cupti;
 pub mod model;
 #[cfg(not(loom))]
 pub mod pipeline;
+pub mod summary;
 pub mod trace;
 
 #[cfg(all(feature = "cli", not(loom)))]

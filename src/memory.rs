@@ -43,11 +43,12 @@ static MEMORY: Memory = Memory;
 
 struct Heap {
     talc: Talc<ErrOnOom>,
-    /// Bytes allocated and not freed.
+    /// Bytes allocated and not freed, and the most so far.
     held: usize,
+    most: usize,
 }
 
-static LOCKED: Mutex<Heap> = Mutex::new(Heap { talc: Talc::new(ErrOnOom), held: 0 });
+static LOCKED: Mutex<Heap> = Mutex::new(Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 });
 /// The first byte of the mapping.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static SHORT: AtomicBool = AtomicBool::new(false);
@@ -99,6 +100,11 @@ pub(crate) fn is_short() -> bool {
     SHORT.load(Ordering::Relaxed)
 }
 
+/// The most bytes of the heap that were held at a time so far.
+pub(crate) fn most_held() -> usize {
+    lock().most
+}
+
 /// Whether a thread of ours has stopped for lack of memory. Our threads will then not answer
 /// requests.
 pub(crate) fn is_over() -> bool {
@@ -138,6 +144,7 @@ impl Heap {
         // SAFETY: the size is not zero, which the allocator's caller has promised.
         let place = unsafe { self.talc.malloc(layout) }.ok()?;
         self.held = held;
+        self.most = self.most.max(held);
         Some(place)
     }
 }
@@ -265,7 +272,7 @@ mod tests {
     #[test]
     fn our_threads_leave_room_for_nccls_and_survive_fragmentation() {
         let mut memory = vec![0_u64; HEAP / 8];
-        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
+        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 };
         // SAFETY: the memory is used for nothing else, and outlives the heap.
         unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
         let piece = Layout::from_size_align(64 << 10, 8).unwrap();
@@ -278,7 +285,7 @@ mod tests {
         SHORT.store(false, Ordering::Relaxed);
 
         // Half of it is free, but no piece is as large as the request.
-        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0 };
+        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 };
         // SAFETY: as above; the previous heap is no longer used.
         unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
         let pieces: Vec<_> = (0..ENDS / piece.size()).filter_map(|_| heap.allocate(piece)).collect();

@@ -24,6 +24,8 @@ use crate::sys::stderr::Stderr;
 
 /// Most bytes of a line: a pipe takes that many in one piece.
 const LINE: usize = 4096;
+/// Stands for the end of a line inside a message of several, while it is queued.
+const BREAK: char = '\u{1e}';
 /// Bytes of the queue.
 const QUEUE: usize = 4 * LINE;
 /// How long a line waits for room at its reader. After one has waited in vain, the next ones do not
@@ -93,6 +95,26 @@ pub(crate) fn line(text: &str) {
     formatted(format_args!("{text}"));
 }
 
+/// Sends lines that stay together, at the normal level and above: they are written at once, so that
+/// no other process's lines come between them. What does not fit into one message is left out.
+pub(crate) fn block(lines: &[String]) {
+    if LOG.load(Ordering::Relaxed) < Log::Normal as u8 {
+        return;
+    }
+    let mut text = String::with_capacity(LINE);
+    for line in lines {
+        // The sender's name needs some room.
+        if text.len() + line.len() + BREAK.len_utf8() + 512 > LINE {
+            break;
+        }
+        if !text.is_empty() {
+            text.push(BREAK);
+        }
+        text.extend(line.chars().map(|letter| if letter < ' ' { ' ' } else { letter }));
+    }
+    say(format_args!("{text}"), true);
+}
+
 /// Sends information, at the normal level and above.
 pub(crate) fn remark(text: &str) {
     if LOG.load(Ordering::Relaxed) >= Log::Normal as u8 {
@@ -109,10 +131,15 @@ pub(crate) fn detail(text: fmt::Arguments<'_>) {
 
 /// [`line()`], without an allocation.
 pub(crate) fn formatted(text: fmt::Arguments<'_>) {
+    say(text, false);
+}
+
+/// Sends a message: one line, or a block of lines.
+fn say(text: fmt::Arguments<'_>, is_block: bool) {
     begin();
     if is_forked() {
         let mut line = [0; 512];
-        let length = write_line(&mut line, text);
+        let length = write_line(&mut line, text, false);
         // A child has no thread to send it.
         send(&line[..length], 0);
         return;
@@ -120,7 +147,7 @@ pub(crate) fn formatted(text: fmt::Arguments<'_>) {
     let mut state = lock();
     // There is always room for the first message.
     let room = if state.is_held { QUEUE - LINE } else { QUEUE };
-    match state.add(room, text) {
+    match state.add(room, text, is_block) {
         true => have_sent(state),
         false => state.lose(),
     }
@@ -151,7 +178,7 @@ impl Held {
         }
         let mut state = lock();
         let held = state.length;
-        if state.add(QUEUE, format_args!("{text}")) {
+        if state.add(QUEUE, format_args!("{text}"), false) {
             let end = state.length;
             state.lines[..end].rotate_left(held);
         }
@@ -233,6 +260,7 @@ fn send_waiting(mut state: MutexGuard<'_, State>, patience_ms: i32) {
         let Some(end) = waiting.iter().position(|byte| *byte == b'\n') else { break };
         let length = end + 1;
         line[..length].copy_from_slice(&waiting[..length]);
+        line[..length].iter_mut().filter(|byte| **byte == BREAK as u8).for_each(|byte| *byte = b'\n');
         let rest = state.length;
         state.lines.copy_within(length..rest, 0);
         state.length -= length;
@@ -259,11 +287,11 @@ fn send(line: &[u8], limit_ms: i32) -> bool {
 
 impl State {
     /// Adds a line, if there is room below `end`.
-    fn add(&mut self, end: usize, text: fmt::Arguments<'_>) -> bool {
+    fn add(&mut self, end: usize, text: fmt::Arguments<'_>, is_block: bool) -> bool {
         let begin = self.length;
         let has_room = begin + LINE <= end;
         if has_room {
-            self.length += write_line(&mut self.lines[begin..begin + LINE], text);
+            self.length += write_line(&mut self.lines[begin..begin + LINE], text, is_block);
         }
         has_room
     }
@@ -278,15 +306,16 @@ impl State {
         let (begin, unsaid) = (self.length, std::mem::take(&mut self.unsaid));
         if unsaid > 0 {
             let text = format_args!("{unsaid} messages before this one were lost: nobody read them");
-            self.length += write_line(&mut self.lines[begin..], text);
+            self.length += write_line(&mut self.lines[begin..], text, false);
         }
     }
 }
 
-/// Writes a line with its newline, cut if it is too long; returns its length.
-fn write_line(line: &mut [u8], text: fmt::Arguments<'_>) -> usize {
+/// Writes a line with its newline, cut if it is too long; returns its length. A block of lines keeps
+/// its [`BREAK`]s.
+fn write_line(line: &mut [u8], text: fmt::Arguments<'_>, is_block: bool) -> usize {
     let room = line.len();
-    let mut rest = Rest(&mut line[..room.saturating_sub(1)]);
+    let mut rest = Rest(&mut line[..room.saturating_sub(1)], is_block);
     let mut host = [0; sys::HOST_NAME];
     let host = sys::host_name_in(&mut host);
     // Fails if there is no more room: the line is cut.
@@ -301,15 +330,16 @@ fn write_line(line: &mut [u8], text: fmt::Arguments<'_>) -> usize {
     }
 }
 
-/// The remaining room.
-struct Rest<'a>(&'a mut [u8]);
+/// The remaining room, and whether it is for a block of lines.
+struct Rest<'a>(&'a mut [u8], bool);
 
 impl fmt::Write for Rest<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let length = text.len().min(self.0.len());
         let (here, rest) = std::mem::take(&mut self.0).split_at_mut(length);
-        // A message is one line, whatever a path or a setting contains.
-        here.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = if byte < b' ' { b' ' } else { byte });
+        // A message is one line, whatever a path or a setting contains, or a block of lines.
+        let is_kept = |byte: u8| byte >= b' ' || self.1 && byte == BREAK as u8;
+        here.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = if is_kept(byte) { byte } else { b' ' });
         self.0 = rest;
         if length < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
@@ -322,10 +352,10 @@ mod tests {
     #[test]
     fn a_message_is_one_line_and_fits_its_buffer() {
         let mut line = [0; 80];
-        let length = write_line(&mut line, format_args!("one\ntwo\tthree"));
+        let length = write_line(&mut line, format_args!("one\ntwo\tthree"), false);
         assert!(line[..length].ends_with(b"]: one two three\n") && line.starts_with(b"ncclscope["));
         let long = "long ".repeat(100);
-        assert_eq!(write_line(&mut line, format_args!("{long}")), line.len());
+        assert_eq!(write_line(&mut line, format_args!("{long}"), false), line.len());
         assert_eq!((line[79], line.iter().filter(|byte| **byte == b'\n').count()), (b'\n', 1));
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use crate::clock::host::{self, Source};
-use crate::collect::collector::{self, Collector};
+use crate::collect::collector::{self, Collector, Wanted};
 use crate::collect::file::{Options, TraceFile};
 use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Process};
 use crate::cupti::{self, Absent, Acquired, Cupti};
@@ -410,6 +410,12 @@ impl Session {
             speaks: config.speaks(),
             // The first rank may be the one for which the others wait.
             says_standstill: config.speaks() || config.rank.is_some_and(|(rank, _)| rank == 1),
+            summary: Wanted {
+                file: matches!(config.summary, config::Summary::File | config::Summary::All),
+                // One process for the whole job.
+                stderr: matches!(config.summary, config::Summary::Stderr | config::Summary::All)
+                    && config.rank.is_some_and(|(rank, _)| rank == 0),
+            },
         }
         .start()
         .map_err(|error| {
@@ -579,7 +585,10 @@ fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>) -> Vec<
         (attribute::RUN, config::run(&|name| std::env::var(name).ok())),
         ("cupti.release", Some(cupti_release.into())),
     ];
-    attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect()
+    let environment = config::environment(config.env, std::env::vars_os());
+    let environment = environment.into_iter().map(|(name, value)| (format!("{}{name}", attribute::ENVIRONMENT), value));
+    let attributes = attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    attributes.chain(environment).collect()
 }
 
 fn read_clocks() -> Clocks {

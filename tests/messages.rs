@@ -200,7 +200,7 @@ fn files_and_folders_have_the_requested_mode_whatever_the_umask() {
         let recording = record(JOB, &settings);
         assert_eq!(recording.said().len(), 1, "{:?}", recording.said());
         let made: Vec<_> = fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert_eq!(made.len(), 2, "a trace and a capture: {made:?}");
+        assert_eq!(made.len(), 3, "a trace, a capture and a summary: {made:?}");
         for file in &made {
             assert_eq!(mode(file), files, "{setting}: {}", file.display());
         }

@@ -236,7 +236,7 @@ fn the_environment_is_printed_for_a_shell() {
     let done = finished(shell.args(["-c", &job]).current_dir(place.path()));
     assert!(done.status.success(), "{}", done.stderr);
     let traces: Vec<_> = fs::read_dir(place.path().join("it's here")).unwrap().collect();
-    assert_eq!(traces.len(), 1);
+    assert_eq!(traces.len(), 2, "a trace and its summary: {traces:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ncclscope_tests::perfetto::{Row, Trace};
+use ncclscope_tests::perfetto::{Row, Trace, Value as Cell};
 use serde_json::{Value, json};
 use support::{Job, Plan};
 
@@ -229,6 +229,196 @@ fn diagnose_names_whom_the_queries_find() {
     let host_bound = |cause: &Value| json!(cause["kind"] == "host-bound");
     agreed(&pausing(folder.path(), "paused", PAUSE), idle, host_bound);
     agreed(&pausing(folder.path(), "busy", ""), idle, host_bound);
+}
+
+/// The rows of a table of `ncclscope summary`, for all traces of a job.
+#[track_caller]
+fn summed(job: &Job, table: &str) -> Vec<Value> {
+    let folder = job.traces();
+    let mut said = Vec::new();
+    let words = ["ncclscope".into(), "summary".into(), folder.into_os_string(), "--format".into(), "json".into()];
+    ncclscope::cli::run::<std::ffi::OsString>(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
+    let whole: Value = serde_json::from_slice(&said).unwrap();
+    let rows = array(&whole["tables"][table]).iter();
+    rows.filter(|row| row["rank"] != "all").cloned().collect()
+}
+
+/// Asserts that each process of a job that came to its end left the same summary as its trace has.
+#[track_caller]
+fn same_in_process_and_file(job: &Job) -> usize {
+    let folder = std::fs::read_dir(job.traces()).unwrap().map(|entry| entry.unwrap().path());
+    let traces: Vec<_> = folder.filter(|path| path.extension().is_some_and(|it| it == "perfetto-trace")).collect();
+    for trace in &traces {
+        let beside = std::fs::read_to_string(trace.with_extension("summary.txt")).unwrap();
+        let mut said = Vec::new();
+        let words = ["ncclscope".into(), "summary".into(), trace.as_os_str().to_owned()];
+        ncclscope::cli::run::<std::ffi::OsString>(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(beside, String::from_utf8(said).unwrap(), "{}", trace.display());
+    }
+    traces.len()
+}
+
+/// Durations by what they are of: their number, minimum, maximum and sum.
+type Sums = BTreeMap<Vec<String>, [i64; 4]>;
+
+fn add(sums: &mut Sums, key: Vec<String>, [number, least, most, total]: [i64; 4]) {
+    let sum = sums.entry(key).or_insert([0, i64::MAX, 0, 0]);
+    *sum = [sum[0] + number, sum[1].min(least), sum[2].max(most), sum[3] + total];
+}
+
+/// A cell of a query's answer.
+fn cell(row: &Row, column: &str) -> String {
+    match row.value(column) {
+        Cell::Int(number) => number.to_string(),
+        Cell::Text(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[test]
+fn summary_has_what_the_queries_and_the_truth_have() {
+    for scenario in ["straggler", "groups", "graphs", "all_to_all", "network"] {
+        let trace = Asked::new(Plan::new(NCCL, scenario).with_cupti(CUPTI));
+        assert!(same_in_process_and_file(&trace.1) > 1, "{scenario}");
+
+        // Operations with a kernel of their own: function, bytes, peer and their times.
+        let mut found = Sums::new();
+        for row in summed(&trace.1, "operations").iter().filter(|row| row["timed"] != 0) {
+            let key = ["rank", "communicator", "operation", "bytes", "peer"].map(|column| text(&row[column]));
+            let cells = ["timed", "kernel_min_ns", "kernel_max_ns", "kernel_total_ns"];
+            add(&mut found, key.to_vec(), cells.map(|column| row[column].as_i64().unwrap()));
+        }
+        let mut queried = Sums::new();
+        const EXECUTIONS: &str = "SELECT process.world_rank AS rank, label, function, bytes, ifnull(peer, 'null') AS peer, count() AS n, \
+                                  min(dur) AS least, max(dur) AS most, sum(dur) AS total FROM nccl_execution AS execution \
+                                  JOIN nccl_process AS process USING (upid) JOIN (SELECT comm, min(label) AS label FROM \
+                                  nccl_communicator GROUP BY comm) USING (comm) WHERE operations IS NULL AND dur >= 0 \
+                                  GROUP BY 1, 2, 3, 4, 5";
+        for row in trace.0.rows(EXECUTIONS) {
+            let key = ["rank", "label", "function", "bytes", "peer"].map(|column| cell(&row, column));
+            add(&mut queried, key.to_vec(), ["n", "least", "most", "total"].map(|column| row.i64(column)));
+        }
+        assert_eq!(found, queried, "{scenario}");
+
+        // What the proxy waited for.
+        let mut found = Sums::new();
+        for row in summed(&trace.1, "proxy").iter().filter(|row| row["transfers"] != 0) {
+            let key = ["rank", "communicator", "direction", "peer"].map(|column| text(&row[column]));
+            let cells = ["transfers", "gpu_wait_ns", "peer_wait_ns", "network_wait_ns"];
+            found.insert(key.to_vec(), cells.map(|column| row[column].as_i64().unwrap()));
+        }
+        let mut queried = Sums::new();
+        const STEPS: &str = "SELECT process.world_rank AS rank, label, direction, peer, count() AS n, sum(gpu_wait) AS gpu, \
+                             sum(peer_wait) AS peer_waits, sum(network_wait) AS network FROM nccl_step JOIN nccl_process AS process USING (upid) \
+                             JOIN (SELECT comm, min(label) AS label FROM nccl_communicator GROUP BY comm) USING (comm) \
+                             WHERE dur >= 0 GROUP BY 1, 2, 3, 4";
+        for row in trace.0.rows(STEPS) {
+            let key = ["rank", "label", "direction", "peer"].map(|column| cell(&row, column));
+            queried.insert(key.to_vec(), ["n", "gpu", "peer_waits", "network"].map(|column| row.i64(column)));
+        }
+        assert_eq!(found, queried, "{scenario}");
+        assert!(scenario == "all_to_all" || !found.is_empty(), "{scenario}: the network was used");
+
+        // What really ran: kernels with one operation by function, and those with several.
+        let mut truth: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+        for played in trace.1.processes() {
+            for kernel in played.told_kernels() {
+                let name = match &kernel.operations[..] {
+                    [operation] => operation.function.clone(),
+                    _ => "several".into(),
+                };
+                let sum = truth.entry((played.process.ranks[0].to_string(), name)).or_default();
+                *sum = [sum[0] + 1, sum[1] + kernel.end - kernel.start];
+            }
+        }
+        let mut told: BTreeMap<(String, String), [u64; 2]> = BTreeMap::new();
+        let (operations, groups) = (summed(&trace.1, "operations"), summed(&trace.1, "groups"));
+        let alone =
+            operations.iter().filter(|row| row["timed"] != 0).map(|row| (&row["operation"], &row["timed"], row));
+        let several = Value::from("several");
+        for (name, number, row) in alone.chain(groups.iter().map(|row| (&several, &row["number"], row))) {
+            let sum = told.entry((text(&row["rank"]), text(name))).or_default();
+            *sum = [sum[0] + number.as_u64().unwrap(), sum[1] + row["kernel_total_ns"].as_u64().unwrap()];
+        }
+        let numbers =
+            |of: &BTreeMap<_, [u64; 2]>| of.iter().map(|(key, sum)| (format!("{key:?}"), sum[0])).collect::<Vec<_>>();
+        assert_eq!(numbers(&told), numbers(&truth), "{scenario}");
+        for (key, [number, ns]) in &told {
+            let (found, real) = (*ns as f64, truth[key][1] as f64);
+            // CUPTI's times are rounded, and its clock may run a little fast.
+            assert!(
+                (found - real).abs() <= 0.001 * real + 2000.0 * *number as f64,
+                "{scenario} {key:?}: {found} {real}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
+    let job = Plan::new(NCCL, "training").with_cupti(CUPTI).run();
+    let page = include_str!("../../docs/oneccl-rfc.md");
+    let commands: BTreeSet<&str> = page.split('`').filter(|text| text.starts_with("ncclscope summary JOB")).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let folder = job.traces();
+        let words = command.split(' ').map(|word| if word == "JOB" { folder.to_str().unwrap() } else { word });
+        let mut said = Vec::new();
+        ncclscope::cli::run(words, &mut said).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.lines().count() > 3, "{command}: {said}");
+    }
+}
+
+#[test]
+fn summary_answers_what_the_queries_answer() {
+    let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
+    // Question 3: what the proxy waits for.
+    let waits = trace.ask(3);
+    let proxy = summed(&trace.1, "proxy");
+    assert!(!waits.is_empty());
+    for row in &waits {
+        let same = |of: &&Value| {
+            of["rank"] == rank(row, "process").to_string()
+                && of["communicator"] == row.str("communicator")
+                && of["direction"] == row.str("direction")
+                && of["peer"] == row.i64("peer")
+        };
+        let [of] = proxy.iter().filter(same).collect::<Vec<_>>()[..] else { panic!("one row for {row:?}: {proxy:?}") };
+        let wait = |what: &str| of[format!("{what}_wait_ns")].as_f64().unwrap();
+        let kinds = ["gpu", "peer", "network", "flush"];
+        let all: f64 = kinds.iter().map(|what| wait(what)).sum();
+        for what in kinds {
+            let asked = row.f64(&format!("{what}_percent"));
+            assert!((asked - 100.0 * wait(what) / all).abs() <= 0.51, "{what}: {row:?} {of}");
+        }
+    }
+    // Questions 7 and 8: sizes and bandwidths.
+    let trace = Asked::new(Plan::new(NCCL, "straggler").with_cupti(CUPTI));
+    let operations = summed(&trace.1, "operations");
+    let sum = |rows: &[Value], column: &str| rows.iter().map(|row| row[column].as_f64().unwrap()).sum::<f64>();
+    let largest = &trace.ask(7)[0];
+    assert!(operations.iter().all(|row| row["bytes"] == largest.i64("bytes")), "{operations:?}");
+    assert_eq!(sum(&operations, "number"), largest.i64("times") as f64);
+    let [asked] = &trace.ask(8)[..] else { panic!("one kind of operation") };
+    let ns = sum(&operations, "kernel_total_ns");
+    for (column, of) in [("algbw_bytes_per_s", "algorithm_gb_per_s"), ("busbw_bytes_per_s", "bus_gb_per_s")] {
+        let weighted = |row: &Value| row[column].as_f64().unwrap() * row["kernel_total_ns"].as_f64().unwrap();
+        let rate = operations.iter().map(weighted).sum::<f64>() / ns / 1e9;
+        assert!((rate / asked.f64(of) - 1.0).abs() < 1e-6, "{column}: {rate} {asked:?}");
+    }
+    // Question 9: graphs. Each of the two steps of a graph has two operations.
+    let trace = Asked::new(Plan::new(NCCL, "graphs").with_cupti(CUPTI));
+    let kernels: i64 = trace.ask(9).iter().map(|row| row.i64("kernels")).sum();
+    let (operations, groups) = (summed(&trace.1, "operations"), summed(&trace.1, "groups"));
+    let from_graphs = |row: &&Value| row["graph"] != 0;
+    let alone: i64 = operations.iter().filter(from_graphs).map(|row| row["timed"].as_i64().unwrap()).sum();
+    let grouped: i64 = groups.iter().map(|row| row["number"].as_i64().unwrap()).sum();
+    assert_eq!(alone + grouped, kernels, "{operations:?} {groups:?}");
 }
 
 #[test]

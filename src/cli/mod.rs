@@ -21,6 +21,7 @@ mod progress;
 mod reason;
 mod replay;
 mod run;
+mod summary;
 mod survey;
 
 pub use self::reason::Reason;
@@ -118,6 +119,14 @@ enum Command {
     /// costs. What a step would take without each cause is found by replaying the job with that
     /// cause removed. Give it the files of all ranks; those of several hosts need no merging.
     Diagnose(diagnose::Wish),
+    /// Add up what traces contain: operations, bandwidths, waits, environment, losses
+    ///
+    /// The same figures as in the file that a job leaves beside each trace. For each kind of
+    /// operation (communicator, function, datatype, count, root or peer): how many, the times of
+    /// their kernels with percentiles, algorithm and bus bandwidth as nccl-tests defines them,
+    /// delays. Further tables: communicators, kernels that carry several operations, calls, buffers,
+    /// the proxy's waits, losses and doubts. Several ranks also have rows for all of them together.
+    Summary(summary::Wish),
     /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a
     /// trace with another tool's file of the same run
     ///
@@ -221,6 +230,7 @@ impl Command {
             | Command::Info { .. }
             | Command::Compare(_)
             | Command::Diagnose(_)
+            | Command::Summary(_)
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
@@ -342,6 +352,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         }
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Diagnose(wish) => diagnose::run(&wish, out),
+        Command::Summary(wish) => summary::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),

@@ -71,6 +71,17 @@ pub struct Collector {
     pub speaks: bool,
     /// Whether it says which operation stands still.
     pub says_standstill: bool,
+    /// Where the summary goes.
+    pub summary: Wanted,
+}
+
+/// Where the summary goes at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Into a file beside the trace.
+    pub file: bool,
+    /// A few lines of it to stderr.
+    pub stderr: bool,
 }
 
 /// The running collector, as the rest of the process sees it.
@@ -123,10 +134,13 @@ struct Run {
     flush_period: Duration,
     sources: Vec<RingSource>,
     dropped: u64,
+    /// The smallest part of the pool of rings that was free, in percent.
+    least_free: u32,
     has_brackets: bool,
     watch: Watch,
     speaks: bool,
     says_standstill: bool,
+    summary: Wanted,
 }
 
 /// Where everything that was read goes: through the pipeline into the file, and into the capture.
@@ -247,12 +261,15 @@ impl Requests {
 
 impl Run {
     fn new(part: Collector) -> Run {
-        let Collector { begin, rings, kernels, file, max_size, flush_period, speaks, says_standstill } = part;
+        let Collector { begin, rings, kernels, file, max_size, flush_period, speaks, says_standstill, summary } = part;
         let mut capture = file.capture().map(|_| Encoder::new());
         if let Some(capture) = &mut capture {
             capture.begin(&begin, file.compresses());
         }
-        let pipeline = Pipeline::new(&begin);
+        let mut pipeline = Pipeline::new(&begin);
+        if summary == (Wanted { file: false, stderr: false }) {
+            pipeline.without_summary();
+        }
         let standing = Standing::default();
         let mut run = Run {
             out: Outlet { pipeline, capture, file, max_size, last_flush: Instant::now(), standing },
@@ -261,10 +278,12 @@ impl Run {
             flush_period,
             sources: Vec::new(),
             dropped: 0,
+            least_free: 100,
             has_brackets: false,
             watch: Watch::default(),
             speaks,
             says_standstill,
+            summary,
         };
         run.attach(kernels);
         run
@@ -325,6 +344,7 @@ impl Run {
     /// Draws what is older than `window`. True if there was anything.
     fn pass(&mut self, window: Duration) -> bool {
         let rings = self.rings;
+        self.least_free = self.least_free.min(rings.free_percent());
         let before = self.out.pipeline.calls();
         self.out.feed(&Input::Pass { pair: host::pair(), window_ns: window.as_nanos() as u64 });
         for slot in self.sources.len() as u32..rings.used_slots() {
@@ -401,12 +421,48 @@ impl Run {
             let text = format!("{unheard} lines for stderr were lost: nobody reads it, or it is another file now");
             self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
         }
+        let text = self.memory_used();
+        self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::MEMORY, text: &text });
         self.out.end(&Input::End(Ending {
             dropped: self.rings.dropped(),
             panics: recorder::panics(),
             lost_launches: recorder::lost_launches(),
         }));
         self.out.say();
+        let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
+        let path = self.out.file.path().display();
+        message::detail(format_args!("recording ended: {calls} calls from NCCL, {dropped} dropped; {path}"));
+        self.sum_up();
+        self.out.file.close();
+    }
+
+    /// How much of the recording's own memory was used, as far as this thread saw it.
+    fn memory_used(&self) -> String {
+        let of = |bytes: usize| names::size(bytes as u64);
+        let (rings, heap) = (100 - self.least_free, memory::most_held());
+        format!(
+            "at most {rings} % of {} for records, {} of {} for everything else",
+            of(self.rings.bytes()),
+            of(heap),
+            of(memory::HEAP)
+        )
+    }
+
+    /// The last words of the recording: the summary, into a file and in a few lines, and what the
+    /// process saw by itself of what holds it up. Together they are at most 20 lines.
+    fn sum_up(&self) {
+        let Wanted { file, stderr } = self.summary;
+        let summary = self.out.pipeline.summary();
+        if file {
+            self.out.file.write_summary(summary.report().text());
+        }
+        let mut block = if stderr { summary.block() } else { Vec::new() };
+        if !block.is_empty() {
+            if file && self.out.file.stopped() == Stopped::No {
+                block.push(format!("  all of it: {}", self.out.file.summary_path().display()));
+            }
+            message::block(&block);
+        }
         if self.speaks
             && let Some(gist) = self.out.pipeline.gist()
         {
@@ -415,10 +471,6 @@ impl Run {
                 self.out.folder()
             ));
         }
-        let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
-        let path = self.out.file.path().display();
-        message::detail(format_args!("recording ended: {calls} calls from NCCL, {dropped} dropped; {path}"));
-        self.out.file.close();
     }
 }
 

@@ -22,6 +22,8 @@ use crate::{memory, message, sys};
 const QUEUE: usize = 4;
 /// Room kept at the end of the file for the ends of open slices and the closing packets, in bytes.
 pub const RESERVE: u64 = 128 << 10;
+/// The extension of the summary.
+const SUMMARY: &str = "summary.txt";
 /// A write that takes longer is reported as hanging.
 const HANGS: Duration = Duration::from_millis(700);
 /// How long to wait for the thread to end once there is nothing more to write.
@@ -99,6 +101,8 @@ enum Command {
     Chunk(Vec<u8>),
     /// Whole entries of the capture.
     Capture(Vec<u8>),
+    /// The summary.
+    Summary(String),
     /// Answer once everything before this is in the file.
     Flush(Sender<()>),
 }
@@ -189,6 +193,17 @@ impl TraceFile {
             // Fails only when the thread is gone.
             let _ = self.sender.send(Command::Capture(entries));
         }
+    }
+
+    /// The path of the summary beside the trace.
+    #[must_use]
+    pub fn summary_path(&self) -> PathBuf {
+        self.path.with_extension(SUMMARY)
+    }
+
+    /// Hands over the summary, which gets a file of its own.
+    pub fn write_summary(&self, text: String) {
+        let _ = self.sender.send(Command::Summary(text));
     }
 
     /// Why the capture ended before the recording, if it did.
@@ -422,12 +437,42 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                 files.capture =
                     files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
             }
+            // There is no room, or no folder any more, and a message has said so.
+            Command::Summary(_) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
+            Command::Summary(text) => {
+                let result = shared.at_disk(|| write_summary(&files.trace, &text, options.mode));
+                if let Err(error) = result {
+                    let path = files.trace.path().with_extension(SUMMARY);
+                    message::formatted(format_args!("no summary: failed to write {}: {error}", path.display()));
+                }
+            }
             Command::Flush(done) => {
                 let _ = done.send(());
             }
         }
     }
     files
+}
+
+/// Writes the summary into a new file beside the trace.
+fn write_summary(trace: &Output, text: &str, mode: Option<u32>) -> io::Result<()> {
+    let path = trace.absolute().with_extension(SUMMARY);
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let folder = sys::folder::open(parent, None, |_| ())?;
+    let mut file = Output::create(&folder, path, 0)?;
+    if let Some(mode) = mode {
+        file.permit(mode)?;
+    }
+    match file.append(text.as_bytes()) {
+        Append::Failed(why) => {
+            file.remove();
+            Err(io::Error::other(why.to_string()))
+        }
+        Append::Done | Append::NearlyFull(_) => {
+            file.close();
+            Ok(())
+        }
+    }
 }
 
 /// Appends to the capture; returns `None` once the capture has ended.

@@ -148,6 +148,20 @@ pub const SETTINGS: &[Setting] = &[
         help: "who may read what is written, whatever the umask says: 640 = the group may read traces, captures, and the folders made for them",
     },
     Setting {
+        name: "NCCLSCOPE_SUMMARY",
+        values: Values::Words(&["all", "file", "stderr", "off"]),
+        default: "all",
+        help: "the numbers at the end of the job: file = beside each trace, in a file that ends in .summary.txt; stderr = at most 20 lines \
+               from world rank 0; all = both. ncclscope summary makes them from the trace, too",
+    },
+    Setting {
+        name: "NCCLSCOPE_ENV",
+        values: Values::Words(&["list", "names", "off"]),
+        default: "list",
+        help: "what the trace says about the environment: list = the values of NCCL_*, TORCH_NCCL_* and some variables of CUDA's and of \
+               launchers, from a list in the code; names = only which of them are set; off = nothing",
+    },
+    Setting {
         name: "NCCLSCOPE_LOG",
         values: Values::Words(&["quiet", "normal", "debug"]),
         default: "normal",
@@ -204,7 +218,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "0",
         help: "all that the recording reads, as it came, in a second file beside the trace that ends in .capture and grows up to \
                NCCLSCOPE_MAX_SIZE by itself: for ncclscope replay and for bug reports. It holds more than the trace: every record and \
-               buffer of CUPTI's whole, with addresses and with what a limit left out of the trace; no data of the program's, no environment",
+               buffer of CUPTI's whole, with addresses and with what a limit left out of the trace; no data of the program's, and of the environment what NCCLSCOPE_ENV says",
     },
     Setting {
         name: "NCCLSCOPE_CLOCK",

@@ -31,6 +31,7 @@ use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
+use crate::summary::Summary;
 use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::instant;
@@ -210,6 +211,17 @@ impl Pipeline {
     #[must_use]
     pub fn gist(&self) -> Option<String> {
         self.gist.told()
+    }
+
+    /// What was drawn so far adds up to this.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        self.tracks.summary()
+    }
+
+    /// From here on nothing is added up. The trace is the same.
+    pub fn without_summary(&mut self) {
+        self.tracks.without_summary();
     }
 
     /// Whether CUPTI must be forced to return everything; each wish is returned once.

@@ -218,6 +218,12 @@ impl Rings {
         in_rings + self.homeless.load(Ordering::Relaxed)
     }
 
+    /// The size of the pool in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.segments)
+    }
+
     /// The part of the pool that is free, in percent.
     #[must_use]
     pub fn free_percent(&self) -> u32 {

@@ -2,12 +2,13 @@
 //! of the trace.
 
 use super::args::Args;
-use super::lanes::{FamilyId, Lanes, Look, Placing};
+use super::lanes::{Ended, FamilyId, Lanes, Look, Placing};
 use super::processes::{ProcessInfo, Processes};
 use super::words::Category;
 use super::writer::{Clocks, Name, Track, Writer};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
+use crate::summary::{Facts, Summary};
 
 /// Lanes for slices that rarely overlap.
 pub(super) const LANES: usize = 32;
@@ -20,13 +21,29 @@ pub(super) struct Canvas {
     /// The arguments of the event that is drawn next.
     pub(super) args: Args,
     pub(super) processes: Processes,
+    /// What is drawn adds up to this.
+    pub(super) summary: Summary,
 }
 
 impl Canvas {
     pub(super) fn new(tag: ProcessTag, clocks: Clocks, process: &ProcessInfo) -> Canvas {
         let mut writer = Writer::new(tag, clocks);
         let processes = Processes::new(&mut writer, process);
-        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes }
+        let mut summary = Summary::new();
+        summary.process(&process.name);
+        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary }
+    }
+
+    /// Adds up what the arguments of the event say that was just drawn, or is drawn next.
+    pub(super) fn add_up<T>(&mut self, add: impl FnOnce(&mut Summary, &Facts<'_>) -> T) -> Option<T> {
+        let Canvas { summary, args, .. } = self;
+        (!summary.is_off()).then(|| add(summary, &Facts::of(args.bytes())))
+    }
+
+    /// Facts for the viewer's overview page.
+    pub(super) fn attributes(&mut self, attributes: &[(&str, &str)]) {
+        attributes.iter().for_each(|(name, value)| self.summary.attribute(name, value));
+        self.writer().attributes(attributes);
     }
 
     pub(super) fn writer(&mut self) -> &mut Writer {
@@ -59,18 +76,18 @@ impl Canvas {
     }
 
     /// Begins a slice: see [`Lanes::begin`].
-    pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>) {
-        self.lanes.begin(family, id, time, look, &mut self.args);
+    pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>) -> bool {
+        self.lanes.begin(family, id, time, look, &mut self.args)
     }
 
     /// Ends a slice with what [`Canvas::args`] has.
-    pub(super) fn end(&mut self, id: Handle, time: HostNs) {
-        self.lanes.end(id, time, &self.args);
+    pub(super) fn end(&mut self, id: Handle, time: HostNs) -> Option<Ended> {
+        self.lanes.end(id, time, &self.args)
     }
 
     /// A slice whose end is known: see [`Lanes::whole`].
-    pub(super) fn whole(&mut self, family: FamilyId, (start, end): (HostNs, HostNs), look: &Look<'_>) {
-        self.lanes.whole(family, start, end, look, &mut self.args);
+    pub(super) fn whole(&mut self, family: FamilyId, (start, end): (HostNs, HostNs), look: &Look<'_>) -> bool {
+        self.lanes.whole(family, start, end, look, &mut self.args)
     }
 
     /// A slice whose end is known, around others: see [`Lanes::nested`].

@@ -78,8 +78,8 @@ pub(super) fn begin(
             let arrows = [flows::to_channel(of, number), flows::to_proxy(of, number)];
             let name = OperationName { operation, prefix: "" };
             let look = Look::new(Category::Gpu, &name).of(operation.correlation(comm)).with(&arrows);
-            canvas.begin(family, id, time, &look);
+            canvas.begin(family, id, time, &look)
         }
         (None, None) => canvas.begin(family, id, time, &Look::new(Category::Gpu, &Fixed("unknown operation"))),
-    }
+    };
 }

@@ -20,6 +20,7 @@ use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Around, Comm, Method, Operation};
+use crate::summary::{Facts, Summary};
 
 /// Lanes of one communicator.
 const LANES: usize = 16;
@@ -100,7 +101,7 @@ impl Comms {
         if comm.version > 0 && self.nccl_version != comm.version {
             self.nccl_version = comm.version;
             let version = names::nccl_version(comm.version);
-            canvas.writer().attributes(&[(attribute::NCCL_VERSION, &version)]);
+            canvas.attributes(&[(attribute::NCCL_VERSION, &version)]);
         }
         self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));
         // Up to interface v3 the identity comes with the first operation: the track waits for its
@@ -162,6 +163,7 @@ impl Comms {
         let mut args = Args::new();
         args.comm(comm);
         canvas.lanes.instant(family, init, Category::Operation, &Fixed(instant::COMM_INIT), &args);
+        canvas.summary.comm_init(init, &Facts::of(args.bytes()));
         family
     }
 
@@ -341,10 +343,17 @@ pub(super) fn ran(
             None => canvas.args.uint(nccl::QUEUED_NS, span.start.since(operation.since)),
         };
         canvas.args.time_error(span.error_ns);
+        if operations.len() > 1 {
+            canvas.args.uint(nccl::OPERATIONS, operations.len() as u64);
+        }
+        let run = canvas.add_up(Summary::run);
         let name = OperationName { operation, prefix: "" };
         let arrow = Some(operation.id).filter(|id| !id.is_none() && method != Method::Contradicted).map(flows::from);
         let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(arrow.as_slice());
-        canvas.whole(family, (span.start, span.end), &look);
+        let is_drawn = canvas.whole(family, (span.start, span.end), &look);
+        if let Some(run) = run {
+            canvas.summary.ran(&run, span.start, is_drawn.then(|| span.end.since(span.start)));
+        }
     }
 }
 

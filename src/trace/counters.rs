@@ -7,7 +7,7 @@ use super::writer::{Form, Place, Sequence, Track, Unit, Writer};
 use crate::model::event::Event;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation};
-use crate::model::word::Word;
+use crate::summary::Traffic;
 
 /// The shortest time between two values of a counter, in ns. Values in between are left out. The
 /// last of them is written with the time from which it held.
@@ -120,27 +120,13 @@ impl Speed {
 
 /// The bandwidth of a kernel that took `ns`. `None` if NCCL does not say how much data it moved.
 pub(super) fn bandwidth(comm: &Comm, operations: &[Arc<Operation>], ns: u64) -> Option<Bandwidth> {
-    let ranks = u128::try_from(comm.ranks).ok().filter(|ranks| *ranks > 0)?;
-    // Bytes by algorithm, and bytes on the bus times the number of ranks.
-    let (mut moved, mut bus) = (0_u128, 0_u128);
-    let (mut sent, mut received) = (0_u128, 0_u128);
+    let ranks = u32::try_from(comm.ranks).ok()?;
+    let mut traffic = Traffic::default();
     for operation in operations {
-        let bytes = u128::from(operation.bytes()?);
         let to_itself = matches!(&operation.event, Event::P2p(p2p) if p2p.peer == comm.rank);
-        match operation.func() {
-            Word::SEND | Word::RECV if to_itself => {}
-            Word::SEND => sent += bytes,
-            Word::RECV => received += bytes,
-            Word::ALL_REDUCE => (moved, bus) = (moved + bytes, bus + 2 * bytes * (ranks - 1)),
-            // The data that one rank gives, or gets.
-            Word::ALL_GATHER | Word::REDUCE_SCATTER => {
-                (moved, bus) = (moved + bytes * ranks, bus + bytes * ranks * (ranks - 1));
-            }
-            Word::BROADCAST | Word::REDUCE => (moved, bus) = (moved + bytes, bus + bytes * ranks),
-            _ => return None,
+        if !traffic.add(operation.func(), operation.bytes()?, ranks, to_itself) {
+            return None;
         }
     }
-    let passed = sent.max(received);
-    let rate = |bytes: u128| u64::try_from(bytes * 1_000_000_000 / u128::from(ns.max(1))).ok();
-    Some([rate(moved + passed)?, rate(bus / ranks + passed)?])
+    traffic.bandwidth(ranks, 1, ns)
 }

@@ -102,7 +102,8 @@ impl Gpu {
         let span = (copy.span.start, copy.span.end);
         let Some(CopyOf { comm, operation, method }) = of else {
             let name = Fixed(name);
-            return canvas.whole(families.kernels, span, &Look::new(Category::Kernel, &name));
+            canvas.whole(families.kernels, span, &Look::new(Category::Kernel, &name));
+            return;
         };
         canvas.args.text(nccl::NOTE, name).matched_by(method).of_comm(comm);
         let (name, arrow) = (OperationName { operation, prefix: "" }, [flows::from(operation.id)]);

@@ -12,10 +12,11 @@ use rustc_hash::FxHashMap;
 use super::args::Args;
 use super::fields::nccl;
 use super::names::Fixed;
-use super::words::Category;
+use super::words::{Category, GIVEN_UP};
 use super::writer::{Extra, Form, Name, Place, Sequence, Track, Writer};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
+use crate::summary::{Transfer, Wait};
 
 /// The lanes of a trace, and the writer they draw with.
 pub(super) struct Lanes {
@@ -29,10 +30,12 @@ pub(super) struct Lanes {
     pub(super) sharing: u64,
     /// Records were dropped: a slice may wait for an end that is lost.
     pub(super) lossy: bool,
+    /// Transfers of the proxy that were given up for that reason.
+    pub(super) given_up: u64,
 }
 
 /// Tracks with the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FamilyId(usize);
 
 struct Family {
@@ -81,11 +84,13 @@ pub(super) struct Look<'a> {
     pub(super) correlation: Option<u64>,
     /// Its arrows: see [`super::flows`].
     pub(super) flows: &'a [u64],
+    /// The number of the peer of the proxy's to which it transfers.
+    pub(super) transfers_to: Option<u32>,
 }
 
 impl<'a> Look<'a> {
     pub(super) fn new(category: Category, name: &'a dyn Name) -> Look<'a> {
-        Look { category, name, correlation: None, flows: &[] }
+        Look { category, name, correlation: None, flows: &[], transfers_to: None }
     }
 
     pub(super) fn of(self, correlation: Option<u64>) -> Look<'a> {
@@ -155,6 +160,16 @@ struct Placed {
     lane: usize,
     /// A phase is open inside it.
     phase: bool,
+    /// What it waited for, if it is a transfer of the proxy's.
+    transfer: Option<Transfer>,
+}
+
+/// A slice that has ended.
+pub(super) struct Ended {
+    /// When it ends as drawn.
+    pub(super) time: HostNs,
+    /// What it waited for, if it is a transfer of the proxy's.
+    pub(super) transfer: Option<Transfer>,
 }
 
 /// From this many tracks in a file on, new things share tracks: the viewer gets slow with more than
@@ -167,7 +182,15 @@ const SHARED_LANES: usize = 64;
 
 impl Lanes {
     pub(super) fn new(writer: Writer) -> Lanes {
-        Lanes { writer, families: Vec::new(), open: FxHashMap::default(), missing: 0, sharing: 0, lossy: false }
+        Lanes {
+            writer,
+            families: Vec::new(),
+            open: FxHashMap::default(),
+            missing: 0,
+            sharing: 0,
+            lossy: false,
+            given_up: 0,
+        }
     }
 
     /// Whether new things may have tracks of their own.
@@ -201,9 +224,16 @@ impl Lanes {
         self.families[family.0].shared
     }
 
-    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, and its end
-    /// is ignored.
-    pub(super) fn begin(&mut self, family: FamilyId, id: Handle, time: HostNs, look: &Look<'_>, args: &mut Args) {
+    /// Begins a slice in a free lane. Without one it becomes an instant, which says so, its end is
+    /// ignored, and the result is false.
+    pub(super) fn begin(
+        &mut self,
+        family: FamilyId,
+        id: Handle,
+        time: HostNs,
+        look: &Look<'_>,
+        args: &mut Args,
+    ) -> bool {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, time) else {
             self.missing += 1;
@@ -211,26 +241,42 @@ impl Lanes {
             if !self.further(family, (time, time), look, args) {
                 self.instant(family, time, look.category, look.name, args);
             }
-            return;
+            return false;
         };
         self.families[family.0].lanes[lane].open = Some(id);
-        self.open.insert(id, Placed { family, lane, phase: false });
+        let transfer = look.transfers_to.map(|peer| Transfer::new(peer, time));
+        self.open.insert(id, Placed { family, lane, phase: false, transfer });
         if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
         }
+        true
+    }
+
+    /// Transfers of the proxy that have begun and not ended.
+    pub(super) fn transfers(&self) -> u64 {
+        self.open.values().filter(|placed| placed.transfer.is_some()).count() as u64
     }
 
     /// A slice whose end is known, in a lane that is free then. Without one it is nested in slices
-    /// with equal times. Failing that too, it becomes an instant, which says so.
-    pub(super) fn whole(&mut self, family: FamilyId, start: HostNs, end: HostNs, look: &Look<'_>, args: &mut Args) {
+    /// with equal times. Failing that too, it becomes an instant, which says so, and the result is
+    /// false.
+    pub(super) fn whole(
+        &mut self,
+        family: FamilyId,
+        start: HostNs,
+        end: HostNs,
+        look: &Look<'_>,
+        args: &mut Args,
+    ) -> bool {
         self.sharing += u64::from(self.is_shared(family));
         let Some(lane) = self.free_lane(family, start) else {
-            if !self.further(family, (start, end), look, args) {
+            let is_drawn = self.further(family, (start, end), look, args);
+            if !is_drawn {
                 self.missing += 1;
                 args.text(nccl::NOTE, "no free lane: begin only");
                 self.instant(family, start, look.category, look.name, args);
             }
-            return;
+            return is_drawn;
         };
         if let Some((sequence, track, time)) = self.lane_at(family, lane, start) {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
@@ -238,6 +284,7 @@ impl Lanes {
         if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
             self.writer.end(sequence, track, time, &Extra::default());
         }
+        true
     }
 
     /// Draws a slice that found no free lane on an additional one: after all slices there, or
@@ -297,21 +344,27 @@ impl Lanes {
     }
 
     /// Ends a slice and the phase inside it, if it is open.
-    pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) {
-        let Some(placed) = self.open.remove(&id) else { return };
-        let Some((sequence, track, time)) = self.lane_at(placed.family, placed.lane, time) else { return };
+    pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) -> Option<Ended> {
+        let placed = self.open.remove(&id)?;
+        let (sequence, track, time) = self.lane_at(placed.family, placed.lane, time)?;
         if placed.phase {
             self.writer.end(sequence, track, time, &Extra::default());
         }
         let extra = Extra { args: args.bytes(), ..Extra::default() };
         self.writer.end(sequence, track, time, &extra);
         self.families[placed.family.0].lanes[placed.lane].open = None;
+        Some(Ended { time, transfer: placed.transfer })
     }
 
-    /// Begins the next phase of an open slice.
-    pub(super) fn phase(&mut self, id: Handle, time: HostNs, name: &'static str, args: &Args) {
-        let Some(placed) = self.open.get_mut(&id) else { return };
-        let (Placed { family, lane, .. }, first) = (*placed, !std::mem::replace(&mut placed.phase, true));
+    /// Begins the next phase of an open slice, with so many bytes if that is known.
+    pub(super) fn phase(&mut self, id: Handle, time: HostNs, name: &'static str, bytes: Option<u64>, args: &Args) {
+        let Lanes { open, families, .. } = self;
+        let Some(placed) = open.get_mut(&id) else { return };
+        let (family, lane, first) = (placed.family, placed.lane, !std::mem::replace(&mut placed.phase, true));
+        if let Some(transfer) = &mut placed.transfer {
+            let drawn = families[family.0].lanes.get(lane).map_or(time, |lane| lane.last.max(time));
+            transfer.waits(drawn, Wait::named(name), bytes);
+        }
         let Some((sequence, track, time)) = self.lane_at(family, lane, time) else { return };
         if !first {
             self.writer.end(sequence, track, time, &Extra::default());
@@ -393,8 +446,9 @@ impl Lanes {
         let (lane, quiet) = lanes.iter().enumerate().min_by_key(|(_, lane)| lane.last)?;
         let id = quiet.open.filter(|_| quiet.last <= time)?;
         let mut args = Args::new();
-        args.text(nccl::DOUBT, "no stop: given up, records were dropped");
-        self.end(id, time, &args);
+        args.text(nccl::DOUBT, GIVEN_UP);
+        let ended = self.end(id, time, &args);
+        self.given_up += u64::from(ended.is_some_and(|ended| ended.transfer.is_some()));
         Some(lane)
     }
 

@@ -8,17 +8,18 @@ use super::comms::Comms;
 use super::counters::{Counter, Gauge};
 use super::fields::nccl;
 use super::flows;
-use super::lanes::{FamilyId, Look, Placing};
+use super::lanes::{Ended, FamilyId, Look, Placing};
 use super::names::{self, Fixed, ProxyOpName, QueuedName, StepName};
 use super::processes;
 use super::threads::Threads;
-use super::words::{Category, track};
+use super::words::{Category, instant, track};
 use super::writer::{Place, Track, Unit};
 use crate::model::event::Net;
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, ProxyOp, ThreadId, What};
+use crate::summary::Summary;
 
 /// Lanes for the operations of one peer that are under way: one per channel, for collectives and
 /// for sends and receives.
@@ -38,6 +39,8 @@ pub(super) struct Proxy {
     own: usize,
     /// Operations and transfers.
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
+    /// The numbers of peers in the summary, by the tracks of their transfers.
+    sums: FxHashMap<FamilyId, u32>,
     /// Transfers under way: their thread, and their bytes in flight.
     steps: FxHashMap<Handle, (ThreadId, i64)>,
 }
@@ -101,6 +104,7 @@ impl Proxy {
             threads: FxHashMap::default(),
             own: 0,
             peers: FxHashMap::default(),
+            sums: FxHashMap::default(),
             steps: FxHashMap::default(),
         }
     }
@@ -163,13 +167,20 @@ impl Proxy {
 
     /// A proxy operation makes progress for the first time.
     fn begin(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, op: &ProxyOp<'_>, queued_ns: u64) {
-        let [family, _] = self.peer(at, thread, op);
+        let [family, steps] = self.peer(at, thread, op);
         at.canvas.args.clear().proxy_op(op).by_network().uint(nccl::QUEUED_NS, queued_ns);
+        let sum = at.canvas.add_up(|sum, facts| (sum.peer(facts, op.event.send.is_set()), facts.queued_ns()));
         let correlation = op.operation.and_then(|operation| operation.correlation(op.comm));
         let name = ProxyOpName { operation: op.operation, channel: op.event.channel };
         let arrow = op.operation.map(|operation| flows::to_proxy(operation.id, op.event.channel));
         let look = Look::new(Category::Proxy, &name).of(correlation).with(arrow.as_slice());
-        at.canvas.begin(family, id, at.time, &look);
+        let is_drawn = at.canvas.begin(family, id, at.time, &look);
+        if let Some((peer, queued_ns)) = sum
+            && is_drawn
+        {
+            at.canvas.summary.proxy_operation(peer, queued_ns);
+            self.sums.insert(steps, peer);
+        }
     }
 
     /// Draws operations of one connection that still queue as an instant: the first of them, and
@@ -199,16 +210,19 @@ impl Proxy {
             None => self.orphans(at, thread),
         };
         at.canvas.args.clear().int(nccl::STEP, step);
+        let mut sum = self.sums.get(&family).copied();
         if let Some(op) = op {
             at.canvas.args.uint(nccl::CHANNEL, u64::from(op.event.channel));
             if at.canvas.lanes.is_shared(family) {
                 at.canvas.args.int(nccl::PEER, op.event.peer).of_comm(op.comm);
+                let is_send = op.event.send.is_set();
+                sum = at.canvas.add_up(|summary, facts| summary.peer(facts, is_send));
             }
         }
         let operation = op.and_then(|op| op.operation);
         let correlation = operation.and_then(|operation| operation.correlation(op?.comm));
         let name = StepName { step: i64::from(step), operation };
-        let look = Look::new(Category::Proxy, &name).of(correlation);
+        let look = Look { transfers_to: sum, ..Look::new(Category::Proxy, &name).of(correlation) };
         at.canvas.begin(family, id, at.time, &look);
         if self.steps.len() < OPEN_STEPS {
             self.steps.insert(id, (thread, 0));
@@ -219,7 +233,7 @@ impl Proxy {
     /// From here on a transfer waits for something else.
     fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
         at.canvas.args.clear().known(nccl::BYTES, bytes);
-        at.canvas.lanes.phase(id, at.time, names::step_phase(state), &at.canvas.args);
+        at.canvas.lanes.phase(id, at.time, names::step_phase(state), bytes, &at.canvas.args);
         if state == state::PROXY_STEP_SEND_WAIT
             && let Some((thread, sent)) = self.steps.get_mut(&id)
         {
@@ -238,7 +252,9 @@ impl Proxy {
         if starts > 1 {
             at.canvas.args.uint(nccl::STARTS, u64::from(starts));
         }
-        at.canvas.end(id, at.time);
+        if let Some(Ended { time, transfer: Some(transfer) }) = at.canvas.end(id, at.time) {
+            at.canvas.summary.transferred(transfer, time);
+        }
         if let Some((thread, sent)) = self.steps.remove(&id) {
             self.in_flight(at, thread, [-1, sent.wrapping_neg()]);
         }
@@ -394,6 +410,7 @@ impl Proxy {
     fn net(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, net: &Net) {
         let family = self.thread(at, thread).net;
         at.canvas.args.clear().net(net);
-        at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed("network event")));
+        at.canvas.add_up(Summary::network);
+        at.canvas.begin(family, id, at.time, &Look::new(Category::Net, &Fixed(instant::NETWORK)));
     }
 }

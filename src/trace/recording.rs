@@ -113,6 +113,8 @@ impl Recording {
 
     /// A remark, with the arguments in [`Canvas::args`].
     pub(super) fn remark(&self, canvas: &mut Canvas, time: HostNs, name: &str) {
+        let Canvas { summary, args, .. } = &mut *canvas;
+        summary.remark(time, name, args.bytes());
         canvas.instant(self.own, time, Category::Ncclscope, &Fixed(name));
     }
 
@@ -203,6 +205,8 @@ impl Recording {
             canvas.args.channel_checks(channels);
         }
         self.remark(canvas, time, instant::ENDED);
+        let lost = canvas.lanes.given_up + canvas.lanes.transfers();
+        (0..lost).for_each(|_| canvas.summary.not_transferred());
         // In a merged file each recording has its own key.
         let key = format!("ncclscope.lost.{} {}", canvas.processes.who, canvas.processes.pid);
         canvas.writer().attributes(&[(&key, &figures.lost().to_string())]);

@@ -69,6 +69,8 @@ struct Call {
     id: Handle,
     kind: Kind,
     begin: HostNs,
+    /// Its number in the summary, if it asks for an operation.
+    sum: Option<u32>,
     /// It is a launch, and a hand-over will say what it carries.
     waits: bool,
 }
@@ -81,6 +83,8 @@ pub(super) struct NewCall<'a> {
     /// The calls that it may carry out.
     pub(super) asked_by: &'a [Handle],
     pub(super) name: &'a dyn Name,
+    /// Its number in the summary, if it asks for an operation.
+    pub(super) sum: Option<u32>,
 }
 
 impl Threads {
@@ -177,7 +181,7 @@ impl Threads {
 
     /// Begins a call, with the arguments in [`Canvas::args`].
     pub(super) fn begin(&mut self, canvas: &mut Canvas, thread_id: ThreadId, call: &NewCall<'_>) {
-        let &NewCall { id, kind, time, asked_by, name } = call;
+        let &NewCall { id, kind, time, asked_by, name, sum } = call;
         let Some((sequence, track)) = self.track(canvas, thread_id, time) else {
             return self.begin_elsewhere(canvas, thread_id, call);
         };
@@ -199,7 +203,7 @@ impl Threads {
             cut(canvas.writer(), &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
-        thread.stack.push(Call { id, kind, begin: time, waits: asked_by.len() > 1 });
+        thread.stack.push(Call { id, kind, begin: time, sum, waits: asked_by.len() > 1 });
         self.calls.insert(id, thread_id);
         // From a call to its launch and to the operation it asks for, and from a launch to its
         // kernel.
@@ -249,7 +253,7 @@ impl Threads {
         // Absent if it was already cut, by the end of the enclosing call or by a later one, or if
         // its thread shares a track.
         let thread_id = self.calls.remove(&id).filter(|id| self.threads.contains_key(id));
-        let Some(thread_id) = thread_id else { return canvas.end(id, time) };
+        let Some(thread_id) = thread_id else { return drop(canvas.end(id, time)) };
         self.end_launch(canvas, thread_id);
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let Some(on) = thread.track else { return };
@@ -261,6 +265,9 @@ impl Threads {
             if call.waits {
                 thread.launched = Some(Launched { end: time, calls: Vec::new(), group: None });
                 return;
+            }
+            if let Some(sum) = call.sum {
+                canvas.summary.called(sum, time.since(call.begin));
             }
             canvas.args.group_marks(call.begin, marks);
             let extra = Extra { args: canvas.args.bytes(), ..Extra::default() };

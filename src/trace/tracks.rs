@@ -63,6 +63,7 @@ use crate::model::event::Event;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Entry, Method, Owner, Timing, What};
+use crate::summary::Summary;
 
 /// Draws the timeline of one process.
 pub struct Tracks {
@@ -150,7 +151,18 @@ impl Tracks {
 
     /// Facts about the recording, for the viewer's overview page.
     pub fn attributes(&mut self, attributes: &[(&str, &str)]) {
-        self.canvas.writer().attributes(attributes);
+        self.canvas.attributes(attributes);
+    }
+
+    /// What was drawn so far adds up to this.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.canvas.summary
+    }
+
+    /// From here on nothing is added up.
+    pub fn without_summary(&mut self) {
+        self.canvas.summary.switch_off();
     }
 
     /// A remark of the recording about itself.
@@ -235,12 +247,13 @@ impl Tracks {
                 canvas.args.call(event).of_comm(comm).doubt(doubt);
                 let (kind, name) = (event.kind(), &Fixed(event.kind().name()));
                 let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
+                let sum = operation.and_then(|_| canvas.add_up(Summary::call)).flatten();
                 match operation {
                     Some(operation) => {
                         let name = &OperationName { operation, prefix };
-                        threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name });
+                        threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum });
                     }
-                    None => threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name }),
+                    None => threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum }),
                 }
             }
             What::CallEnd { id, group_marks } => threads.end(canvas, id, time, group_marks),
@@ -257,6 +270,7 @@ impl Tracks {
                 let look = Look::new(Category::Operation, &name)
                     .of(operation.correlation(comm))
                     .with(if call.is_none() { &arrows[..1] } else { &arrows });
+                canvas.add_up(Summary::handed_over);
                 canvas.begin(family, id, time, &look);
                 threads.carries(thread, call);
                 if let (Some(comm), None) = (comm, replay) {
@@ -278,7 +292,7 @@ impl Tracks {
             | What::NetBegin { .. } => proxy.draw(&mut At { time, canvas, threads, comms }, &entry.what),
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 canvas.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
-                canvas.lanes.phase(id, time, names::proxy_op_phase(state), &canvas.args);
+                canvas.lanes.phase(id, time, names::proxy_op_phase(state), None, &canvas.args);
             }
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
                 let family = match timing {

@@ -1,4 +1,4 @@
-//! The part of protobuf's wire format that a writer needs.
+//! The part of protobuf's wire format that a writer needs, and reading it field by field.
 
 /// A growing message.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +102,125 @@ impl Buf {
             let mut varint = Buf::new();
             varint.varint(length as u64);
             self.bytes.splice(length_at..=length_at, varint.bytes);
+        }
+    }
+}
+
+/// The fields of a message, in order. Ends early if the bytes are no message.
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+    is_damaged: bool,
+}
+
+/// One field of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Field<'a> {
+    /// Its number.
+    pub(crate) number: u32,
+    /// What it holds.
+    pub(crate) value: Value<'a>,
+    /// The field as written, including its number.
+    pub(crate) raw: &'a [u8],
+}
+
+/// A field's value, by its wire type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// Integers, enums and booleans.
+    Varint(u64),
+    /// Numbers of a fixed size.
+    Fixed(u64),
+    /// Messages, strings and bytes.
+    Bytes(&'a [u8]),
+}
+
+/// Takes a number off the front; `None` if there is none.
+#[inline]
+pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
+    // Most are below 128.
+    if let [byte @ 0..0x80, after @ ..] = *rest {
+        *rest = after;
+        return Some(u64::from(*byte));
+    }
+    let mut number = 0;
+    for (at, byte) in rest.iter().take(10).enumerate() {
+        number |= u64::from(byte & 0x7f) << (7 * at);
+        if *byte < 0x80 {
+            // The tenth byte has room for one bit.
+            let fits = at < 9 || *byte < 2;
+            *rest = &rest[at + 1..];
+            return fits.then_some(number);
+        }
+    }
+    None
+}
+
+pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message, is_damaged: false }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Field<'a>> {
+        let start = self.rest;
+        if start.is_empty() {
+            return None;
+        }
+        let Some((number, value)) = self.field() else {
+            (self.rest, self.is_damaged) = (&[], true);
+            return None;
+        };
+        Some(Field { number, value, raw: &start[..start.len() - self.rest.len()] })
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Whether it ended early.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    #[inline]
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        let tag = varint(&mut self.rest)?;
+        let value = match tag & 7 {
+            0 => Value::Varint(varint(&mut self.rest)?),
+            1 => Value::Fixed(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            2 => {
+                let length = usize::try_from(varint(&mut self.rest)?).ok()?;
+                Value::Bytes(self.take(length)?)
+            }
+            5 => Value::Fixed(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),
+            _ => return None,
+        };
+        // No field has the number 0: these are zeros in the place of a message.
+        Some((u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?, value))
+    }
+
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+}
+
+impl<'a> Field<'a> {
+    /// Its integer; 0 if it has none.
+    pub(crate) fn uint(&self) -> u64 {
+        match self.value {
+            Value::Varint(number) | Value::Fixed(number) => number,
+            Value::Bytes(_) => 0,
+        }
+    }
+
+    /// Its bytes; empty if it is a number.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        match self.value {
+            Value::Bytes(bytes) => bytes,
+            Value::Varint(_) | Value::Fixed(_) => &[],
         }
     }
 }

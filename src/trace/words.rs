@@ -68,6 +68,9 @@ categories! {
     Job = 15, "job";
 }
 
+/// The doubt of a slice whose end is not its own.
+pub const GIVEN_UP: &str = "no stop: given up, records were dropped";
+
 /// Instants.
 pub mod instant {
     /// The initialisation of a communicator, with all that is known about it.
@@ -90,6 +93,8 @@ pub mod instant {
     pub const PROCESS_GROUP: &str = "process group";
     /// A GPU of the process.
     pub const GPU: &str = "GPU";
+    /// An event of the network plugin that found no lane.
+    pub const NETWORK: &str = "network event";
 }
 
 /// Remarks about what is recorded from that time on.
@@ -119,6 +124,8 @@ pub mod remark {
     pub const TIMES_OFF: &str = "CUPTI's times are off";
     /// A kernel that was drawn did not carry the operations it was drawn with, or a time is wrong.
     pub const CONTRADICTED: &str = "match contradicted";
+    /// How much of its own memory the recording used.
+    pub const MEMORY: &str = "memory of the recording";
     /// A GPU's timer, or the host's clock, was set.
     pub const TIMER_SET: &str = "GPU timer was set";
 }

@@ -127,6 +127,8 @@ pub mod attribute {
     pub const TOOL_RANKS: &str = "ncclscope.import.ranks";
     /// NCCL's version, `2.30.7`.
     pub const NCCL_VERSION: &str = "nccl.version";
+    /// Followed by the name of an environment variable of the recorded process.
+    pub const ENVIRONMENT: &str = "env.";
 }
 
 /// The kind of a track.

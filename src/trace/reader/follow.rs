@@ -272,6 +272,11 @@ impl<'a> Event<'a> {
         Nccl::decode(self.args).unwrap_or_default()
     }
 
+    /// Our arguments, as written.
+    pub(crate) fn args(&self) -> &'a [u8] {
+        self.args
+    }
+
     /// One of our arguments, by its field number in `Nccl`.
     pub(crate) fn arg(&self, number: u32) -> Option<Field<'a>> {
         fields(self.args).find(|field| field.number == number)

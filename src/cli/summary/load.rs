@@ -1,0 +1,234 @@
+//! A file's events, passed to the summaries of its processes in the order in which they were drawn.
+
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+
+use crate::cli::Fault;
+use crate::model::time::HostNs;
+use crate::summary::{Facts, Run, Summary, Transfer, Wait};
+use crate::trace::fields::{trace_packet, track_event::r#type as kind};
+use crate::trace::names;
+use crate::trace::reader::wire::fields;
+use crate::trace::reader::{self, Event, Extent, Packet};
+use crate::trace::words::{Category, instant, track};
+use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
+
+/// What the processes of a file add up to.
+#[derive(Default)]
+pub(super) struct Load {
+    /// In the order of the file.
+    pub(super) processes: Vec<Summary>,
+    tags: Vec<u64>,
+    places: FxHashMap<u64, usize>,
+    tracks: FxHashMap<u64, Track>,
+    /// Peers by process, parent and name of the tracks of their operations.
+    peers: FxHashMap<(u64, String), u32>,
+    /// The tags of what a merge drew.
+    merged: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Track {
+    parent: u64,
+    name: String,
+    open: Vec<Open>,
+}
+
+/// An open slice.
+enum Open {
+    Call(u32, HostNs),
+    Run(Run, HostNs),
+    Transfer(Transfer),
+    Other,
+}
+
+impl Load {
+    /// Reads a file as far as it can be read. `each` gets the process and the row of each duration of
+    /// a kernel that carried one operation, ns.
+    pub(super) fn read(path: &Path, mut each: impl FnMut(usize, u32, u64)) -> (Load, Result<Extent, reader::Error>) {
+        let mut load = Load::default();
+        let result = reader::read_file(path, |packet| {
+            if let Some(process) = load.take(packet)
+                && let Some((row, ns)) = load.processes[process].take_last()
+            {
+                each(process, row, ns);
+            }
+            Ok::<(), Fault>(())
+        });
+        load.finish();
+        let result = result.map_err(|fault| match fault {
+            Fault::Trace(error) => error,
+            Fault::Other(reason) => reader::Error::Io(std::io::Error::other(reason.to_string())),
+        });
+        (load, result)
+    }
+
+    /// Takes a packet; returns the process that it is of.
+    fn take(&mut self, packet: &Packet<'_>) -> Option<usize> {
+        if let Some(descriptor) = packet.track_descriptor() {
+            let uuid = descriptor.uuid();
+            if let Some(process) = &descriptor.process
+                && process.process_labels.iter().all(|label| names::told_pid(label).is_none())
+            {
+                let place = self.process(uuid >> TRACK_BITS);
+                self.processes[place].process(process.process_name());
+            }
+            let track = self.tracks.entry(uuid).or_default();
+            track.parent = descriptor.parent_uuid();
+            descriptor.name().clone_into(&mut track.name);
+            return None;
+        }
+        let Some(event) = &packet.event else {
+            self.attributes(packet);
+            return None;
+        };
+        let place = self.process(event.track >> TRACK_BITS);
+        let time = packet.time.unwrap_or_default();
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN => self.begin(place, event, time),
+            kind::TYPE_SLICE_END => self.end(place, event, time),
+            kind::TYPE_INSTANT => self.instant(place, event, time),
+            _ => {}
+        }
+        Some(place)
+    }
+
+    /// The place of a process.
+    fn process(&mut self, tag: u64) -> usize {
+        *self.places.entry(tag).or_insert_with(|| {
+            self.processes.push(Summary::new());
+            self.tags.push(tag);
+            self.tags.len() - 1
+        })
+    }
+
+    fn attributes(&mut self, packet: &Packet<'_>) {
+        let tag = tag_of_sequence(packet.sequence);
+        let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
+        if has_any && let Ok(packet) = packet.decode() {
+            for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+                if said.key() == attribute::MERGED {
+                    self.merged.extend(said.string_value().parse::<u64>());
+                }
+                let place = self.process(tag);
+                self.processes[place].attribute(said.key(), said.string_value());
+            }
+        }
+    }
+
+    fn begin(&mut self, place: usize, event: &Event<'_>, time: HostNs) {
+        let Load { processes, tracks, peers, .. } = self;
+        let summary = &mut processes[place];
+        let track = tracks.entry(event.track).or_default();
+        let facts = || Facts::of(event.args());
+        let open = match Category::of(event.category) {
+            Some(Category::Api) => {
+                let facts = facts();
+                // Calls of threads that share a track are told by their thread.
+                let call = if facts.tid.is_none() { summary.call(&facts) } else { None };
+                call.map_or(Open::Other, |call| Open::Call(call, time))
+            }
+            Some(Category::Operation) => {
+                hand_over(summary, &facts());
+                Open::Other
+            }
+            Some(Category::Run) => Open::Run(summary.run(&facts()), time),
+            Some(Category::Proxy) => {
+                if let Some(Open::Transfer(transfer)) = track.open.last_mut() {
+                    transfer.waits(time, Wait::named(event.name), facts().bytes());
+                    Open::Other
+                } else {
+                    let peer = peer(summary, track, peers, &facts());
+                    peer.map_or(Open::Other, |peer| Open::Transfer(Transfer::new(peer, time)))
+                }
+            }
+            Some(Category::Net) => {
+                summary.network(&facts());
+                Open::Other
+            }
+            _ => Open::Other,
+        };
+        track.open.push(open);
+    }
+
+    fn end(&mut self, place: usize, event: &Event<'_>, time: HostNs) {
+        let Some(open) = self.tracks.get_mut(&event.track).and_then(|track| track.open.pop()) else { return };
+        let summary = &mut self.processes[place];
+        match open {
+            // One that was cut has lost its end.
+            Open::Call(call, begin) if Facts::of(event.args()).doubt.is_empty() => {
+                summary.called(call, time.since(begin))
+            }
+            Open::Run(run, begin) => summary.ran(&run, begin, Some(time.since(begin))),
+            Open::Transfer(transfer) => match Facts::of(event.args()).is_given_up() {
+                true => summary.not_transferred(),
+                false => summary.transferred(transfer, time),
+            },
+            Open::Call(..) | Open::Other => {}
+        }
+    }
+
+    fn instant(&mut self, place: usize, event: &Event<'_>, time: HostNs) {
+        let summary = &mut self.processes[place];
+        let facts = || Facts::of(event.args());
+        match Category::of(event.category) {
+            Some(Category::Operation) if event.name == instant::COMM_INIT => summary.comm_init(time, &facts()),
+            // What found no lane.
+            Some(Category::Operation) => hand_over(summary, &facts()),
+            Some(Category::Run) => {
+                let run = summary.run(&facts());
+                summary.ran(&run, time, None);
+            }
+            Some(Category::Net) if event.name == instant::NETWORK => summary.network(&facts()),
+            Some(Category::Ncclscope) => summary.remark(time, event.name, event.args()),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self) {
+        for (uuid, track) in &self.tracks {
+            let Some(place) = self.places.get(&(uuid >> TRACK_BITS)) else { continue };
+            for open in &track.open {
+                if let Open::Transfer(_) = open {
+                    self.processes[*place].not_transferred();
+                }
+            }
+        }
+        let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
+        // What a merge drew is no recording, nor is a track without a process.
+        self.processes = processes
+            .filter(|(summary, tag)| !self.merged.contains(tag) && summary.has_process())
+            .map(|(summary, _)| summary)
+            .collect();
+    }
+}
+
+/// An operation is handed over; only then its thread is named.
+fn hand_over(summary: &mut Summary, facts: &Facts<'_>) {
+    if facts.tid.is_some() {
+        summary.handed_over(facts);
+    }
+}
+
+/// Notes an operation of the proxy's; for a transfer, returns the number of its peer.
+fn peer(
+    summary: &mut Summary,
+    track: &Track,
+    peers: &mut FxHashMap<(u64, String), u32>,
+    facts: &Facts<'_>,
+) -> Option<u32> {
+    let is_send = |name: &str| name.contains(track::SEND.trim_end());
+    if facts.step.is_some() {
+        return match facts.names_peer() {
+            true => Some(summary.peer(facts, is_send(&track.name))),
+            false => peers.get(&(track.parent, track.name.strip_suffix(track::STEPS)?.to_owned())).copied(),
+        };
+    }
+    if facts.steps.is_some() && facts.names_peer() {
+        let peer = summary.peer(facts, is_send(&track.name));
+        summary.proxy_operation(peer, facts.queued_ns());
+        peers.insert((track.parent, track.name.clone()), peer);
+    }
+    None
+}

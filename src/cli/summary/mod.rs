@@ -1,0 +1,239 @@
+//! `ncclscope summary`: what traces add up to, as tables for people and for programs.
+
+mod durations;
+mod load;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+use self::durations::Durations;
+use self::load::Load;
+use super::compare::runs;
+use super::progress::Stage;
+use crate::cli::reason::Reason;
+use crate::import::{self, Format as Of};
+use crate::summary::{Cell, FORMAT_VERSION, Report, Summary, Table};
+
+/// What to print.
+#[derive(clap::Args)]
+pub(super) struct Wish {
+    /// Traces, or folders with the traces of a job's ranks
+    #[arg(required = true, value_name = "TRACE|FOLDER")]
+    traces: Vec<PathBuf>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Only this table: environment, communicators, operations, groups, calls, buffers, proxy or
+    /// losses
+    #[arg(long = "table", value_name = "NAME")]
+    table: Option<String>,
+    /// Print each duration of each kind of operation instead, in the order of the trace: its number
+    /// and [duration-us;*]
+    #[arg(long, conflicts_with = "table")]
+    durations: bool,
+}
+
+/// How to print it.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people, with units
+    Table,
+    /// Comma-separated values; a line with # before each table names it and the format's version
+    Csv,
+    /// One object
+    Json,
+    /// One object a line: the first has the format's version, each further one is a row
+    Jsonl,
+}
+
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    let known = Report::empty();
+    if let Some(name) = &wish.table
+        && !known.tables.iter().any(|table| table.name == name)
+    {
+        let names: Vec<&str> = known.tables.iter().map(|table| table.name).collect();
+        return Err(Reason::Refused(format!("there is no table {name}; the tables are {}", names.join(", "))));
+    }
+    let files = files(&wish.traces)?;
+    let bytes = files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|it| it.len()).sum();
+    let stage = Stage::begin("adding up".into(), bytes);
+    let mut durations = wish.durations.then(Durations::default);
+    let (mut report, mut all, mut processes, mut labels) = (known, Summary::new(), 0, Vec::new());
+    let mut reasons = Vec::new();
+    for path in &files {
+        let before = processes;
+        let (load, result) = Load::read(path, |process, row, ns| {
+            if let Some(durations) = &mut durations {
+                durations.add(before + process, row, ns);
+            }
+        });
+        for summary in &load.processes {
+            let mut of_it = summary.report();
+            let remark = match &result {
+                Ok(extent) => extent.remark(),
+                Err(error) => Some(error.to_string()),
+            };
+            remark.into_iter().for_each(|remark| of_it.add_loss(summary, "file", &remark));
+            report.add(of_it);
+            all.add_all(summary);
+            if wish.durations {
+                labels.push(summary.labels());
+            }
+        }
+        processes += load.processes.len();
+        stage.advance(std::fs::metadata(path).map_or(0, |it| it.len()));
+        match result {
+            Err(error) => reasons.push(Reason::file(path)(error)),
+            Ok(extent) if load.processes.is_empty() => {
+                let why = extent.remark().map_or(String::new(), |remark| format!(": {remark}"));
+                let text = format!("no process recorded by ncclscope is in this Perfetto trace{why}");
+                reasons.push(Reason::file(path)(text));
+            }
+            Ok(_) => {}
+        }
+    }
+    drop(stage);
+    if processes > 1 {
+        let mut joined = all.report_of_all();
+        joined.add(report);
+        report = joined;
+        report.join_environment();
+    }
+    if processes > 0 {
+        match durations {
+            Some(durations) => list(&durations, &labels, wish.format, out)?,
+            None => print(report, wish, out)?,
+        }
+    }
+    match reasons.len() {
+        0 => Ok(()),
+        1 => Err(reasons.remove(0)),
+        _ => Err(Reason::Several(reasons)),
+    }
+}
+
+/// The traces that are named, and those in the folders that are named.
+fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+    let mut files = Vec::new();
+    for path in named {
+        if !path.is_dir() {
+            super::must_be_trace(path)?;
+            files.push(path.clone());
+            continue;
+        }
+        let of_folder = runs::named(std::slice::from_ref(path))?;
+        let before = files.len();
+        files.extend(of_folder.into_iter().filter(|path| matches!(import::format(path), Ok(Of::Perfetto))));
+        if files.len() == before {
+            return Err(Reason::file(path)(
+                "the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file",
+            ));
+        }
+    }
+    Ok(files)
+}
+
+fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    if let Some(name) = &wish.table {
+        report.tables.retain(|table| table.name == name);
+    }
+    let written = match wish.format {
+        Format::Table => out.write_all(report.text().as_bytes()),
+        Format::Csv => report.tables.iter().enumerate().try_for_each(|(at, table)| {
+            if at > 0 {
+                writeln!(out)?;
+            }
+            writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: {}", table.name)?;
+            writeln!(out, "{}", names(table).join(","))?;
+            table.rows.iter().try_for_each(|row| writeln!(out, "{}", csv(row)))
+        }),
+        Format::Json => {
+            let tables: Map<String, Value> = report
+                .tables
+                .iter()
+                .map(|table| (table.name.to_owned(), table.rows.iter().map(|row| object(table, row)).collect()))
+                .collect();
+            let whole = json!({ "format_version": FORMAT_VERSION, "tables": tables });
+            writeln!(out, "{whole:#}")
+        }
+        Format::Jsonl => writeln!(out, "{}", json!({ "format_version": FORMAT_VERSION })).and_then(|()| {
+            report.tables.iter().try_for_each(|table| {
+                table.rows.iter().try_for_each(|row| {
+                    let mut object = object(table, row);
+                    object["table"] = table.name.into();
+                    writeln!(out, "{object}")
+                })
+            })
+        }),
+    };
+    written.map_err(Reason::Output)
+}
+
+/// Prints the lists of durations: what of, how many, and each in microseconds.
+fn list(durations: &Durations, labels: &[Table], format: Format, out: &mut dyn Write) -> Result<(), Reason> {
+    let wrote = Reason::Output;
+    let Some(columns) = labels.first() else { return Ok(()) };
+    let is_json = matches!(format, Format::Json | Format::Jsonl);
+    match format {
+        Format::Json => writeln!(out, "{{\"format_version\":{FORMAT_VERSION},\"durations\":["),
+        Format::Jsonl => writeln!(out, "{}", json!({ "format_version": FORMAT_VERSION })),
+        Format::Table | Format::Csv => writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: durations")
+            .and_then(|()| writeln!(out, "{},op_count,[duration-us;*]", names(columns).join(","))),
+    }
+    .map_err(wrote)?;
+    let mut is_first = true;
+    for (process, row) in durations.lists() {
+        let Some(table) = labels.get(process) else { continue };
+        let Some(cells) = table.rows.get(row as usize) else { continue };
+        let number = durations.number(process, row);
+        if is_json {
+            let mut label = object(table, cells);
+            label["op_count"] = number.into();
+            let label = label.to_string();
+            let comma = if format == Format::Json && !is_first { "," } else { "" };
+            write!(out, "{comma}{},\"duration_us\":[", label.trim_end_matches('}')).map_err(wrote)?;
+        } else {
+            write!(out, "{},{number},[", csv(cells)).map_err(wrote)?;
+        }
+        is_first = false;
+        let mut between = "";
+        durations.each(process, row, |ns| {
+            write!(out, "{between}{}.{:03}", ns / 1000, ns % 1000).map_err(Reason::Output)?;
+            between = if is_json { "," } else { ";" };
+            Ok(())
+        })?;
+        writeln!(out, "{}", if is_json { "]}" } else { "]" }).map_err(wrote)?;
+    }
+    if format == Format::Json {
+        writeln!(out, "]}}").map_err(wrote)?;
+    }
+    Ok(())
+}
+
+fn names(table: &Table) -> Vec<&'static str> {
+    table.columns.iter().map(|column| column.name).collect()
+}
+
+fn csv(row: &[Cell]) -> String {
+    let cell = |cell: &Cell| match cell {
+        Cell::Empty => String::new(),
+        Cell::Number(number) => number.to_string(),
+        Cell::Text(text) if text.contains([',', '"', '\n', '\r']) || text.starts_with('#') => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Cell::Text(text) => text.clone(),
+    };
+    row.iter().map(cell).collect::<Vec<_>>().join(",")
+}
+
+fn object(table: &Table, row: &[Cell]) -> Value {
+    let cell = |cell: &Cell| match cell {
+        Cell::Empty => Value::Null,
+        Cell::Number(number) => (*number).into(),
+        Cell::Text(text) => text.as_str().into(),
+    };
+    table.columns.iter().zip(row).map(|(column, it)| (column.name.to_owned(), cell(it))).collect::<Map<_, _>>().into()
+}

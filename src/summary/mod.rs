@@ -1,0 +1,768 @@
+//! The summary: what a recording adds up to, in bounded memory (pure).
+//!
+//! It adds up what is drawn. In the process, `trace` passes in each event as it draws it; for a
+//! file, `cli::summary` passes in each event as it reads it. Both read the same bytes with
+//! [`Facts`], so both come to the same figures, to the last digit.
+//!
+//! ```text
+//!  facts    what one event says            times    durations in bounded memory
+//!  traffic  bandwidths of nccl-tests       groups   kernels that carry several operations
+//!  report   the summary as tables          text     the tables for people
+//! ```
+
+mod facts;
+mod groups;
+mod report;
+mod text;
+mod times;
+mod traffic;
+
+#[cfg(test)]
+mod tests;
+
+use rustc_hash::FxHashMap;
+
+pub use facts::Facts;
+use groups::{Gathering, Group};
+pub use report::{Cell, Column, FORMAT_VERSION, Kind, Report, Table};
+pub use text::BLOCK;
+use times::Room;
+pub use times::Times;
+pub use traffic::Traffic;
+
+use crate::model::event::Network;
+use crate::model::time::HostNs;
+use crate::model::word::{Table as Words, Word};
+use crate::trace::fields::matched_by;
+use crate::trace::words::{instant, remark, wait};
+
+/// Unique arguments, groups, calls and peers that have rows of their own, of each kind. What comes
+/// later shares one row.
+const ROWS: usize = 1024;
+/// Histograms of all durations together. One takes 10 KiB as a rule, and 20 KiB at most.
+const HISTOGRAMS: usize = 256;
+/// Communicators, attributes, GPUs and remarks that are kept.
+const COMMS: usize = 1024;
+const ATTRIBUTES: usize = 512;
+const GPUS: usize = 64;
+const REMARKS: usize = 64;
+/// Texts that are no words of the table.
+const TEXTS: usize = 512;
+/// Pairs of buffers that are told apart for the same arguments.
+const BUFFERS: usize = 16;
+/// The bytes kept of a text, such as a remark.
+const TEXT_BYTES: usize = 512;
+
+/// What a recording adds up to.
+#[derive(Debug)]
+pub struct Summary {
+    is_off: bool,
+    process: String,
+    /// Of the recording, as it says itself.
+    attributes: Vec<(String, String)>,
+    gpus: Vec<Gpu>,
+    comms: Vec<Comm>,
+    /// Communicators by their hash.
+    hashes: FxHashMap<u64, u32>,
+    texts: Vec<Box<str>>,
+    operations: Rows<Arguments, Operations>,
+    groups: Rows<Group, Times>,
+    gathering: Option<Gathering>,
+    /// Kernels with several operations of which not all were seen.
+    incomplete: u64,
+    calls: Rows<Arguments, Times>,
+    peers: Rows<Peer, Transfers>,
+    unfinished: u64,
+    /// Networks whose plugin reported events, by the number of [`Network`].
+    networks: u8,
+    /// Remarks by name: how many, and the first text.
+    remarks: Vec<(String, u64, String)>,
+    /// The first remark, and its time.
+    started: String,
+    begin: Option<HostNs>,
+    /// The figures of the last remark; `None` while the recording goes on.
+    ended: Option<Vec<(u32, u64)>>,
+    room: Room,
+    last: Option<(u32, u64)>,
+}
+
+/// A GPU of the process.
+#[derive(Debug)]
+struct Gpu {
+    device: u64,
+    name: String,
+    uuid: String,
+}
+
+/// A communicator, as far as this process knows it.
+#[derive(Debug)]
+struct Comm {
+    hash: u64,
+    name: String,
+    /// This process's ranks in it: one for each of its GPUs.
+    members: Vec<Member>,
+}
+
+/// One rank of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    init: HostNs,
+    rank: Option<i32>,
+    ranks: Option<i32>,
+    nodes: Option<i32>,
+    device: Option<u64>,
+    version: Option<u64>,
+    interface: Option<u64>,
+}
+
+/// Stands for the communicator of something that names none, and of what shares a row.
+const UNKNOWN: u32 = u32::MAX;
+
+/// The arguments of an operation that tell one kind from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Arguments {
+    comm: u32,
+    function: u16,
+    datatype: u16,
+    count: Option<u64>,
+    root: Option<i32>,
+    peer: Option<i32>,
+}
+
+/// Operations with the same arguments.
+#[derive(Debug, Default)]
+struct Operations {
+    bytes: Option<u64>,
+    /// As NCCL handed them over; and with a known kernel. NCCL does not hand over some replays of
+    /// graphs, and some operations have no known kernel.
+    handed_over: Seen,
+    ran: Seen,
+    /// Kernel times of those whose kernel carried nothing else.
+    kernel: Times,
+    /// From the hand-over to the start of the kernel.
+    queued: Times,
+    /// How many shared a kernel, and how many have a kernel that NCCL's times contradict.
+    grouped: u64,
+    contradicted: u64,
+    /// The numbers of the words, as bits.
+    algorithms: u64,
+    protocols: u64,
+    /// The least and the most channels.
+    channels: Option<(u64, u64)>,
+    buffers: Vec<[u64; 2]>,
+    more_buffers: bool,
+}
+
+/// How often something was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    eager: u64,
+    graph: u64,
+    /// Buffers at multiples of 128 bytes, of 16 but not 128, and others.
+    aligned_128: u64,
+    aligned_16: u64,
+    unaligned: u64,
+}
+
+impl Seen {
+    fn number(&self) -> u64 {
+        self.eager + self.graph
+    }
+
+    fn add(&mut self, facts: &Facts<'_>) {
+        *(if facts.replay.is_some() { &mut self.graph } else { &mut self.eager }) += 1;
+        match facts.alignment {
+            0 => {}
+            it if it % 128 == 0 => self.aligned_128 += 1,
+            it if it % 16 == 0 => self.aligned_16 += 1,
+            _ => self.unaligned += 1,
+        }
+    }
+
+    fn add_all(&mut self, other: &Seen) {
+        self.eager += other.eager;
+        self.graph += other.graph;
+        self.aligned_128 += other.aligned_128;
+        self.aligned_16 += other.aligned_16;
+        self.unaligned += other.unaligned;
+    }
+}
+
+/// A connection of the proxy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Peer {
+    comm: u32,
+    peer: Option<i32>,
+    is_send: bool,
+}
+
+/// What the proxy did for one peer in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Transfers {
+    operations: u64,
+    queued: u64,
+    number: u64,
+    bytes: u64,
+    waits: [u64; Wait::ALL.len()],
+    longest: u64,
+}
+
+/// What a transfer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The GPU.
+    Gpu,
+    /// The peer.
+    Peer,
+    /// The network.
+    Network,
+    /// A flush.
+    Flush,
+}
+
+impl Wait {
+    const ALL: [Wait; 4] = [Wait::Gpu, Wait::Peer, Wait::Network, Wait::Flush];
+
+    /// The wait that is drawn under this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Wait> {
+        Wait::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Wait::Gpu => wait::GPU,
+            Wait::Peer => wait::PEER,
+            Wait::Network => wait::NETWORK,
+            Wait::Flush => wait::FLUSH,
+        }
+    }
+}
+
+/// A transfer of the proxy under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    peer: u32,
+    waits_since: HostNs,
+    waits_for: Option<Wait>,
+    waits: [u64; Wait::ALL.len()],
+    bytes: u64,
+}
+
+impl Transfer {
+    /// One that begins, for the peer of this number.
+    #[must_use]
+    pub fn new(peer: u32, time: HostNs) -> Transfer {
+        Transfer { peer, waits_since: time, waits_for: None, waits: [0; Wait::ALL.len()], bytes: 0 }
+    }
+
+    /// From here on it waits for this; `None` for something unknown, and at its end.
+    #[inline]
+    pub fn waits(&mut self, time: HostNs, wait: Option<Wait>, bytes: Option<u64>) {
+        if let Some(wait) = self.waits_for {
+            let sum = &mut self.waits[wait as usize];
+            *sum = sum.saturating_add(time.since(self.waits_since));
+        }
+        (self.waits_since, self.waits_for) = (time, wait);
+        self.bytes = self.bytes.max(bytes.unwrap_or_default());
+    }
+}
+
+/// An operation whose kernel began.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    row: u32,
+    /// For one of several operations of a kernel: how many these are.
+    of: Option<u64>,
+    part: groups::Part,
+    queued_ns: Option<u64>,
+    is_contradicted: bool,
+}
+
+/// Rows by their keys, in order of appearance. Past the limit, everything is added to the last one.
+#[derive(Debug)]
+struct Rows<K, V> {
+    places: FxHashMap<K, u32>,
+    rows: Vec<(K, V)>,
+    /// Additions to the last row that are not of its key.
+    shared: u64,
+}
+
+impl<K: Copy + Eq + std::hash::Hash, V: Default> Rows<K, V> {
+    fn new() -> Rows<K, V> {
+        Rows { places: FxHashMap::default(), rows: Vec::new(), shared: 0 }
+    }
+
+    /// The place of a key's row; with `rest`, the key under which everything past the limit goes.
+    fn place(&mut self, key: K, rest: K) -> u32 {
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        let key = if self.rows.len() + 1 < ROWS {
+            key
+        } else {
+            self.shared += 1;
+            rest
+        };
+        *self.places.entry(key).or_insert_with(|| {
+            self.rows.push((key, V::default()));
+            self.rows.len() as u32 - 1
+        })
+    }
+
+    fn at(&mut self, place: u32) -> Option<&mut V> {
+        self.rows.get_mut(place as usize).map(|(_, row)| row)
+    }
+}
+
+impl Arguments {
+    /// Those of everything that has no row of its own.
+    const REST: Arguments =
+        Arguments { comm: UNKNOWN, function: u16::MAX, datatype: 0, count: None, root: None, peer: None };
+}
+
+impl Peer {
+    const REST: Peer = Peer { comm: UNKNOWN, peer: None, is_send: false };
+}
+
+impl Default for Summary {
+    fn default() -> Summary {
+        Summary::new()
+    }
+}
+
+impl Summary {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Summary {
+        Summary {
+            is_off: false,
+            process: String::new(),
+            attributes: Vec::new(),
+            gpus: Vec::new(),
+            comms: Vec::new(),
+            hashes: FxHashMap::default(),
+            texts: Vec::new(),
+            operations: Rows::new(),
+            groups: Rows::new(),
+            gathering: None,
+            incomplete: 0,
+            calls: Rows::new(),
+            peers: Rows::new(),
+            unfinished: 0,
+            networks: 0,
+            remarks: Vec::new(),
+            started: String::new(),
+            begin: None,
+            ended: None,
+            room: Room(HISTOGRAMS),
+            last: None,
+        }
+    }
+
+    /// From here on nothing is added up: nobody will ask.
+    pub fn switch_off(&mut self) {
+        self.is_off = true;
+    }
+
+    /// Whether nothing is added up.
+    #[inline]
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// The recorded process: `rank 3 · node17 · GPU 3 (H200)`.
+    pub fn process(&mut self, name: &str) {
+        if self.process.is_empty() {
+            self.process = cut(name);
+        }
+    }
+
+    /// Whether the process is known.
+    #[must_use]
+    pub fn has_process(&self) -> bool {
+        !self.process.is_empty()
+    }
+
+    /// A fact about the recording. Those about what was made of it later are left out.
+    pub fn attribute(&mut self, name: &str, value: &str) {
+        let counts = report::ATTRIBUTES.iter().any(|(known, _)| *known == name)
+            || name.starts_with(crate::trace::writer::attribute::ENVIRONMENT);
+        if counts && self.attributes.len() < ATTRIBUTES && !self.attributes.iter().any(|(known, _)| known == name) {
+            self.attributes.push((name.to_owned(), cut(value)));
+        }
+    }
+
+    /// A communicator was initialised, or its identity became known.
+    pub fn comm_init(&mut self, time: HostNs, facts: &Facts<'_>) {
+        let at = self.known_comm(facts);
+        let Some(comm) = self.comms.get_mut(at as usize) else { return };
+        let Facts { rank, ranks, nodes, device, version, interface, .. } = *facts;
+        let member = Member { init: time, rank, ranks, nodes, device, version, interface };
+        let is_known = comm.members.iter().any(|it| Member { init: time, ..*it } == member);
+        if !is_known && comm.members.len() < GPUS {
+            comm.members.push(member);
+        }
+        if comm.name.is_empty() && !facts.comm_name.is_empty() {
+            comm.name = text(facts.comm_name);
+        }
+    }
+
+    /// An operation is handed over.
+    pub fn handed_over(&mut self, facts: &Facts<'_>) {
+        let row = self.operation(facts);
+        if let Some(row) = self.operations.at(row) {
+            row.handed_over.add(facts);
+            row.describe(facts);
+        }
+    }
+
+    /// The kernel of an operation began. [`Summary::ran`] must follow.
+    pub fn run(&mut self, facts: &Facts<'_>) -> Run {
+        let row = self.operation(facts);
+        if let Some(row) = self.operations.at(row) {
+            row.ran.add(facts);
+            row.describe(facts);
+        }
+        Run {
+            row,
+            of: facts.operations.filter(|operations| *operations > 1),
+            part: groups::Part::of(facts),
+            queued_ns: facts.queued_ns,
+            is_contradicted: facts.matched_by == Some(matched_by::contradicted),
+        }
+    }
+
+    /// It ran from `start` on for this long; `None` if that is not drawn.
+    pub fn ran(&mut self, run: &Run, start: HostNs, ns: Option<u64>) {
+        let Summary { operations, room, .. } = self;
+        let Some((key, row)) = operations.rows.get_mut(run.row as usize) else { return };
+        let comm = key.comm;
+        if run.is_contradicted {
+            row.contradicted += 1;
+        } else {
+            if let Some(queued) = run.queued_ns {
+                row.queued.add(queued, room);
+            }
+            match (ns, run.of) {
+                (Some(ns), None) => {
+                    row.kernel.add(ns, room);
+                    self.last = Some((run.row, ns));
+                }
+                (None, _) => {}
+                (Some(_), Some(_)) => row.grouped += 1,
+            }
+        }
+        if let Some(of) = run.of {
+            self.gather(comm, run, of, start, ns);
+        }
+    }
+
+    /// One of several operations of a kernel.
+    fn gather(&mut self, comm: u32, run: &Run, of: u64, start: HostNs, ns: Option<u64>) {
+        if self.gathering.as_ref().is_some_and(|it| !it.is(comm, of, start)) {
+            self.incomplete += 1;
+            self.gathering = None;
+        }
+        let (rank, ranks) = self.rank(comm);
+        let gathering = self.gathering.get_or_insert_with(|| Gathering::new(comm, of, start));
+        gathering.add(&run.part, rank, ranks, ns, run.is_contradicted);
+        if !gathering.is_whole() {
+            return;
+        }
+        let Some(whole) = self.gathering.take() else { return };
+        if let Some((group, ns)) = whole.group(ranks) {
+            let place = self.groups.place(group, Group::REST);
+            if let Some(times) = self.groups.at(place) {
+                times.add(ns, &mut self.room);
+            }
+        }
+    }
+
+    /// This process's rank in a communicator, if it has only one, and the number of ranks.
+    fn rank(&self, comm: u32) -> (Option<i32>, Option<u32>) {
+        let Some(comm) = self.comms.get(comm as usize) else { return (None, None) };
+        let ranks = comm.members.iter().find_map(|it| it.ranks).and_then(|ranks| u32::try_from(ranks).ok());
+        let mut members = comm.members.iter();
+        let rank = members.next().and_then(|first| first.rank).filter(|_| members.next().is_none());
+        (rank, ranks.filter(|ranks| *ranks > 0))
+    }
+
+    /// A call for an operation was made; returns its number for [`Summary::called`].
+    pub fn call(&mut self, facts: &Facts<'_>) -> Option<u32> {
+        facts.is_operation().then(|| {
+            let key = Arguments { peer: None, ..self.arguments(facts) };
+            self.calls.place(key, Arguments::REST)
+        })
+    }
+
+    /// The call returned after this long.
+    pub fn called(&mut self, call: u32, ns: u64) {
+        if let Some(times) = self.calls.at(call) {
+            times.add(ns, &mut self.room);
+        }
+    }
+
+    /// The number of a peer of the proxy's, for [`Transfer::new`].
+    pub fn peer(&mut self, facts: &Facts<'_>, is_send: bool) -> u32 {
+        let comm = self.known_comm(facts);
+        self.peers.place(Peer { comm, peer: facts.peer, is_send }, Peer::REST)
+    }
+
+    /// An operation of the proxy's begins, after it had queued.
+    pub fn proxy_operation(&mut self, peer: u32, queued_ns: Option<u64>) {
+        if let Some(peer) = self.peers.at(peer) {
+            peer.operations += 1;
+            peer.queued = peer.queued.saturating_add(queued_ns.unwrap_or_default());
+        }
+    }
+
+    /// A transfer of the proxy's is done.
+    #[inline]
+    pub fn transferred(&mut self, mut transfer: Transfer, time: HostNs) {
+        transfer.waits(time, None, None);
+        let Some(peer) = self.peers.at(transfer.peer) else { return };
+        peer.number += 1;
+        peer.bytes = peer.bytes.saturating_add(transfer.bytes);
+        for (sum, wait) in peer.waits.iter_mut().zip(transfer.waits) {
+            *sum = sum.saturating_add(wait);
+            peer.longest = peer.longest.max(wait);
+        }
+    }
+
+    /// The end of a transfer that has begun will never be known.
+    pub fn not_transferred(&mut self) {
+        self.unfinished += 1;
+    }
+
+    /// The network plugin reported an event.
+    pub fn network(&mut self, facts: &Facts<'_>) {
+        let network = Network::from_id(facts.network.unwrap_or_default() as i64);
+        self.networks |= 1 << network.0;
+    }
+
+    /// What the recording says about itself.
+    pub fn remark(&mut self, time: HostNs, name: &str, args: &[u8]) {
+        let facts = Facts::of(args);
+        match name {
+            instant::STARTED => (self.started, self.begin) = (text(facts.note), Some(time)),
+            instant::ENDED | instant::IMPORT_ENDED => self.ended = Some(report::figures(args)),
+            instant::GPU => {
+                let device = facts.device.unwrap_or_default();
+                if self.gpus.len() < GPUS && !self.gpus.iter().any(|gpu| gpu.device == device) {
+                    self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
+                }
+            }
+            // What every recording with CUPTI says, and what is of no concern here.
+            remark::TAKEN | remark::FORCED | "capture" => {}
+            name => match self.remarks.iter().position(|(known, ..)| known == name) {
+                Some(place) => self.remarks[place].1 += 1,
+                None if self.remarks.len() < REMARKS => self.remarks.push((cut(name), 1, text(facts.note))),
+                None => {}
+            },
+        }
+    }
+
+    /// The last duration of a kernel that carried one operation, once: its row and the ns.
+    pub fn take_last(&mut self) -> Option<(u32, u64)> {
+        self.last.take()
+    }
+
+    /// The row of an operation's arguments.
+    fn operation(&mut self, facts: &Facts<'_>) -> u32 {
+        let key = self.arguments(facts);
+        self.operations.place(key, Arguments::REST)
+    }
+
+    fn arguments(&mut self, facts: &Facts<'_>) -> Arguments {
+        Arguments {
+            comm: self.known_comm(facts),
+            function: self.word(&facts.function),
+            datatype: self.word(&facts.datatype),
+            count: facts.count,
+            root: facts.root,
+            peer: facts.peer,
+        }
+    }
+
+    /// The communicator that an event names.
+    fn known_comm(&mut self, facts: &Facts<'_>) -> u32 {
+        if facts.comm == 0 && facts.comm_name.is_empty() { UNKNOWN } else { self.comm(facts) }
+    }
+
+    /// The communicator with this hash or, where there is none, this name.
+    fn comm(&mut self, facts: &Facts<'_>) -> u32 {
+        let found = match facts.comm {
+            0 => self.comms.iter().position(|it| it.hash == 0 && it.name.as_bytes() == facts.comm_name),
+            hash => self.hashes.get(&hash).map(|at| *at as usize),
+        };
+        if let Some(found) = found {
+            return found as u32;
+        }
+        if self.comms.len() >= COMMS {
+            return UNKNOWN;
+        }
+        self.comms.push(Comm { hash: facts.comm, name: text(facts.comm_name), members: Vec::new() });
+        let at = self.comms.len() as u32 - 1;
+        self.hashes.insert(facts.comm, at);
+        at
+    }
+
+    /// A number for a word: that of the table, or one for the text.
+    fn word(&mut self, word: &facts::Word<'_>) -> u16 {
+        if word.number != 0 || word.text.is_empty() {
+            return word.number;
+        }
+        let word = String::from_utf8_lossy(word.text);
+        let known = self.texts.iter().position(|known| **known == *word);
+        let place = match known {
+            Some(place) => place,
+            None if self.texts.len() >= TEXTS => return u16::MAX,
+            None => {
+                self.texts.push(cut(&word).into());
+                self.texts.len() - 1
+            }
+        };
+        Word::FIRST_TEXT.0 + place as u16
+    }
+
+    /// The word with this number, as NCCL spells it.
+    fn spelling(&self, number: u16) -> &str {
+        let word = Word(number);
+        if let Some(place) = number.checked_sub(Word::FIRST_TEXT.0)
+            && let Some(text) = self.texts.get(usize::from(place))
+        {
+            return text;
+        }
+        word.spelling().unwrap_or(if number == u16::MAX { "others" } else { "operation" })
+    }
+
+    /// Adds another process's sums, whatever the ranks and peers are.
+    pub fn add_all(&mut self, other: &Summary) {
+        let mut comms = Vec::new();
+        for comm in &other.comms {
+            let facts = Facts { comm: comm.hash, comm_name: comm.name.as_bytes(), ..Facts::default() };
+            let at = self.comm(&facts);
+            if let Some(ours) = self.comms.get_mut(at as usize)
+                && let Some(first) = comm.members.first()
+                && ours.members.is_empty()
+            {
+                let unlike = Member { rank: None, device: None, ..*first };
+                ours.members.push(unlike);
+            }
+            comms.push(at);
+        }
+        let words: Vec<u16> =
+            other.texts.iter().map(|text| self.word(&facts::Word { number: 0, text: text.as_bytes() })).collect();
+        let translated = |number: u16| {
+            let place = number.checked_sub(Word::FIRST_TEXT.0).map(usize::from);
+            place.and_then(|place| words.get(place).copied()).unwrap_or(number)
+        };
+        let comm_of = |comm: u32| comms.get(comm as usize).copied().unwrap_or(UNKNOWN);
+        let arguments = |key: &Arguments| Arguments {
+            comm: comm_of(key.comm),
+            function: translated(key.function),
+            datatype: translated(key.datatype),
+            peer: None,
+            ..*key
+        };
+        let Summary { operations, groups, calls, peers, room, .. } = self;
+        for (key, row) in &other.operations.rows {
+            let place = operations.place(arguments(key), Arguments::REST);
+            operations.at(place).into_iter().for_each(|ours| ours.add_all(row, room));
+        }
+        for (key, times) in &other.groups.rows {
+            let place = groups.place(key.with(comm_of(key.comm()), translated), Group::REST);
+            groups.at(place).into_iter().for_each(|ours| ours.add_all(times, room));
+        }
+        for (key, times) in &other.calls.rows {
+            let place = calls.place(arguments(key), Arguments::REST);
+            calls.at(place).into_iter().for_each(|ours| ours.add_all(times, room));
+        }
+        for (key, row) in &other.peers.rows {
+            let place = peers.place(Peer { comm: comm_of(key.comm), peer: None, ..*key }, Peer::REST);
+            peers.at(place).into_iter().for_each(|ours| ours.add_all(row));
+        }
+    }
+}
+
+impl Operations {
+    fn describe(&mut self, facts: &Facts<'_>) {
+        self.bytes = self.bytes.or(facts.bytes);
+        for (bits, word, table) in [
+            (&mut self.algorithms, facts.algorithm, Words::Algorithm),
+            (&mut self.protocols, facts.protocol, Words::Protocol),
+        ] {
+            let is_known = Word(word.number).table() == Some(table);
+            // The other words share the first bit.
+            *bits |= match (is_known, word.text.is_empty()) {
+                (true, _) => 1 << word.number,
+                (false, true) => 0,
+                (false, false) => 1,
+            };
+        }
+        if let Some(channels) = facts.channels {
+            let (least, most) = self.channels.unwrap_or((channels, channels));
+            self.channels = Some((least.min(channels), most.max(channels)));
+        }
+        if facts.buffers != [0, 0] && !self.more_buffers && !self.buffers.contains(&facts.buffers) {
+            match self.buffers.len() < BUFFERS {
+                true => self.buffers.push(facts.buffers),
+                false => self.more_buffers = true,
+            }
+        }
+    }
+
+    fn add_all(&mut self, other: &Operations, room: &mut Room) {
+        self.bytes = self.bytes.or(other.bytes);
+        self.handed_over.add_all(&other.handed_over);
+        self.ran.add_all(&other.ran);
+        self.kernel.add_all(&other.kernel, room);
+        self.queued.add_all(&other.queued, room);
+        self.grouped += other.grouped;
+        self.contradicted += other.contradicted;
+        self.algorithms |= other.algorithms;
+        self.protocols |= other.protocols;
+        self.channels = match (self.channels, other.channels) {
+            (Some(ours), Some(theirs)) => Some((ours.0.min(theirs.0), ours.1.max(theirs.1))),
+            (ours, theirs) => ours.or(theirs),
+        };
+    }
+
+    /// The better known of the two: what NCCL handed over, and what ran.
+    fn seen(&self) -> &Seen {
+        if self.ran.number() > self.handed_over.number() { &self.ran } else { &self.handed_over }
+    }
+
+    /// How many ran eagerly and from graphs, or were handed over.
+    fn numbers(&self) -> [u64; 2] {
+        let all = self.seen().number();
+        let graph = self.handed_over.graph.max(self.ran.graph).min(all);
+        [all - graph, graph]
+    }
+}
+
+impl Transfers {
+    fn add_all(&mut self, other: &Transfers) {
+        self.operations += other.operations;
+        self.queued = self.queued.saturating_add(other.queued);
+        self.number += other.number;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.waits.iter_mut().zip(other.waits).for_each(|(ours, theirs)| *ours = ours.saturating_add(theirs));
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
+/// A text of a trace, cut if it is long.
+fn text(bytes: &[u8]) -> String {
+    cut(&String::from_utf8_lossy(bytes))
+}
+
+fn cut(text: &str) -> String {
+    if text.len() <= TEXT_BYTES {
+        return text.to_owned();
+    }
+    let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}

@@ -1,0 +1,719 @@
+//! The summary as tables of plain values, for people and for programs.
+
+use std::cmp::Reverse;
+
+use super::groups::Group;
+use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
+use crate::model::event::Network;
+use crate::model::word::{Table as Words, Word};
+use crate::trace::fields::nccl;
+use crate::trace::names;
+use crate::trace::wire::fields;
+use crate::trace::writer::attribute;
+
+/// The version of the tables: columns keep their names and meanings, or this number changes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The facts of a recording that the environment has, and how people call them.
+pub(super) const ATTRIBUTES: [(&str, &str); 8] = [
+    ("ncclscope.version", "ncclscope"),
+    (attribute::NCCL_VERSION, "NCCL"),
+    ("cupti.release", "CUPTI, of CUDA"),
+    ("ncclscope.preset", "preset"),
+    ("ncclscope.events", "events"),
+    ("ncclscope.job", "job"),
+    (attribute::RUN, "run"),
+    (attribute::BOOT, "boot of the host"),
+];
+
+/// What neither NCCL's profiler interface nor CUPTI says, so that nobody looks for it.
+const NOT_VISIBLE: [&str; 3] =
+    ["CUDA that NCCL was built with", "version of the driver", "name and version of the network plugin"];
+const NOBODY_SAYS: &str = "not visible: the profiler interface does not say";
+
+/// Losses and doubts, by their arguments in the recording's last remark and their names there.
+pub(super) const LOSSES: [(u32, &str); 27] = [
+    (nccl::DROPPED, "dropped"),
+    (nccl::DISCARDED, "discarded"),
+    (nccl::LATE, "late"),
+    (nccl::DOUBLE_STOPS, "double_stops"),
+    (nccl::UNKNOWN_HANDLES, "unknown_handles"),
+    (nccl::FOREIGN_HANDLES, "foreign_handles"),
+    (nccl::UNKNOWN_PARENTS, "unknown_parents"),
+    (nccl::EVICTED_OPEN, "evicted_open"),
+    (nccl::SILENT_PROXY_OPS, "silent_proxy_ops"),
+    (nccl::UNKNOWN_TYPES, "unknown_types"),
+    (nccl::LANES_MISSING, "lanes_missing"),
+    (nccl::PANICS, "panics"),
+    (nccl::KERNELS_UNMATCHED, "kernels_unmatched"),
+    (nccl::KERNELS_CONTRADICTED, "kernels_contradicted"),
+    (nccl::LAUNCHES_WITHOUT_KERNEL, "launches_without_kernel"),
+    (nccl::LAUNCHES_LOST, "launches_lost"),
+    (nccl::KERNELS_UNTIMED, "kernels_untimed"),
+    (nccl::ACTIVITIES_IMPLAUSIBLE, "activities_implausible"),
+    (nccl::ACTIVITIES_DROPPED, "activities_dropped"),
+    (nccl::ACTIVITIES_DISCARDED, "activities_discarded"),
+    (nccl::ACTIVITY_BUFFERS_DISCARDED, "activity_buffers_discarded"),
+    (nccl::CHANNELS_UNMAPPED, "channels_unmapped"),
+    (nccl::CHANNELS_IMPLAUSIBLE, "channels_implausible"),
+    (nccl::MARKERS_UNPAIRED, "markers_unpaired"),
+    (nccl::EXTERNAL_IDS_FOREIGN, "external_ids_foreign"),
+    (nccl::TIMER_CONTRADICTIONS, "timer_contradictions"),
+    (nccl::KERNELS_MISTIMED, "kernels_mistimed"),
+];
+
+/// The figures of a recording's last remark.
+pub(super) fn figures(args: &[u8]) -> Vec<(u32, u64)> {
+    fields(args).map(|field| (field.number, field.uint())).collect()
+}
+
+/// The tables of one or several processes.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// In the order in which they are printed.
+    pub tables: Vec<Table>,
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its name, the same in every format.
+    pub name: &'static str,
+    /// What it has, for people.
+    pub title: &'static str,
+    /// Its columns.
+    pub columns: &'static [Column],
+    /// Its rows, each with one cell a column.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A column.
+#[derive(Debug)]
+pub struct Column {
+    /// Its name for programs, with the unit.
+    pub name: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// What its numbers are.
+    pub kind: Kind,
+}
+
+/// What the numbers of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// There are only texts.
+    Text,
+    /// Numbers without a unit.
+    Number,
+    /// Numbers of which 0 says nothing.
+    Counter,
+    /// Nanoseconds.
+    Ns,
+    /// Bytes.
+    Bytes,
+    /// Bytes per second.
+    Rate,
+}
+
+/// A cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// Not known, or not defined.
+    Empty,
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(u64),
+}
+
+impl From<Option<u64>> for Cell {
+    fn from(number: Option<u64>) -> Cell {
+        number.map_or(Cell::Empty, Cell::Number)
+    }
+}
+
+impl From<Option<i32>> for Cell {
+    fn from(number: Option<i32>) -> Cell {
+        number.and_then(|number| u64::try_from(number).ok()).into()
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(number: u64) -> Cell {
+        Cell::Number(number)
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        if text.is_empty() { Cell::Empty } else { Cell::Text(text) }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        text.to_owned().into()
+    }
+}
+
+const fn text(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Text }
+}
+
+const fn number(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Number }
+}
+
+const fn counter(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Counter }
+}
+
+const fn ns(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Ns }
+}
+
+const fn bytes(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Bytes }
+}
+
+const fn rate(name: &'static str, title: &'static str) -> Column {
+    Column { name, title, kind: Kind::Rate }
+}
+
+const RANK: Column = text("rank", "rank");
+const COMM: Column = text("communicator", "communicator");
+const OPERATION: Column = text("operation", "operation");
+const DATATYPE: Column = text("datatype", "datatype");
+const COUNT: Column = number("count", "count");
+const ROOT: Column = number("root", "root");
+const NUMBER: Column = number("number", "number");
+
+const LABELS: &[Column] = &[RANK, COMM, OPERATION, DATATYPE, COUNT, ROOT, number("peer", "peer")];
+const ENVIRONMENT: &[Column] = &[RANK, text("name", "name"), text("value", "value")];
+const COMMUNICATORS: &[Column] = &[
+    RANK,
+    text("id", "id"),
+    text("name", "name"),
+    number("comm_rank", "its rank"),
+    number("ranks", "ranks"),
+    number("nodes", "nodes"),
+    number("gpu", "GPU"),
+    text("nccl", "NCCL"),
+    number("interface", "interface"),
+    ns("created_ns", "created after"),
+    text("created_source", "source"),
+];
+const OPERATIONS: &[Column] = &[
+    RANK,
+    COMM,
+    OPERATION,
+    DATATYPE,
+    COUNT,
+    bytes("bytes", "bytes"),
+    ROOT,
+    number("peer", "peer"),
+    NUMBER,
+    counter("graph", "from graphs"),
+    counter("grouped", "in groups"),
+    number("timed", "timed"),
+    ns("kernel_min_ns", "min"),
+    ns("kernel_median_ns", "median"),
+    ns("kernel_p95_ns", "p95"),
+    ns("kernel_p99_ns", "p99"),
+    ns("kernel_max_ns", "max"),
+    ns("kernel_total_ns", "total"),
+    rate("algbw_bytes_per_s", "algbw"),
+    rate("busbw_bytes_per_s", "busbw"),
+    ns("enqueue_median_ns", "enqueue"),
+    ns("enqueue_max_ns", "max enqueue"),
+    text("algorithm", "algorithm"),
+    text("protocol", "protocol"),
+    text("channels", "channels"),
+    counter("contradicted", "contradicted"),
+    text("note", "note"),
+];
+const GROUPS: &[Column] = &[
+    RANK,
+    COMM,
+    text("operations", "operations"),
+    bytes("bytes", "bytes"),
+    NUMBER,
+    ns("kernel_min_ns", "min"),
+    ns("kernel_median_ns", "median"),
+    ns("kernel_p95_ns", "p95"),
+    ns("kernel_p99_ns", "p99"),
+    ns("kernel_max_ns", "max"),
+    ns("kernel_total_ns", "total"),
+    rate("algbw_bytes_per_s", "algbw"),
+    rate("busbw_bytes_per_s", "busbw"),
+];
+const CALLS: &[Column] = &[
+    RANK,
+    COMM,
+    OPERATION,
+    DATATYPE,
+    COUNT,
+    ROOT,
+    NUMBER,
+    ns("host_min_ns", "min"),
+    ns("host_median_ns", "median"),
+    ns("host_p95_ns", "p95"),
+    ns("host_p99_ns", "p99"),
+    ns("host_max_ns", "max"),
+    ns("host_total_ns", "total"),
+];
+const OF_BUFFERS: &[Column] = &[
+    RANK,
+    COMM,
+    OPERATION,
+    DATATYPE,
+    COUNT,
+    number("peer", "peer"),
+    counter("aligned_128", "at 128 bytes"),
+    counter("aligned_16", "at 16 bytes"),
+    counter("unaligned", "at neither"),
+    counter("alignment_unknown", "unknown"),
+    text("buffers", "different buffers"),
+];
+const PROXY: &[Column] = &[
+    RANK,
+    COMM,
+    text("direction", "direction"),
+    number("peer", "peer"),
+    number("operations", "operations"),
+    ns("queued_total_ns", "queued"),
+    number("transfers", "transfers"),
+    bytes("bytes", "bytes"),
+    ns("gpu_wait_ns", "waits for GPU"),
+    ns("peer_wait_ns", "for peer"),
+    ns("network_wait_ns", "for network"),
+    ns("flush_wait_ns", "for flush"),
+    ns("longest_wait_ns", "longest wait"),
+];
+const OF_LOSSES: &[Column] = &[RANK, text("what", "what"), NUMBER, text("note", "note")];
+
+/// How a row is labelled.
+struct Who<'a> {
+    summary: &'a Summary,
+    rank: Cell,
+}
+
+impl Summary {
+    /// The tables of this process.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let who = Who { summary: self, rank: self.rank_name().into() };
+        let table = |name, title, columns, rows| Table { name, title, columns, rows };
+        Report {
+            tables: vec![
+                table("environment", "environment", ENVIRONMENT, who.environment()),
+                table("communicators", "communicators", COMMUNICATORS, who.communicators()),
+                table(
+                    "operations",
+                    "operations (times of kernels that carried nothing else)",
+                    OPERATIONS,
+                    who.operations(),
+                ),
+                table("groups", "kernels that carried several operations", GROUPS, who.groups()),
+                table("calls", "host time of calls", CALLS, who.calls()),
+                table("buffers", "alignment and reuse of buffers", OF_BUFFERS, who.buffers()),
+                table("proxy", "what the proxy's transfers waited for", PROXY, who.proxy()),
+                table("losses", "losses and doubts", OF_LOSSES, who.losses()),
+            ],
+        }
+    }
+
+    /// The rows for all ranks together, if this is their [sum](Summary::add_all).
+    #[must_use]
+    pub fn report_of_all(&self) -> Report {
+        let who = Who { summary: self, rank: "all".into() };
+        let mut report = Report::empty();
+        for table in &mut report.tables {
+            table.rows = match table.name {
+                "operations" => who.operations(),
+                "groups" => who.groups(),
+                "calls" => who.calls(),
+                "proxy" => who.proxy(),
+                _ => Vec::new(),
+            };
+        }
+        report
+    }
+
+    /// What each row of operations is of, by its number.
+    #[must_use]
+    pub fn labels(&self) -> Table {
+        let rank: Cell = self.rank_name().into();
+        let label = |(key, _): &(Arguments, Operations)| {
+            vec![
+                rank.clone(),
+                self.comm_name(key.comm).into(),
+                self.function(key).into(),
+                self.datatype(key).into(),
+                key.count.into(),
+                key.root.into(),
+                key.peer.into(),
+            ]
+        };
+        let rows = self.operations.rows.iter().map(label).collect();
+        Table { name: "durations", title: "durations", columns: LABELS, rows }
+    }
+
+    /// The rank in the job, or else the process.
+    pub(super) fn rank_name(&self) -> String {
+        let process = names::without_gpu(&self.process).0;
+        let rank = process.split(" · ").next().and_then(|who| who.strip_prefix("rank "));
+        rank.unwrap_or(process).to_owned()
+    }
+
+    /// A communicator's name for people: its own, or a short form of its hash.
+    pub(super) fn comm_name(&self, comm: u32) -> String {
+        match self.comms.get(comm as usize) {
+            None => "unknown".into(),
+            Some(Comm { name, .. }) if !name.is_empty() => names::group_name(name).to_owned(),
+            Some(Comm { hash, .. }) => names::short_hash(*hash),
+        }
+    }
+
+    /// The kinds of operations, those first whose kernels took the most time.
+    pub(super) fn sorted_operations(&self) -> Vec<&(Arguments, Operations)> {
+        let mut rows: Vec<_> = self.operations.rows.iter().collect();
+        rows.sort_by_key(|(_, row)| Reverse((row.kernel.total(), row.seen().number())));
+        rows
+    }
+
+    pub(super) fn sorted_groups(&self) -> Vec<&(Group, Times)> {
+        let mut rows: Vec<_> = self.groups.rows.iter().collect();
+        rows.sort_by_key(|(_, times)| Reverse(times.total()));
+        rows
+    }
+
+    pub(super) fn function(&self, key: &Arguments) -> String {
+        self.spelling(key.function).to_owned()
+    }
+
+    fn datatype(&self, key: &Arguments) -> String {
+        if key.datatype == 0 { String::new() } else { self.spelling(key.datatype).to_owned() }
+    }
+
+    pub(super) fn group_name(&self, group: &Group) -> String {
+        group.name(|word| self.spelling(word).to_owned())
+    }
+
+    /// Algorithm and bus bandwidth of operations with the same arguments.
+    pub(super) fn bandwidth(&self, key: &Arguments, row: &Operations) -> Option<[u64; 2]> {
+        let (rank, ranks) = self.rank(key.comm);
+        let ranks = ranks?;
+        let mut traffic = super::Traffic::default();
+        let is_itself = key.peer.is_some() && key.peer == rank;
+        let is_defined = traffic.add(Word(key.function), row.bytes?, ranks, is_itself);
+        is_defined
+            .then(|| traffic.bandwidth(ranks, row.kernel.number(), row.kernel.total()))?
+            .filter(|_| row.kernel.number() > 0)
+    }
+
+    pub(super) fn group_bandwidth(&self, group: &Group, times: &Times) -> Option<[u64; 2]> {
+        group.traffic()?.bandwidth(self.rank(group.comm()).1?, times.number(), times.total())
+    }
+
+    /// What is lost or doubtful, and how often.
+    pub(super) fn lost(&self) -> Vec<(&'static str, u64)> {
+        let figures = self.ended.as_deref().unwrap_or_default();
+        let of = |field: u32| figures.iter().find(|(number, _)| *number == field).map_or(0, |(_, count)| *count);
+        LOSSES.into_iter().map(|(field, name)| (name, of(field))).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Whether the recording has a last word.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+}
+
+impl Report {
+    /// The tables without rows.
+    #[must_use]
+    pub fn empty() -> Report {
+        let mut report = Summary::new().report();
+        report.tables.iter_mut().for_each(|table| table.rows.clear());
+        report
+    }
+
+    /// Adds the rows of another.
+    pub fn add(&mut self, other: Report) {
+        for (ours, theirs) in self.tables.iter_mut().zip(other.tables) {
+            ours.rows.extend(theirs.rows);
+        }
+    }
+
+    /// Adds something that is lost or doubtful about a process.
+    pub fn add_loss(&mut self, of: &Summary, what: &str, note: &str) {
+        if let Some(losses) = self.tables.last_mut() {
+            losses.rows.push(vec![of.rank_name().into(), what.into(), 1.into(), note.into()]);
+        }
+    }
+
+    /// Joins the rows of the environment that several ranks have in common: their rank is `all`, if
+    /// all have them, or else how many ranks have them.
+    pub fn join_environment(&mut self) {
+        let Some(environment) = self.tables.first_mut() else { return };
+        let ranks: std::collections::BTreeSet<String> =
+            environment.rows.iter().filter_map(|row| row.first()).map(|rank| format!("{rank:?}")).collect();
+        let ranks = ranks.len();
+        let mut joined: Vec<(Vec<Cell>, usize)> = Vec::new();
+        let mut places = std::collections::HashMap::new();
+        for row in std::mem::take(&mut environment.rows) {
+            let place = *places.entry(format!("{:?}", row.get(1..))).or_insert(joined.len());
+            match joined.get_mut(place) {
+                Some((_, number)) => *number += 1,
+                None => joined.push((row, 1)),
+            }
+        }
+        for (row, number) in &mut joined {
+            match (number, row.first_mut()) {
+                (1, _) | (_, None) => {}
+                (number, Some(rank)) if *number >= ranks => *rank = "all".into(),
+                (number, Some(rank)) => *rank = format!("{number} ranks").into(),
+            }
+        }
+        environment.rows = joined.into_iter().map(|(row, _)| row).collect();
+    }
+}
+
+impl Who<'_> {
+    fn row(&self, cells: impl IntoIterator<Item = Cell>) -> Vec<Cell> {
+        std::iter::once(self.rank.clone()).chain(cells).collect()
+    }
+
+    fn environment(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut rows = vec![("process".to_owned(), it.process.clone())];
+        for (name, title) in ATTRIBUTES {
+            let values = it.attributes.iter().filter(|(known, _)| known == name);
+            rows.extend(values.map(|(_, value)| (title.to_owned(), value.clone())));
+        }
+        rows.push(("recording".into(), it.started.clone()));
+        for gpu in &it.gpus {
+            let uuid = if gpu.uuid.is_empty() { String::new() } else { format!(", UUID {}", gpu.uuid) };
+            rows.push((format!("GPU {}", gpu.device), format!("{}{uuid}", gpu.name)));
+        }
+        let net: u64 = it.peers.rows.iter().map(|(_, peer)| peer.operations).sum();
+        if net > 0 {
+            rows.push(("transport NET".into(), format!("{net} operations of the proxy")));
+        }
+        for (network, name) in
+            [(Network::INFINIBAND, "InfiniBand"), (Network::SOCKET, "sockets"), (Network::OTHER, "another one")]
+        {
+            if it.networks >> network.0 & 1 != 0 {
+                rows.push(("network".into(), format!("{name}, by events of its plugin")));
+            }
+        }
+        rows.extend(NOT_VISIBLE.map(|what| (what.to_owned(), NOBODY_SAYS.to_owned())));
+        let mut variables: Vec<_> = it
+            .attributes
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(attribute::ENVIRONMENT)?.to_owned(), value.clone())))
+            .collect();
+        variables.sort();
+        rows.extend(variables);
+        rows.retain(|(_, value)| !value.is_empty());
+        rows.into_iter().map(|(name, value)| self.row([name.into(), value.into()])).collect()
+    }
+
+    fn communicators(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut rows = Vec::new();
+        for (at, comm) in it.comms.iter().enumerate() {
+            for member in &comm.members {
+                let Member { init, rank, ranks, nodes, device, version, interface } = *member;
+                let version = version.map(|version| names::nccl_version(version as u32));
+                rows.push(self.row([
+                    if comm.hash == 0 { Cell::Empty } else { format!("{:016x}", comm.hash).into() },
+                    it.comm_name(at as u32).into(),
+                    rank.into(),
+                    ranks.into(),
+                    nodes.into(),
+                    device.into(),
+                    version.unwrap_or_default().into(),
+                    interface.into(),
+                    it.begin.map(|begin| init.since(begin)).into(),
+                    "NCCL's call of the profiler's init".into(),
+                ]));
+            }
+        }
+        rows
+    }
+
+    fn operations(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let row = |(key, row): &(Arguments, Operations)| {
+            let [eager, graph] = row.numbers();
+            let [algorithm, bus] = it.bandwidth(key, row).map_or([None; 2], |rates| rates.map(Some));
+            let barrier = Word(key.function) == Word::ALL_REDUCE && key.count == Some(1);
+            let channels = match row.channels {
+                None => String::new(),
+                Some((least, most)) if least == most => least.to_string(),
+                Some((least, most)) => format!("{least}-{most}"),
+            };
+            let mut cells = vec![
+                it.comm_name(key.comm).into(),
+                it.function(key).into(),
+                it.datatype(key).into(),
+                key.count.into(),
+                row.bytes.into(),
+                key.root.into(),
+                key.peer.into(),
+                (eager + graph).into(),
+                graph.into(),
+                row.grouped.into(),
+                row.kernel.number().into(),
+            ];
+            cells.extend(times(&row.kernel));
+            cells.extend([
+                algorithm.into(),
+                bus.into(),
+                row.queued.percentile(50).into(),
+                row.queued.most().into(),
+                words(row.algorithms, Words::Algorithm).into(),
+                words(row.protocols, Words::Protocol).into(),
+                channels.into(),
+                row.contradicted.into(),
+                if barrier { "barrier?" } else { "" }.into(),
+            ]);
+            self.row(cells)
+        };
+        it.sorted_operations().into_iter().map(row).collect()
+    }
+
+    fn groups(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let row = |(group, of): &(Group, Times)| {
+            let [algorithm, bus] = it.group_bandwidth(group, of).map_or([None; 2], |rates| rates.map(Some));
+            let mut cells = vec![
+                it.comm_name(group.comm()).into(),
+                it.group_name(group).into(),
+                group.traffic().map(|traffic| traffic.bytes()).into(),
+                of.number().into(),
+            ];
+            cells.extend(times(of));
+            cells.extend([algorithm.into(), bus.into()]);
+            self.row(cells)
+        };
+        it.sorted_groups().into_iter().map(row).collect()
+    }
+
+    fn calls(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut sorted: Vec<_> = it.calls.rows.iter().collect();
+        sorted.sort_by_key(|(_, times)| Reverse(times.total()));
+        let row = |(key, of): &(Arguments, Times)| {
+            let mut cells = vec![
+                it.comm_name(key.comm).into(),
+                it.function(key).into(),
+                it.datatype(key).into(),
+                key.count.into(),
+                key.root.into(),
+                of.number().into(),
+            ];
+            cells.extend(times(of));
+            self.row(cells)
+        };
+        sorted.into_iter().filter(|(_, of)| of.number() > 0).map(row).collect()
+    }
+
+    fn buffers(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let row = |(key, row): &(Arguments, Operations)| {
+            let seen = row.seen();
+            let known = seen.aligned_128 + seen.aligned_16 + seen.unaligned;
+            let buffers = match row.buffers.len() {
+                0 => String::new(),
+                _ if row.more_buffers => format!("more than {BUFFERS}"),
+                number => number.to_string(),
+            };
+            self.row([
+                it.comm_name(key.comm).into(),
+                it.function(key).into(),
+                it.datatype(key).into(),
+                key.count.into(),
+                key.peer.into(),
+                seen.aligned_128.into(),
+                seen.aligned_16.into(),
+                seen.unaligned.into(),
+                seen.number().saturating_sub(known).into(),
+                buffers.into(),
+            ])
+        };
+        it.sorted_operations().into_iter().map(row).collect()
+    }
+
+    fn proxy(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut sorted: Vec<_> = it.peers.rows.iter().collect();
+        sorted.sort_by_key(|(key, _)| (key.comm, !key.is_send, key.peer));
+        let row = |(key, of): &(Peer, Transfers)| {
+            let direction = match key {
+                Peer { comm: UNKNOWN, peer: None, .. } => "",
+                Peer { is_send: true, .. } => "send",
+                Peer { is_send: false, .. } => "receive",
+            };
+            let waits = Wait::ALL.map(|wait| of.waits[wait as usize].into());
+            let cells = [
+                it.comm_name(key.comm).into(),
+                direction.into(),
+                key.peer.into(),
+                of.operations.into(),
+                of.queued.into(),
+                of.number.into(),
+                of.bytes.into(),
+            ];
+            self.row(cells.into_iter().chain(waits).chain([of.longest.into()]))
+        };
+        sorted.into_iter().map(row).collect()
+    }
+
+    fn losses(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut rows: Vec<Vec<Cell>> = Vec::new();
+        let mut add = |what: &str, number: Cell, note: &str| rows.push(self.row([what.into(), number, note.into()]));
+        if it.ended.is_none() {
+            add("no last word", 1.into(), "the recording goes on, or its process was killed: figures are not final");
+        }
+        for (what, count) in it.lost() {
+            add(what, count.into(), "");
+        }
+        for (what, count, note) in [
+            ("transfers_unfinished", it.unfinished, "transfers of the proxy whose end is not known: not added up"),
+            ("groups_incomplete", it.incomplete, "kernels of which not all operations are known: not added up"),
+            ("operations_sharing", it.operations.shared, "operations past the limit, in the row of others"),
+            ("groups_sharing", it.groups.shared, "groups past the limit, in the row of others"),
+            ("calls_sharing", it.calls.shared, "calls past the limit, in the row of others"),
+            ("peers_sharing", it.peers.shared, "peers past the limit, in the row of others"),
+        ] {
+            if count > 0 {
+                add(what, count.into(), note);
+            }
+        }
+        if it.room.0 == 0 {
+            add("percentiles_missing", Cell::Empty, "too many kinds of operations: the latest have no percentiles");
+        }
+        for (name, number, note) in &it.remarks {
+            add(name, (*number).into(), note);
+        }
+        rows
+    }
+}
+
+/// The cells of durations: minimum, percentiles, maximum, total.
+fn times(times: &Times) -> [Cell; 6] {
+    let total = Some(times.total()).filter(|_| times.number() > 0);
+    let [median, p95, p99] = [50, 95, 99].map(|percent| times.percentile(percent));
+    [times.least(), median, p95, p99, times.most(), total].map(Cell::from)
+}
+
+/// The words of a table whose bits are set: `RING+TREE`.
+fn words(bits: u64, table: Words) -> String {
+    let known = (1..64).filter(|bit| bits >> bit & 1 != 0).map(Word).filter(|word| word.table() == Some(table));
+    let known = known.filter_map(Word::spelling);
+    known.chain((bits & 1 != 0).then_some("others")).collect::<Vec<_>>().join("+")
+}

@@ -1,7 +1,7 @@
 //! Protobuf's wire format, read field by field. What is copied from one trace to another is copied
 //! as it is, including fields that this build does not know.
 
-use prost::encoding::{self, decode_varint};
+use prost::encoding;
 
 /// The fields of a message, in order. Ends early if the bytes are no message.
 pub(crate) struct Fields<'a> {
@@ -32,16 +32,24 @@ pub(crate) enum Value<'a> {
 }
 
 /// Takes a number off the front; `None` if there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
-    // Most are below 128.
-    if let [byte @ 0..0x80, after @ ..] = *rest {
-        *rest = after;
-        return Some(u64::from(*byte));
+    let mut number = 0;
+    for (place, byte) in rest.iter().take(LONGEST).enumerate() {
+        number |= u64::from(byte & 0x7f) << (7 * place);
+        if *byte < 0x80 {
+            *rest = &rest[place + 1..];
+            // The last byte of the longest numbers has room for one bit.
+            return (place < LONGEST - 1 || *byte < 2).then_some(number);
+        }
     }
-    decode_varint(rest).ok()
+    None
 }
 
+/// How many bytes a number takes at most.
+const LONGEST: usize = 10;
+
+#[inline(always)]
 pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
     Fields { rest: message, is_damaged: false }
 }
@@ -49,7 +57,7 @@ pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
         if start.is_empty() {
@@ -69,7 +77,7 @@ impl<'a> Fields<'a> {
         self.is_damaged
     }
 
-    #[inline]
+    #[inline(always)]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let tag = varint(&mut self.rest)?;
         let value = match tag & 7 {
@@ -86,6 +94,7 @@ impl<'a> Fields<'a> {
         Some((u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?, value))
     }
 
+    #[inline(always)]
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;

@@ -6,6 +6,7 @@ mod synthetic;
 use command::ncclscope;
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, whole_length};
+use ncclscope::trace::words::Category;
 use ncclscope::trace::writer::TRACK_BITS;
 use ncclscope_tests::perfetto::{Problem, Trace};
 use ncclscope_tests::play::Play;
@@ -712,13 +713,14 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
         }
         let Some(event) = &packet.event else { return Ok(()) };
         // What the merge itself draws is on tracks of no process, or is about all ranks.
-        let Some(&rank) = ranks.get(&(event.track >> TRACK_BITS)).filter(|_| event.category != "job") else {
+        let Some(&rank) = ranks.get(&(event.track >> TRACK_BITS)).filter(|_| event.category != Some(Category::Job))
+        else {
             return Ok(());
         };
         if damage(rank).is_none() {
             events += u64::from(event.r#type() != Type::SliceEnd);
         }
-        if event.category == "run" {
+        if event.category == Some(Category::Run) {
             let step = runs.entry(rank).or_insert(0_u64);
             let [came, _] = job.truth(rank, *step);
             farthest = farthest.max(packet.time.unwrap().0.abs_diff(came));

@@ -13,6 +13,7 @@ use ncclscope::pipeline::input::remark;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, Nccl, Packet};
+use ncclscope::trace::words::Category;
 
 use crate::workload::{Piece, Told};
 
@@ -400,7 +401,7 @@ struct Reader {
 #[derive(Default)]
 struct Track {
     name: String,
-    open: Vec<(i64, String, Nccl)>,
+    open: Vec<(i64, Option<Category>, Nccl)>,
 }
 
 impl Reader {
@@ -417,11 +418,11 @@ impl Reader {
         let time = time.0 as i64;
         let track = self.tracks.entry(event.track).or_default();
         match event.r#type() {
-            Type::SliceBegin => track.open.push((time, event.category.to_owned(), event.nccl())),
+            Type::SliceBegin => track.open.push((time, event.category, event.nccl())),
             Type::SliceEnd => {
                 if let Some((begin, category, nccl)) = track.open.pop() {
                     let name = track.name.clone();
-                    self.slice(&name, &category, (begin, time), &nccl);
+                    self.slice(&name, category, (begin, time), &nccl);
                 }
             }
             Type::Instant => self.instant(event.name, time, event.nccl()),
@@ -441,9 +442,9 @@ impl Reader {
         }
     }
 
-    fn slice(&mut self, track: &str, category: &str, span: (i64, i64), nccl: &Nccl) {
+    fn slice(&mut self, track: &str, category: Option<Category>, span: (i64, i64), nccl: &Nccl) {
         match category {
-            "kernel" if nccl.kernel.is_some() => {
+            Some(Category::Kernel) if nccl.kernel.is_some() => {
                 let is_matched = nccl.r#match() != MatchedBy::MatchAbsent && nccl.r#match() != MatchedBy::Unmatched;
                 let several = is_matched && nccl.operations() != 1;
                 if several {
@@ -463,11 +464,11 @@ impl Reader {
                     doubt: nccl.doubt().to_owned(),
                 });
             }
-            "carried" => {
+            Some(Category::Carried) => {
                 let of = track.strip_suffix(OPERATIONS).unwrap_or(track).to_owned();
                 self.carried.entry((of, span.0, span.1)).or_default().push(piece(nccl));
             }
-            "gpu" if nccl.phase.is_none() => {
+            Some(Category::Gpu) if nccl.phase.is_none() => {
                 if let (Some(stamp), Some(error)) = (nccl.gpu_start_ns, nccl.time_error_ns) {
                     self.seen.channels.push(Channel { begin: span.0, stamp, error });
                 }

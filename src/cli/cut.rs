@@ -1,7 +1,8 @@
 //! `ncclscope cut`: writes a part of a trace as a trace of its own.
 //!
-//! The file is read three times and never held in memory: to learn its times and contents, to
-//! choose what is kept, and to copy that. What is kept is copied as it stands, including fields
+//! The file is never held in memory but read several times: to learn its times and contents, to
+//! choose what is kept, and to copy that. If only times are asked for, the choice is made in the
+//! first reading; the last one passes over what nothing is kept of. What is kept is copied as it stands, including fields
 //! that this build does not know. Only three things are rewritten: times, because they count from
 //! the packet before; interned names, which move to the first packet that now uses them; and arrows
 //! that have lost their other end.
@@ -18,7 +19,8 @@ use super::survey::{Survey, label};
 use crate::cli::reason::Reason;
 use crate::model::time::HostNs;
 use crate::trace::names;
-use choose::{Choice, END, Filter};
+use crate::trace::reader::Packet;
+use choose::{Choice, Chooser, END, Filter};
 pub(super) use wish::{Ranks, Window, duration, nanoseconds};
 
 /// What to keep; everything if nothing is said.
@@ -32,9 +34,13 @@ pub(super) struct Wish {
 
 pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     super::must_be_new(output)?;
-    let survey = Survey::of(&[path.to_owned()])?;
+    let mut early = Early::of(wish);
+    let survey = Survey::of_one(path, |packet| early.packet(packet))?;
     let filter = filter(path, &survey, wish)?;
-    let choice = Choice::make(path, &survey, &filter)?;
+    let choice = match early.chooser.filter(|chooser| *chooser.filter() == filter) {
+        Some(chooser) => chooser.done(&survey),
+        None => Choice::make(path, &survey, &filter)?,
+    };
     if choice.slices == 0 {
         return Err(Reason::Refused(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey))));
     }
@@ -61,17 +67,50 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
     Ok(())
 }
 
+/// Chooses in the first reading, for which nothing but times may be asked for. It takes the first
+/// time in the file for the earliest one, which it nearly always is.
+struct Early<'a> {
+    wish: Option<&'a Wish>,
+    chooser: Option<Chooser>,
+}
+
+impl Early<'_> {
+    fn of(wish: &Wish) -> Early<'_> {
+        let asks_for_times = wish.ranks.is_none() && wish.communicators.is_empty();
+        Early { wish: Some(wish).filter(|_| asks_for_times), chooser: None }
+    }
+
+    fn packet(&mut self, packet: &Packet<'_>) {
+        if packet.event.is_some() || packet.time.is_some() {
+            let begun = self.wish.take().zip(packet.time).map(|(wish, time)| wish.filter(time));
+            self.chooser = begun.map(Chooser::of_all_tracks).or(self.chooser.take());
+        }
+        if let Some(chooser) = &mut self.chooser {
+            chooser.packet(packet);
+        }
+    }
+}
+
+impl Wish {
+    /// What it excludes by time and kind, in a trace that begins at this time.
+    fn filter(&self, first: HostNs) -> Filter {
+        let (begin, end) = match &self.window {
+            None => (HostNs(0), END),
+            Some(window) => {
+                (first.saturating_add(window.begin), window.end.map_or(END, |end| first.saturating_add(end)))
+            }
+        };
+        Filter { begin, end, no_steps: self.no_steps, ..Filter::default() }
+    }
+}
+
 /// Checks the wish against the trace.
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
-    let (begin, end) = match &wish.window {
-        None => (HostNs(0), END),
-        Some(window) if window.begin > last.since(first) => {
-            return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
-        }
-        Some(window) => (first.saturating_add(window.begin), window.end.map_or(END, |end| first.saturating_add(end))),
-    };
-    let mut filter = Filter { begin, end, no_steps: wish.no_steps, ..Filter::default() };
+    if let Some(window) = wish.window.as_ref().filter(|window| window.begin > last.since(first)) {
+        return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
+    }
+    let mut filter = wish.filter(first);
     if let Some(wanted) = &wish.ranks {
         let ranks = survey.ranks();
         if ranks.values().all(Option::is_none) {

@@ -207,21 +207,23 @@ impl Info {
         self.slices += 1;
         // Of the slices that carry an operation, only the hand-over names the thread. A kernel's
         // operations are recognised by their match; the slices below a kernel are not counted.
-        let ran = event.arg(nccl::MATCH).is_some() && event.arg(nccl::KERNEL).is_none();
-        if event.arg(nccl::COUNT).is_none() || !ran && event.arg(nccl::TID).is_none() {
+        let [matched, kernel, count, tid, function, comm, event_bytes] =
+            event.uints([nccl::MATCH, nccl::KERNEL, nccl::COUNT, nccl::TID, nccl::FUNCTION, nccl::COMM, nccl::BYTES]);
+        let ran = matched.is_some() && kernel.is_none();
+        if count.is_none() || !ran && tid.is_none() {
             return;
         }
-        let number = event.uint(nccl::FUNCTION).and_then(|number| Function::try_from(number as i32).ok());
+        let number = function.and_then(|number| Function::try_from(number as i32).ok());
         let function = match (event.text(nccl::FUNCTION_TEXT), number) {
             (Some(text), _) => text.into(),
             (None, None | Some(Function::Absent)) => "operation".into(),
             (None, Some(function)) => function.as_str_name().into(),
         };
-        let of = self.operations.entry((event.uint(nccl::COMM).unwrap_or_default(), function)).or_default();
+        let of = self.operations.entry((comm.unwrap_or_default(), function)).or_default();
         let operations = of.entry(event.track >> TRACK_BITS).or_default();
         let (count, bytes) = if ran { &mut operations.ran } else { &mut operations.handed_over };
         *count += 1;
-        *bytes = bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
+        *bytes = bytes.saturating_add(event_bytes.unwrap_or_default());
     }
 
     fn instant(&mut self, event: &Event<'_>) {

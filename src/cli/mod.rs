@@ -451,6 +451,16 @@ fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), Reaso
     reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
 }
 
+/// The same without the compressed packets that are passed over.
+fn read_parts(
+    path: &Path,
+    passed: &reader::Passed<'_>,
+    mut each: impl FnMut(&Packet<'_>) -> Result<(), Reason>,
+) -> Result<Extent, Reason> {
+    let file = File::open(path).map_err(Reason::read(path))?;
+    reader::read_parts(file, passed, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
+}
+
 /// Why a trace was not read to its end.
 enum Fault {
     /// What is wrong with the trace.

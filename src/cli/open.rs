@@ -44,7 +44,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     if traces.len() > 1 {
         merge::must_share_clock(traces)?;
     }
-    let survey = Survey::of(traces)?;
+    let survey = Survey::with_work(traces)?;
     let Some(span) = survey.span else {
         return Err(Reason::file(&traces[0])("there is nothing in this trace to show"));
     };

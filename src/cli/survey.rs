@@ -26,7 +26,9 @@ pub(super) struct Survey {
     pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order
-    /// of the file. Those without an end end when they begin.
+    /// of the file. Those without an end end when they begin. Empty unless `lists_work`: there may be
+    /// millions.
+    pub(super) lists_work: bool,
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,
     /// What may have hung: overdue operations, the proxy's work on operations, and calls into NCCL,
@@ -154,12 +156,12 @@ struct OfFile {
 }
 
 impl HandedOver {
-    fn take(&mut self, event: &Event<'_>, time: HostNs) {
+    fn take(&mut self, event: &Event<'_>, time: HostNs, seq: Option<u64>) {
         if let Some((_, before)) = &self.last {
             self.gap_ns = self.gap_ns.max(time.since(*before));
         }
         // Sends and receives are not numbered in the same order on all ranks.
-        if let (Some(correlation), Some(seq)) = (event.correlation, event.uint(nccl::SEQ)) {
+        if let (Some(correlation), Some(seq)) = (event.correlation, seq) {
             let (collective, at) = self.collective.get_or_insert_default();
             (collective.correlation, collective.seq, *at) = (correlation, seq, time);
             event.name.clone_into(&mut collective.name);
@@ -210,13 +212,26 @@ pub(super) struct Communicator {
 }
 
 impl Survey {
-    /// Looks through traces.
+    /// Looks through traces, and lists their operations and kernels, too.
     ///
     /// # Errors
     ///
     /// If one cannot be read, or is not a trace, or has a process tag that is in another one.
-    pub(super) fn of(paths: &[PathBuf]) -> Result<Survey, Reason> {
-        let (survey, faults) = Survey::of_what_can_be_read(paths, |_, _| {});
+    pub(super) fn with_work(paths: &[PathBuf]) -> Result<Survey, Reason> {
+        Survey { lists_work: true, ..Survey::default() }.of_all(paths, |_| {})
+    }
+
+    /// Looks through one trace; `each` gets its packets, too.
+    ///
+    /// # Errors
+    ///
+    /// See [`Survey::with_work`].
+    pub(super) fn of_one(path: &Path, each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
+        Survey::default().of_all(&[path.to_owned()], each)
+    }
+
+    fn of_all(self, paths: &[PathBuf], mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
+        let (survey, faults) = self.of_readable(paths, |_, packet| each(packet));
         if let Some(fault) = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path))) {
             return Err(fault);
         }
@@ -230,9 +245,13 @@ impl Survey {
     /// its end. `each` gets the packets, too, with the index of their file.
     pub(super) fn of_what_can_be_read(
         paths: &[PathBuf],
-        mut each: impl FnMut(usize, &Packet<'_>),
+        each: impl FnMut(usize, &Packet<'_>),
     ) -> (Survey, Vec<Option<Fault>>) {
-        let (mut survey, mut faults) = (Survey::default(), Vec::new());
+        Survey::default().of_readable(paths, each)
+    }
+
+    fn of_readable(self, paths: &[PathBuf], mut each: impl FnMut(usize, &Packet<'_>)) -> (Survey, Vec<Option<Fault>>) {
+        let (mut survey, mut faults) = (self, Vec::new());
         for (number, path) in paths.iter().enumerate() {
             let trace = super::must_be_trace(path).map_err(Fault::Other);
             let extent = trace.and_then(|()| survey.look(path, |packet| each(number, packet)));
@@ -351,32 +370,44 @@ impl Survey {
     fn event(&mut self, event: &Event<'_>, time: HostNs) {
         let track = self.tracks.entry(event.track).or_default();
         track.moved = track.moved.max(time);
+        let [comm, seq, bytes, queued_ns, steps, count, dropped, interface, rank] = event.uints([
+            nccl::COMM,
+            nccl::SEQ,
+            nccl::BYTES,
+            nccl::QUEUED_NS,
+            nccl::STEPS,
+            nccl::COUNT,
+            nccl::DROPPED,
+            nccl::INTERFACE,
+            nccl::RANK,
+        ]);
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
                 self.slices += 1;
-                let open = match Category::of(event.category) {
+                let open = match event.category {
                     Some(Category::Operation) => {
                         track.operations += 1;
-                        track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
-                        self.operations.push((time, time));
-                        track.handed_over.take(event, time);
-                        Open::Operation(self.operations.len() - 1)
+                        track.bytes = track.bytes.saturating_add(bytes.unwrap_or_default());
+                        track.handed_over.take(event, time, seq);
+                        match self.lists_work {
+                            true => Open::Operation(begun(&mut self.operations, time)),
+                            false => Open::Other,
+                        }
                     }
                     Some(Category::Run) => {
                         track.operations += 1;
                         track.runs += 1;
-                        track.bytes = track.bytes.saturating_add(event.uint(nccl::BYTES).unwrap_or_default());
-                        Open::Run(time.saturating_sub(event.uint(nccl::QUEUED_NS).unwrap_or_default()))
+                        track.bytes = track.bytes.saturating_add(bytes.unwrap_or_default());
+                        Open::Run(time.saturating_sub(queued_ns.unwrap_or_default()))
                     }
-                    Some(Category::Kernel) if event.arg(nccl::COMM).is_some() => {
-                        self.kernels.push((time, time));
-                        Open::Kernel(self.kernels.len() - 1)
+                    Some(Category::Kernel) if self.lists_work && comm.is_some() => {
+                        Open::Kernel(begun(&mut self.kernels, time))
                     }
-                    Some(Category::Proxy) if event.arg(nccl::STEPS).is_some() => {
+                    Some(Category::Proxy) if steps.is_some() => {
                         Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices)))
                     }
                     Some(Category::Api) => {
-                        if event.arg(nccl::COMM).is_some() && event.arg(nccl::COUNT).is_some() {
+                        if comm.is_some() && count.is_some() {
                             let call = Unfinished::new(Work::Call, event, time, self.slices);
                             track.call = Some(call);
                         }
@@ -397,15 +428,15 @@ impl Survey {
                 }
                 _ => {}
             },
-            _ => self.dropped = self.dropped.saturating_add(event.uint(nccl::DROPPED).unwrap_or_default()),
+            _ => self.dropped = self.dropped.saturating_add(dropped.unwrap_or_default()),
         }
-        let Some(hash) = event.uint(nccl::COMM) else { return };
+        let Some(hash) = comm else { return };
         if !track.communicators.contains(&hash) {
             track.communicators.push(hash);
         }
         let comm = self.communicators.entry(hash).or_default();
         // Other tools do not know an interface version.
-        if [nccl::INTERFACE, nccl::RANK].iter().any(|number| event.arg(*number).is_some()) {
+        if interface.or(rank).is_some() {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
             comm.ranks = event.uint(nccl::RANKS);
         }
@@ -448,6 +479,12 @@ impl Survey {
     pub(super) fn duration(&self) -> u64 {
         self.span.map_or(0, |(first, last)| last.since(first))
     }
+}
+
+/// Lists what begins at this time, and returns its index.
+fn begun(list: &mut Vec<(HostNs, HostNs)>, time: HostNs) -> usize {
+    list.push((time, time));
+    list.len() - 1
 }
 
 /// The rank in the job that is part of a process's name: `rank 3 · node17`.

@@ -72,15 +72,16 @@ struct Track {
     parent: Option<u64>,
     name: String,
     thread: Option<(i64, String)>,
-    open: Vec<Open>,
+    /// Its open slices, outermost first; `None` for those that are not read.
+    open: Vec<Option<Open>>,
 }
 
 struct Open {
     begin: FileNs,
     name: Arc<str>,
-    /// `None` if such slices are not read.
-    category: Option<Category>,
-    nccl: Nccl,
+    category: Category,
+    /// Boxed, because it has room for all arguments that there are.
+    nccl: Box<Nccl>,
     correlation: Option<u64>,
     arrows: Vec<u64>,
 }
@@ -167,15 +168,20 @@ impl Reader {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
-                let category = Category::of(event.category).filter(|it| CATEGORIES.contains(it));
-                let nccl = if category.is_none() { Nccl::default() } else { event.nccl() };
-                let (correlation, arrows) = (event.correlation, event.flows().collect());
-                let open = Open { begin: time, name: event.shared_name(), category, nccl, correlation, arrows };
+                let category = event.category.filter(|it| CATEGORIES.contains(it));
+                let open = category.map(|category| Open {
+                    begin: time,
+                    name: event.shared_name(),
+                    category,
+                    nccl: Box::new(event.nccl()),
+                    correlation: event.correlation,
+                    arrows: event.flows().collect(),
+                });
                 self.tracks.entry(uuid).or_default().open.push(open);
             }
             Type::SliceEnd => {
                 let track = self.tracks.entry(uuid).or_default();
-                if let Some(open) = track.open.pop() {
+                if let Some(Some(open)) = track.open.pop() {
                     let depth = track.open.len();
                     self.slice(uuid, open, time, depth);
                 }
@@ -185,7 +191,7 @@ impl Reader {
         }
     }
 
-    fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: &str, nccl: Nccl) {
+    fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: Option<Category>, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
             instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => {
@@ -223,7 +229,7 @@ impl Reader {
                 self.profile.processes[process].lost += lost;
                 self.profile.notes.push(format!("{lost} calls from NCCL are not in the trace"));
             }
-            _ if matches!(Category::of(category), Some(Category::Nvtx | Category::PyTorch)) => {
+            _ if matches!(category, Some(Category::Nvtx | Category::PyTorch)) => {
                 let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
                 self.profile.ranges.push(range);
             }
@@ -236,22 +242,22 @@ impl Reader {
         let span = Span { start: open.begin, end: end.max(open.begin) };
         let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
         match open.category {
-            Some(Category::Kernel) if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
-            Some(Category::Kernel) => self.copy(process, span, &open),
-            Some(Category::Carried) => {
+            Category::Kernel if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
+            Category::Kernel => self.copy(process, span, &open),
+            Category::Carried => {
                 let operation = self.operation(process, &open);
                 let of = track.strip_suffix(track::OPERATIONS).unwrap_or(&track).to_owned();
                 self.carried.push((process, of, span, operation));
             }
-            Some(Category::Operation) => {
+            Category::Operation => {
                 self.handover(process, span, &open);
                 let operation = self.operation(process, &open);
                 let operation = &mut self.profile.operations[operation];
                 (operation.call, operation.tid) = (Some(span), open.nccl.tid.map(i64::from));
             }
-            Some(Category::Api) => self.api(uuid, process, span, &open),
-            Some(Category::Proxy) if track.ends_with(track::STEPS) => self.transfer(uuid, process, span, open, depth),
-            Some(Category::Cuda) => {
+            Category::Api => self.api(uuid, process, span, &open),
+            Category::Proxy if track.ends_with(track::STEPS) => self.transfer(uuid, process, span, open, depth),
+            Category::Cuda => {
                 let tid = open.nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
                 let call = CudaCall {
                     process,
@@ -266,7 +272,7 @@ impl Reader {
                 };
                 self.profile.cuda_calls.push(call);
             }
-            Some(Category::Nvtx | Category::PyTorch) => {
+            Category::Nvtx | Category::PyTorch => {
                 let range = self.range(uuid, process, span, &open.name, &open.nccl);
                 self.profile.ranges.push(range);
             }

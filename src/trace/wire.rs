@@ -135,26 +135,24 @@ pub(crate) enum Value<'a> {
 }
 
 /// Takes a number off the front; `None` if there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
-    // Most are below 128.
-    if let [byte @ 0..0x80, after @ ..] = *rest {
-        *rest = after;
-        return Some(u64::from(*byte));
-    }
     let mut number = 0;
-    for (at, byte) in rest.iter().take(10).enumerate() {
-        number |= u64::from(byte & 0x7f) << (7 * at);
+    for (place, byte) in rest.iter().take(LONGEST).enumerate() {
+        number |= u64::from(byte & 0x7f) << (7 * place);
         if *byte < 0x80 {
-            // The tenth byte has room for one bit.
-            let fits = at < 9 || *byte < 2;
-            *rest = &rest[at + 1..];
-            return fits.then_some(number);
+            *rest = &rest[place + 1..];
+            // The last byte of the longest numbers has room for one bit.
+            return (place < LONGEST - 1 || *byte < 2).then_some(number);
         }
     }
     None
 }
 
+/// How many bytes a number takes at most.
+const LONGEST: usize = 10;
+
+#[inline(always)]
 pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
     Fields { rest: message, is_damaged: false }
 }
@@ -162,7 +160,7 @@ pub(crate) fn fields(message: &[u8]) -> Fields<'_> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
         if start.is_empty() {
@@ -178,12 +176,11 @@ impl<'a> Iterator for Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Whether it ended early.
-    #[cfg(feature = "cli")]
     pub(crate) fn is_damaged(&self) -> bool {
         self.is_damaged
     }
 
-    #[inline]
+    #[inline(always)]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let tag = varint(&mut self.rest)?;
         let value = match tag & 7 {
@@ -200,6 +197,7 @@ impl<'a> Fields<'a> {
         Some((u32::try_from(tag >> 3).ok().filter(|number| *number > 0)?, value))
     }
 
+    #[inline(always)]
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;

@@ -36,11 +36,7 @@ const GPUS: &[(&str, &str)] = &[
     ("--fit", ""),
 ];
 
-/// The diagnosed step alone.
-const DIAGNOSED_STEP: &str = "SELECT min(ts) - min(dur) / 20, max(ts + dur) + min(dur) / 20 FROM slice JOIN track ON track.id = track_id \
-    WHERE track.name = 'Diagnosis'";
-
-/// The same with room for notes at the right edge.
+/// The diagnosed step alone, with room for notes at the right edge.
 const DIAGNOSED_STEP_AND_NOTES: &str = "SELECT min(ts) - min(dur) / 20, max(ts + dur) + min(dur) / 2 FROM slice JOIN track ON track.id = track_id \
     WHERE track.name = 'Diagnosis'";
 

@@ -14,14 +14,14 @@ use crate::cli::reason::Reason;
 use crate::model::time::HostNs;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
-use crate::trace::reader::Event;
+use crate::trace::reader::{Event, Packet};
 use crate::trace::words::Category;
 
 /// The end of a window without an end.
 pub(super) const END: HostNs = HostNs(u64::MAX);
 
 /// What to keep, in terms of this trace.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     /// The window, in the trace's time: what begins by `end` and ends after `begin`.
     pub(super) begin: HostNs,
@@ -37,6 +37,7 @@ pub(super) struct Filter {
 #[derive(Default)]
 pub(super) struct Choice {
     kept: Vec<u64>,
+    chunks: Vec<Chunk>,
     /// Counters' last values before the window.
     counters: FxHashSet<usize>,
     /// Tracks with something on them, and their parents.
@@ -58,33 +59,53 @@ pub(super) enum Fate {
     Moved,
 }
 
+/// A compressed packet of the file, or a run of others.
+struct Chunk {
+    /// Its position in the file.
+    at: u64,
+    is_packed: bool,
+    /// The number of its first event.
+    first: usize,
+    /// It says something about other packets, or about the whole trace.
+    is_general: bool,
+    /// From when to when its other packets are that only the window decides about.
+    undecided: Option<(HostNs, HostNs)>,
+    /// Times at its end, by sequence.
+    times: Vec<(u64, HostNs)>,
+}
+
 impl Choice {
     /// Looks through a trace for what a filter keeps.
     pub(super) fn make(path: &Path, survey: &Survey, filter: &Filter) -> Result<Choice, Reason> {
-        let mut chooser = Chooser {
-            filter,
-            scopes: scopes(survey, filter),
-            open: FxHashMap::default(),
-            values: FxHashMap::default(),
-            begun: FxHashSet::default(),
-            introduced: FxHashSet::default(),
-            choice: Choice::default(),
-        };
-        let mut number = 0;
+        let mut chooser = Chooser::new(filter.clone(), scopes(survey, filter));
         read_trace(path, |packet| {
-            if let Some(event) = &packet.event {
-                chooser.event((number, packet.sequence), event, packet.time.unwrap_or_default());
-                number += 1;
-            } else if packet.time.is_some() {
-                // For these, only the window decides, when they are copied.
-                chooser.choice.sequences.insert(packet.sequence);
-            }
+            chooser.packet(packet);
             Ok(())
         })?;
-        chooser.finish();
-        let mut choice = chooser.choice;
-        choice.add_parents(survey);
-        Ok(choice)
+        Ok(chooser.done(survey))
+    }
+
+    /// The number of the first event of the chunk at this place, if one begins there.
+    pub(super) fn first_at(&self, at: u64) -> Option<usize> {
+        Some(self.chunks[self.chunk_at(at)?].first)
+    }
+
+    fn chunk_at(&self, at: u64) -> Option<usize> {
+        self.chunks.binary_search_by_key(&at, |chunk| chunk.at).ok()
+    }
+
+    /// If nothing is kept of the compressed packet at this place: the times at its end, by sequence.
+    pub(super) fn passed(&self, at: u64, filter: &Filter) -> Option<&[(u64, HostNs)]> {
+        let place = self.chunk_at(at)?;
+        let chunk = &self.chunks[place];
+        let end = self.chunks.get(place + 1).map_or(self.kept.len() * 64, |next| next.first);
+        let is_kept = |number: usize| self.kept.get(number / 64).is_some_and(|word| word & 1 << (number % 64) != 0);
+        let is_inside = |(first, last)| first <= filter.end && last >= filter.begin;
+        let is_needed = !chunk.is_packed
+            || chunk.is_general
+            || chunk.undecided.is_some_and(is_inside)
+            || (chunk.first..end).any(is_kept);
+        (!is_needed).then_some(&chunk.times)
     }
 
     pub(super) fn fate(&self, number: usize, time: HostNs, filter: &Filter, event: &Event<'_>) -> Fate {
@@ -99,7 +120,8 @@ impl Choice {
     }
 
     fn keep(&mut self, event: &Held) {
-        self.keep_event((event.number, event.sequence), event.track, event.flows.iter().copied());
+        let flows = event.flow.iter().chain(&event.more_flows).copied();
+        self.keep_event((event.number, event.sequence), event.track, flows);
     }
 
     fn keep_event(&mut self, (number, sequence): (usize, u64), track: u64, flows: impl Iterator<Item = u64>) {
@@ -112,6 +134,30 @@ impl Choice {
         self.sequences.insert(sequence);
         for flow in flows {
             *self.flows.entry(flow).or_default() += 1;
+        }
+    }
+
+    /// Takes a slice, with those around it; and, if it ended, when and by which event.
+    fn close(
+        &mut self,
+        filter: &Filter,
+        slice: Held,
+        around: &mut [Held],
+        end: Option<(HostNs, (usize, u64), &Event<'_>)>,
+    ) {
+        let time = end.map_or(END, |(time, ..)| time);
+        let overlaps = slice.begin <= filter.end && (time > filter.begin || slice.begin >= filter.begin);
+        let is_kept = slice.holds_kept || overlaps && slice.is_wanted;
+        if !is_kept {
+            return;
+        }
+        self.slices += 1;
+        self.keep(&slice);
+        if let Some((_, place, end)) = end {
+            self.keep_event(place, end.track, end.flows());
+        }
+        if let Some(around) = around.last_mut() {
+            around.holds_kept = true;
         }
     }
 
@@ -130,16 +176,17 @@ impl Choice {
 }
 
 /// What a track says about slices on it that do not name a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Scope {
     /// It belongs to a process that is left out.
     Left,
     /// Its slices belong to a communicator that is not wanted.
     Unwanted,
+    #[default]
     Wanted,
 }
 
-fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, Scope> {
+fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
     let scope = |uuid: u64| {
         if let Some(processes) = &filter.processes
             && survey.process(uuid).is_some_and(|process| !processes.contains(&process))
@@ -152,7 +199,7 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, Scope> {
             _ => Scope::Wanted,
         }
     };
-    survey.tracks.keys().map(|uuid| (*uuid, scope(*uuid))).collect()
+    survey.tracks.keys().map(|uuid| (*uuid, OnTrack { scope: scope(*uuid), open: Vec::new() })).collect()
 }
 
 /// The communicator of a track whose slices name none. It is that of the sibling whose name begins
@@ -176,11 +223,10 @@ fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
     }
 }
 
-struct Chooser<'a> {
-    filter: &'a Filter,
-    scopes: FxHashMap<u64, Scope>,
-    /// The open slices of each track, outermost first.
-    open: FxHashMap<u64, Vec<Held>>,
+/// Chooses what a filter keeps.
+pub(super) struct Chooser {
+    filter: Filter,
+    tracks: FxHashMap<u64, OnTrack>,
     /// The last value of each counter before the window, and when it was counted.
     values: FxHashMap<u64, (HostNs, usize, u64)>,
     /// Tracks that had an instant of the recording itself.
@@ -188,6 +234,17 @@ struct Chooser<'a> {
     /// Communicators that were introduced, by the process's track of them.
     introduced: FxHashSet<(u64, u64)>,
     choice: Choice,
+    /// The number of the next event.
+    number: usize,
+    /// The last times on the sequences of the current chunk.
+    times: FxHashMap<u64, HostNs>,
+}
+
+#[derive(Default)]
+struct OnTrack {
+    scope: Scope,
+    /// Its open slices, outermost first.
+    open: Vec<Held>,
 }
 
 /// What is remembered about an event.
@@ -196,7 +253,8 @@ struct Held {
     sequence: u64,
     track: u64,
     begin: HostNs,
-    flows: Vec<u64>,
+    flow: Option<u64>,
+    more_flows: Vec<u64>,
     /// It is a transfer, or a part of one, and transfers are left out.
     is_left_out: bool,
     /// Only its time can exclude it.
@@ -205,71 +263,140 @@ struct Held {
     holds_kept: bool,
 }
 
-impl Chooser<'_> {
+impl Chooser {
+    /// For a filter that excludes no track.
+    pub(super) fn of_all_tracks(filter: Filter) -> Chooser {
+        Chooser::new(filter, FxHashMap::default())
+    }
+
+    fn new(filter: Filter, tracks: FxHashMap<u64, OnTrack>) -> Chooser {
+        Chooser {
+            filter,
+            tracks,
+            values: FxHashMap::default(),
+            begun: FxHashSet::default(),
+            introduced: FxHashSet::default(),
+            choice: Choice::default(),
+            number: 0,
+            times: FxHashMap::default(),
+        }
+    }
+
+    /// What it is for.
+    pub(super) fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Takes the next packet of the file.
+    pub(super) fn packet(&mut self, packet: &Packet<'_>) {
+        let Packet { at, is_packed, .. } = *packet;
+        let is_in = |chunk: &Chunk| chunk.at == at || !chunk.is_packed && !is_packed;
+        if !self.choice.chunks.last().is_some_and(is_in) {
+            self.end_chunk();
+            // Before the first one, something may have been that was not taken.
+            let (first, is_general) = (self.number, self.choice.chunks.is_empty());
+            self.choice.chunks.push(Chunk { at, is_packed, first, is_general, undecided: None, times: Vec::new() });
+        }
+        if let (Some(time), true) = (packet.time, packet.is_delta) {
+            self.times.insert(packet.sequence, time);
+        }
+        let mut is_general = packet.has_state;
+        match (&packet.event, packet.time) {
+            (Some(event), time) => {
+                self.event((self.number, packet.sequence), event, time.unwrap_or_default());
+                self.number += 1;
+            }
+            // For these, only the window decides, when they are copied.
+            (None, Some(time)) => {
+                self.choice.sequences.insert(packet.sequence);
+                if let Some(chunk) = self.choice.chunks.last_mut() {
+                    let (first, last) = chunk.undecided.unwrap_or((time, time));
+                    chunk.undecided = Some((first.min(time), last.max(time)));
+                }
+            }
+            (None, None) => is_general = true,
+        }
+        if is_general && let Some(chunk) = self.choice.chunks.last_mut() {
+            chunk.is_general = true;
+        }
+    }
+
+    fn end_chunk(&mut self) {
+        let times = self.times.drain().collect();
+        if let Some(chunk) = self.choice.chunks.last_mut() {
+            chunk.times = times;
+        }
+    }
+
     fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: HostNs) {
-        let category = Category::of(event.category);
-        let scope = self.scopes.get(&event.track).copied().unwrap_or(Scope::Wanted);
-        if scope == Scope::Left {
+        let Chooser { filter, tracks, values, choice, .. } = self;
+        let track = tracks.entry(event.track).or_default();
+        if track.scope == Scope::Left {
             return;
         }
         if event.kind == kind::TYPE_SLICE_END {
-            let slice = self.open.get_mut(&event.track).and_then(Vec::pop);
-            slice.into_iter().for_each(|slice| self.close(slice, Some((time, (number, sequence), event))));
+            if let Some(slice) = track.open.pop() {
+                choice.close(filter, slice, &mut track.open, Some((time, (number, sequence), event)));
+            }
             return;
         }
-        let around = self.open.get(&event.track).and_then(|open| open.last());
-        let is_left_out = self.filter.no_steps
-            && (category == Some(Category::Net)
-                || category == Some(Category::Proxy) && event.arg(nccl::STEP).is_some())
+        let around = track.open.last();
+        let is_left_out = filter.no_steps
+            && (event.category == Some(Category::Net)
+                || event.category == Some(Category::Proxy) && event.arg(nccl::STEP).is_some())
             || around.is_some_and(|around| around.is_left_out);
-        let wanted = self.filter.communicators.as_ref();
+        let wanted = filter.communicators.as_ref();
         let is_wanted = !is_left_out
             && match (wanted.and_then(|wanted| Some((wanted, event.uint(nccl::COMM)?))), around) {
                 (Some((wanted, hash)), _) => wanted.contains(&hash),
                 (None, Some(around)) => around.is_wanted,
-                (None, None) => scope == Scope::Wanted,
+                (None, None) => track.scope == Scope::Wanted,
             };
         // What begins after the window is not kept.
-        let flows = if time <= self.filter.end { event.flows().collect() } else { Vec::new() };
+        let mut flows = (time <= filter.end).then(|| event.flows()).into_iter().flatten();
         let held = Held {
             number,
             sequence,
             track: event.track,
             begin: time,
-            flows,
+            flow: flows.next(),
+            more_flows: flows.collect(),
             is_left_out,
             is_wanted,
             holds_kept: false,
         };
-        let inside = (self.filter.begin..=self.filter.end).contains(&time);
+        let inside = (filter.begin..=filter.end).contains(&time);
         match event.kind {
-            kind::TYPE_SLICE_BEGIN => self.open.entry(event.track).or_default().push(held),
-            kind::TYPE_COUNTER if time < self.filter.begin => {
-                let last = self.values.entry(event.track).or_insert((time, number, sequence));
+            kind::TYPE_SLICE_BEGIN => track.open.push(held),
+            kind::TYPE_COUNTER if time < filter.begin => {
+                let last = values.entry(event.track).or_insert((time, number, sequence));
                 if time >= last.0 {
                     *last = (time, number, sequence);
                 }
             }
             kind::TYPE_COUNTER => {
                 if inside {
-                    self.choice.keep(&held);
+                    choice.keep(&held);
                 }
             }
             _ => {
-                let is_lasting = self.is_lasting(event, category);
+                if inside
+                    && is_wanted
+                    && let Some(around) = track.open.last_mut()
+                {
+                    around.holds_kept = true;
+                }
+                let is_lasting = self.is_lasting(event);
                 if is_wanted && (inside || is_lasting) {
                     self.choice.keep(&held);
-                    if inside && let Some(around) = self.open.get_mut(&event.track).and_then(|open| open.last_mut()) {
-                        around.holds_kept = true;
-                    }
                 }
             }
         }
     }
 
     /// Whether what an instant says holds from then on, or for the whole recording.
-    fn is_lasting(&mut self, event: &Event<'_>, category: Option<Category>) -> bool {
-        let is_first = category == Some(Category::Ncclscope) && self.begun.insert(event.track);
+    fn is_lasting(&mut self, event: &Event<'_>) -> bool {
+        let is_first = event.category == Some(Category::Ncclscope) && self.begun.insert(event.track);
         // Other tools do not know an interface version.
         let is_init = [nccl::INTERFACE, nccl::RANKS].iter().any(|number| event.arg(*number).is_some());
         let introduces = event.uint(nccl::COMM).filter(|_| is_init);
@@ -277,37 +404,21 @@ impl Chooser<'_> {
         is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
     }
 
-    /// Takes a slice; and, if it ended, when and by which event.
-    fn close(&mut self, slice: Held, end: Option<(HostNs, (usize, u64), &Event<'_>)>) {
-        let time = end.map_or(END, |(time, ..)| time);
-        let Filter { begin, end: until, .. } = *self.filter;
-        let overlaps = slice.begin <= until && (time > begin || slice.begin >= begin);
-        let is_kept = slice.holds_kept || overlaps && slice.is_wanted;
-        if !is_kept {
-            return;
-        }
-        self.choice.slices += 1;
-        self.choice.keep(&slice);
-        if let Some((_, place, end)) = end {
-            self.choice.keep_event(place, end.track, end.flows());
-        }
-        if let Some(around) = self.open.get_mut(&slice.track).and_then(|open| open.last_mut()) {
-            around.holds_kept = true;
-        }
-    }
-
-    /// At the end of the file: open slices stay open, and the counters' values are known.
-    fn finish(&mut self) {
-        let tracks: Vec<u64> = self.open.keys().copied().collect();
-        for track in tracks {
-            while let Some(slice) = self.open.get_mut(&track).and_then(Vec::pop) {
-                self.close(slice, None);
+    /// What is kept. At the end of the file, open slices stay open, and the counters' values are
+    /// known.
+    pub(super) fn done(mut self, survey: &Survey) -> Choice {
+        self.end_chunk();
+        let mut choice = self.choice;
+        for mut track in self.tracks.into_values() {
+            while let Some(slice) = track.open.pop() {
+                choice.close(&self.filter, slice, &mut track.open, None);
             }
         }
-        for (track, (_, number, sequence)) in std::mem::take(&mut self.values) {
-            self.choice.counters.insert(number);
-            self.choice.sequences.insert(sequence);
-            self.choice.tracks.insert(track);
+        for (track, (_, number, sequence)) in self.values {
+            choice.counters.insert(number);
+            choice.keep_event((number, sequence), track, std::iter::empty());
         }
+        choice.add_parents(survey);
+        choice
     }
 }

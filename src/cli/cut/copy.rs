@@ -4,7 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::Write;
 use std::path::Path;
 
-use super::super::read_trace;
+use super::super::read_parts;
 use super::choose::{Choice, Fate, Filter};
 use super::wish::duration;
 use crate::cli::reason::Reason;
@@ -32,13 +32,15 @@ pub(super) fn copy(
         choice,
         filter,
         states: FxHashMap::default(),
+        at: u64::MAX,
         number: 0,
         pending: Vec::new(),
         output,
         file,
         written: 0,
     };
-    read_trace(path, |packet| {
+    let passed = |at| choice.passed(at, filter);
+    read_parts(path, &passed, |packet| {
         copier.packet(packet);
         if copier.pending.len() >= CHUNK { copier.flush() } else { Ok(()) }
     })?;
@@ -51,7 +53,8 @@ struct Copier<'a> {
     choice: &'a Choice,
     filter: &'a Filter,
     states: FxHashMap<u64, State>,
-    /// The number of the next event in the file.
+    /// The position in the file of what is being copied, and the number of its next event.
+    at: u64,
     number: usize,
     pending: Vec<u8>,
     /// The copy's path, and its open file.
@@ -71,6 +74,10 @@ struct State {
 
 impl Copier<'_> {
     fn packet(&mut self, packet: &Packet<'_>) {
+        if packet.at != self.at {
+            self.at = packet.at;
+            self.number = self.choice.first_at(packet.at).unwrap_or(self.number);
+        }
         if packet.clears_state || packet.has_defaults {
             let clock = packet.delta_clock().unwrap_or_default();
             self.states.insert(packet.sequence, State { clock, ..State::default() });

@@ -160,7 +160,7 @@ impl Look<'_> {
                         open.get_mut(&event.track).and_then(Vec::pop);
                     }
                 }
-                kind::TYPE_SLICE_BEGIN => match Category::of(event.category) {
+                kind::TYPE_SLICE_BEGIN => match event.category {
                     Some(Category::Api) => {
                         self.called(event, time);
                         calls.entry(event.track).or_default().push((event.name.to_owned(), time));

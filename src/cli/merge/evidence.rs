@@ -346,7 +346,7 @@ impl Looking {
     }
 
     fn begin(&mut self, event: &Event<'_>, time: HostNs) {
-        if event.category == Category::Run.name() {
+        if event.category == Some(Category::Run) {
             let visit = self.visit(event, time);
             self.runs.entry(event.track).or_default().push(visit);
             return;
@@ -354,11 +354,11 @@ impl Looking {
         if let Some(open) = self.runs.get_mut(&event.track) {
             open.push(None);
         }
-        if event.category == Category::Operation.name() && event.uint(nccl::REPLAY).is_some() {
+        if event.category == Some(Category::Operation) && event.uint(nccl::REPLAY).is_some() {
             if let (Some(comm), Some(mark)) = (event.uint(nccl::COMM), event.correlation) {
                 self.is_replayed((comm, mark));
             }
-        } else if event.category == Category::Proxy.name()
+        } else if event.category == Some(Category::Proxy)
             && let Some(Known::Transfers { label, peer, is_send }) = self.tracks.get(&event.track)
         {
             let open = self.steps.entry(event.track).or_default();

@@ -122,7 +122,7 @@ impl Load {
         let summary = &mut processes[place];
         let track = tracks.entry(event.track).or_default();
         let facts = || Facts::of(event.args());
-        let open = match Category::of(event.category) {
+        let open = match event.category {
             Some(Category::Api) => {
                 let facts = facts();
                 // Calls of threads that share a track are told by their thread.
@@ -172,7 +172,7 @@ impl Load {
     fn instant(&mut self, place: usize, event: &Event<'_>, time: HostNs) {
         let summary = &mut self.processes[place];
         let facts = || Facts::of(event.args());
-        match Category::of(event.category) {
+        match event.category {
             Some(Category::Operation) if event.name == instant::COMM_INIT => summary.comm_init(time, &facts()),
             // What found no lane.
             Some(Category::Operation) => hand_over(summary, &facts()),

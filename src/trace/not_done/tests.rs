@@ -109,7 +109,7 @@ impl Job {
         let mut begun = Vec::new();
         reader::read(&self.tracks.take()[..], |packet| {
             let begins =
-                |it: &reader::Event<'_>| it.category == Category::NotDone.name() && it.r#type() == Type::SliceBegin;
+                |it: &reader::Event<'_>| it.category == Some(Category::NotDone) && it.r#type() == Type::SliceBegin;
             begun.extend(packet.event.filter(begins).map(|event| event.nccl()));
             Ok::<_, reader::Error>(())
         })
@@ -126,7 +126,7 @@ impl Job {
             let (nccl, time) = (event.nccl(), time.0 as i64);
             let doubt = nccl.doubt().to_owned();
             match event.r#type() {
-                Type::SliceBegin if event.category == Category::NotDone.name() => {
+                Type::SliceBegin if event.category == Some(Category::NotDone) => {
                     open.push((event.track, shown.len()));
                     shown.push((nccl.seq(), time, None, doubt));
                 }

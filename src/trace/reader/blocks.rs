@@ -3,22 +3,21 @@
 
 use std::io::{self, Read, Write};
 use std::num::NonZeroUsize;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
-use flate2::Compression;
-use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
+use flate2::{Compression, Decompress, FlushDecompress, Status};
 
 use super::follow::Skim;
 use super::wire::{Value, fields, put_bytes, varint};
-use super::{Damage, Error};
+use super::{Damage, Error, Passed};
 use crate::trace::fields::{trace, trace_packet};
 
 /// The tag of `Trace.packet`, field 1, length-delimited.
 const PACKET: u8 = (trace::PACKET << 3 | 2) as u8;
 /// The least number of bytes of a file that are processed together.
-const BLOCK: usize = 64 << 10;
+const BLOCK: usize = 16 << 10;
 /// No packet is this large, compressed or not: Perfetto compresses less than 512 KiB at a time.
 const TOO_LARGE: u64 = 256 << 20;
 /// The most threads that decompress; by then whoever takes the packets is busy.
@@ -154,33 +153,41 @@ pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS)
 }
 
-/// Calls `work` for the blocks of a file on `threads` threads (1: on this one), and `each` for the
-/// results, one after the other and in order.
-fn in_order<T: Send, E: From<Error>>(
+/// Works on the blocks of a file on `threads` threads (1: on this one), and calls `each` for the
+/// results, one after the other and in order. `work` gets a result that it may overwrite, whose
+/// memory it then need not ask for again.
+fn in_order<T: Default + Send, E: From<Error>>(
     threads: usize,
     source: impl Read + Send,
-    work: impl Fn(Block) -> T + Sync,
-    mut each: impl FnMut(T) -> Result<(), E>,
+    work: impl Fn(&Block, &mut T) + Sync,
+    mut each: impl FnMut(&mut T) -> Result<(), E>,
 ) -> Result<Extent, E> {
     let mut blocks = Blocks::new(source);
-    let Some(first) = blocks.next()? else { return Ok(blocks.extent()) };
-    each(work(first))?;
+    let mut made = T::default();
     // Most files are either large or small. A small one is not worth a thread.
-    if blocks.is_read || threads < 2 {
-        while let Some(block) = blocks.next()? {
-            each(work(block))?;
-        }
-        return Ok(blocks.extent());
+    let mut is_first = true;
+    while is_first || blocks.is_read || threads < 2 {
+        let Some(block) = blocks.next()? else { return Ok(blocks.extent()) };
+        work(&block, &mut made);
+        each(&mut made)?;
+        is_first = false;
     }
     thread::scope(|scope| {
-        let (mut to, mut from): (Vec<SyncSender<Block>>, Vec<Receiver<T>>) = Default::default();
+        let (mut to, mut from): (Vec<SyncSender<Block>>, Vec<(Receiver<T>, Sender<T>)>) = Default::default();
         for _ in 0..threads {
-            let (block, blocks) = sync_channel(1);
+            let (block, blocks) = sync_channel::<Block>(1);
             let (done, result) = sync_channel(1);
+            let (used, again) = channel::<T>();
             let work = &work;
-            scope.spawn(move || blocks.into_iter().map(work).try_for_each(|made| done.send(made)));
+            scope.spawn(move || {
+                blocks.into_iter().try_for_each(|block| {
+                    let mut made = again.try_recv().unwrap_or_default();
+                    work(&block, &mut made);
+                    done.send(made)
+                })
+            });
             to.push(block);
-            from.push(result);
+            from.push((result, used));
         }
         let read = scope.spawn(move || {
             for to in to.iter().cycle() {
@@ -193,7 +200,12 @@ fn in_order<T: Send, E: From<Error>>(
             Ok(blocks.extent())
         });
         // The first thread with nothing more got no block, and neither did those after it.
-        from.iter().cycle().map_while(|from| from.recv().ok()).try_for_each(&mut each)?;
+        for (from, used) in from.iter().cycle() {
+            let Ok(mut made) = from.recv() else { break };
+            each(&mut made)?;
+            // At the end, nobody takes it any more.
+            let _ = used.send(made);
+        }
         drop(from);
         let extent: Result<Extent, Error> = read.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok(extent?)
@@ -201,59 +213,72 @@ fn in_order<T: Send, E: From<Error>>(
 }
 
 /// A block with its compressed packets unpacked.
+#[derive(Default)]
 struct Unpacked {
-    bytes: Vec<u8>,
+    /// Where the block begins in the file.
+    at: u64,
+    bytes: Bytes,
     packets: Vec<Skim>,
     /// Why it ends early, if it does.
     fault: Option<Error>,
+    inflater: Inflater,
 }
 
 impl Unpacked {
-    fn of(block: &Block) -> Unpacked {
-        let mut unpacked = Unpacked { bytes: Vec::new(), packets: Vec::new(), fault: None };
+    /// Replaces what it holds.
+    fn take(&mut self, block: &Block, passed: &Passed<'_>) {
+        (self.at, self.bytes.used, self.fault) = (block.at, 0, None);
+        self.packets.clear();
         let mut at = 0;
         while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let in_file = block.at + at as u64;
-            if let Err(damage) = unpacked.packet(in_file, &block.bytes[at..at + length], header) {
-                unpacked.fault = Some(Error::Packet { at: in_file, damage });
+            if passed(in_file).is_some() {
+                self.packets.push(Skim::passed(at as u32));
+            } else if let Err(damage) = self.packet(at as u32, &block.bytes[at..at + length], header) {
+                self.fault = Some(Error::Packet { at: in_file, damage });
                 break;
             }
             at += length;
         }
-        unpacked
     }
 
-    /// Takes a packet with its frame, and its position in the file.
-    fn packet(&mut self, in_file: u64, framed: &[u8], header: usize) -> Result<(), Damage> {
-        let begin = self.bytes.len();
-        match compressed(&framed[header..]) {
-            None => self.bytes.extend_from_slice(framed),
-            Some(compressed) => inflate(compressed, &mut self.bytes).map_err(Damage::Packed)?,
+    /// Takes a packet with its frame, and its position in the block.
+    fn packet(&mut self, in_block: u32, framed: &[u8], header: usize) -> Result<(), Damage> {
+        let mut at = self.bytes.used;
+        let compressed = compressed(&framed[header..]);
+        match compressed {
+            None => self.bytes.extend(framed),
+            Some(compressed) => self.inflater.inflate(compressed, &mut self.bytes).map_err(Damage::Packed)?,
         }
-        let mut at = begin;
-        while let Frame::Whole { header, length } = frame(&self.bytes[at..]) {
-            let skim = Skim::of(in_file, &self.bytes, at + header..at + length);
-            self.packets.push(skim.ok_or(Damage::NoMessage)?);
+        let bytes = self.bytes.get();
+        while let Frame::Whole { header, length } = frame(&bytes[at..]) {
+            self.packets.push(Skim::of(in_block, compressed.is_some()));
+            if !self.packets.last_mut().is_some_and(|skim| skim.read(bytes, at + header..at + length)) {
+                self.packets.pop();
+                return Err(Damage::NoMessage);
+            }
             at += length;
         }
-        if at < self.bytes.len() { Err(Damage::CutOff) } else { Ok(()) }
+        if at < bytes.len() { Err(Damage::CutOff) } else { Ok(()) }
     }
 }
 
-/// Calls `each` for every packet of a trace, compressed ones unpacked, with the bytes that contain
-/// it and its position.
+/// Calls `each` for every packet of a trace, compressed ones unpacked, with its position in the file
+/// and the bytes that contain it.
 pub(super) fn unpacked<E: From<Error>>(
     threads: usize,
     source: impl Read + Send,
-    mut each: impl FnMut(&[u8], &Skim) -> Result<(), E>,
+    passed: &Passed<'_>,
+    mut each: impl FnMut(u64, &[u8], &Skim) -> Result<(), E>,
 ) -> Result<Extent, E> {
     in_order(
         threads,
         source,
-        |block| Unpacked::of(&block),
+        |block, unpacked: &mut Unpacked| unpacked.take(block, passed),
         |unpacked| {
-            unpacked.packets.iter().try_for_each(|packet| each(&unpacked.bytes, packet))?;
-            unpacked.fault.map_or(Ok(()), |fault| Err(fault.into()))
+            let (at, bytes) = (unpacked.at, unpacked.bytes.get());
+            unpacked.packets.iter().try_for_each(|packet| each(at + u64::from(packet.at), bytes, packet))?;
+            unpacked.fault.take().map_or(Ok(()), |fault| Err(fault.into()))
         },
     )
 }
@@ -265,24 +290,38 @@ pub(crate) fn rewritten<E: From<Error>>(
     edit: impl Fn(&[u8]) -> Option<Vec<u8>> + Sync,
     mut write: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<Extent, E> {
-    let rewrite = |block: Block| -> io::Result<Vec<u8>> {
-        let (mut out, mut inner, mut at) = (Vec::with_capacity(block.bytes.len()), Vec::new(), 0);
+    #[derive(Default)]
+    struct Rewritten {
+        inner: Bytes,
+        inflater: Inflater,
+        out: Vec<u8>,
+        fault: Option<io::Error>,
+    }
+    let rewrite = |block: &Block, Rewritten { inner, inflater, out, .. }: &mut Rewritten| -> io::Result<()> {
+        let mut at = 0;
         while let Frame::Whole { header, length } = frame(&block.bytes[at..]) {
             let framed = &block.bytes[at..at + length];
             let changed = match compressed(&framed[header..]) {
                 None => edit(framed),
                 Some(compressed) => {
-                    inner.clear();
-                    inflate(compressed, &mut inner)?;
-                    edit(&inner).map(|inner| packed(&inner)).transpose()?
+                    inner.used = 0;
+                    inflater.inflate(compressed, inner)?;
+                    edit(inner.get()).map(|inner| packed(&inner)).transpose()?
                 }
             };
             out.extend_from_slice(changed.as_deref().unwrap_or(framed));
             at += length;
         }
-        Ok(out)
+        Ok(())
     };
-    in_order(cores(), source, rewrite, |block| write(&block.map_err(Error::Io)?))
+    let work = |block: &Block, made: &mut Rewritten| {
+        made.out.clear();
+        made.fault = rewrite(block, made).err();
+    };
+    in_order(cores(), source, work, |made| match made.fault.take() {
+        Some(fault) => Err(Error::Io(fault).into()),
+        None => write(&made.out),
+    })
 }
 
 /// The length of a trace up to the end of its last whole packet: the part that may be concatenated
@@ -315,17 +354,76 @@ fn compressed(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Decompresses, and appends the result.
-fn inflate(compressed: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-    out.reserve(512 << 10);
-    let got = ZlibDecoder::new(compressed).take(TOO_LARGE).read_to_end(out)?;
-    if got as u64 == TOO_LARGE { Err(io::Error::other("it unpacks to more than 256 MiB")) } else { Ok(()) }
+/// Memory that is used again without being cleared.
+#[derive(Default)]
+struct Bytes {
+    all: Vec<u8>,
+    used: usize,
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        &self.all[..self.used]
+    }
+
+    /// Room for at least so many more bytes.
+    fn room(&mut self, least: usize) -> &mut [u8] {
+        if self.all.len() - self.used < least {
+            self.all.resize(self.used + least, 0);
+        }
+        &mut self.all[self.used..]
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.used += bytes.len();
+    }
+}
+
+/// Decompresses, with a state that is made once. In one piece if possible, which spares zlib a
+/// window of its own.
+struct Inflater(Decompress);
+
+impl Default for Inflater {
+    fn default() -> Inflater {
+        Inflater(Decompress::new(true))
+    }
+}
+
+impl Inflater {
+    /// Appends the result.
+    fn inflate(&mut self, compressed: &[u8], out: &mut Bytes) -> io::Result<()> {
+        let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        self.0.reset(true);
+        let (begin, mut room) = (out.used, 512 << 10);
+        loop {
+            let (taken, made) = (self.0.total_in() as usize, self.0.total_out() as usize);
+            let (rest, space) = (&compressed[taken..], out.room(room));
+            let space_length = space.len();
+            let Ok(status) = self.0.decompress(rest, space, FlushDecompress::Finish) else {
+                return wrong("corrupt deflate stream");
+            };
+            let got = self.0.total_out() as usize - made;
+            out.used += got;
+            match status {
+                Status::StreamEnd => return Ok(()),
+                _ if got < space_length => return wrong("corrupt deflate stream"),
+                _ if out.used - begin >= TOO_LARGE as usize => return wrong("it unpacks to more than 256 MiB"),
+                _ => room = out.used - begin,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ids::ProcessTag;
+    use crate::model::time::HostNs;
+    use crate::trace::names::Fixed;
     use crate::trace::reader::wire::put_uint;
+    use crate::trace::words::Category;
+    use crate::trace::writer::{Clocks, Extra, Form, Place, Writer};
 
     /// A packet with its number as its time, and this many additional bytes.
     fn packet(number: u64, bytes: usize) -> Vec<u8> {
@@ -411,6 +509,39 @@ mod tests {
         let (found, read) = numbers(&absurd);
         assert_eq!(found.len() as u64, count);
         assert_eq!(read.unwrap(), Extent { whole: good.len() as u64, unfinished: 10 + (5 << 20) });
+    }
+
+    #[test]
+    fn times_go_on_behind_packets_that_are_passed_over() {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let mut writer = Writer::new(ProcessTag::from_random(7), clocks);
+        let track = writer.track(Form::Plain { name: "track" }, Place::default()).unwrap();
+        let sequence = writer.sequence(track, HostNs(1_000));
+        let mut file = Vec::new();
+        for n in 0..300 {
+            let time = HostNs(1_000 + n * n);
+            writer.instant(sequence, track, time, Category::Api, &Fixed("instant"), &Extra::default());
+            if n % 100 == 99 {
+                file.extend(packed(&writer.take()).unwrap());
+            }
+        }
+        let read = |passed: &Passed<'_>| {
+            let mut times = Vec::new();
+            let read = super::super::read_parts::<Error>(&file[..], passed, |packet| {
+                times.extend(packet.event.map(|_| (packet.at, packet.sequence, packet.time.unwrap().0)));
+                Ok(())
+            });
+            assert_eq!(read.unwrap().whole as usize, file.len());
+            times
+        };
+        let all = read(&|_| None);
+        let (at, sequence, last) = all[199];
+        for error in [0, 5] {
+            let end = [(sequence, HostNs(last + error))];
+            let rest = read(&|it| (it == at).then_some(&end));
+            let behind = all[200..].iter().map(|(at, sequence, time)| (*at, *sequence, time + error));
+            assert_eq!(rest, all[..100].iter().copied().chain(behind).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::trace::fields::{
     clock_id, clock_snapshot, event_name, interned_data, trace_packet, trace_packet_defaults, track_event,
     track_event_defaults,
 };
+use crate::trace::words::Category;
 
 /// `TrackEvent.terminating_flow_ids`, which we do not write but others do.
 pub(crate) const TERMINATING_FLOW_IDS: u32 = 48;
@@ -24,33 +25,65 @@ pub(crate) const TERMINATING_FLOW_IDS: u32 = 48;
 const PRIVATE_CLOCKS: Range<u64> = 64..128;
 
 /// What a packet says by itself, and where that is in its block: the half of reading that needs no
-/// other packet.
-#[derive(Clone, Debug)]
+/// other packet. There is one for each packet of a block, so it is small: what is optional is in
+/// `has`.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skim {
-    /// Where the packet, or the compressed one that contains it, begins in the file.
-    pub(super) at: u64,
+    /// Where in its block of the file it begins, or the compressed packet that contains it.
+    pub(super) at: u32,
     raw: Part,
-    sequence: u64,
-    timestamp: Option<u64>,
-    clock: Option<u64>,
-    clears_state: bool,
-    /// It says something that later packets of its sequence leave out.
-    lasts: bool,
+    sequence: u32,
+    clock: u32,
+    timestamp: u64,
     descriptor: Part,
-    event: Option<EventSkim>,
+    event: Part,
+    kind: u32,
+    has: Has,
+    track: u64,
+    category: u64,
+    name: u64,
+    args: Part,
+    correlation: u64,
+    value: i64,
 }
 
-#[derive(Clone, Debug, Default)]
-struct EventSkim {
-    raw: Part,
-    kind: u64,
-    track: Option<u64>,
-    category: Option<u64>,
-    name: Option<u64>,
-    inline_name: Part,
-    args: Part,
-    correlation: Option<u64>,
-    value: Option<i64>,
+/// Which fields a packet has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Has(u32);
+
+impl Has {
+    const TIMESTAMP: Has = Has(1);
+    const CLOCK: Has = Has(1 << 1);
+    /// It restarts its sequence.
+    const CLEARED_STATE: Has = Has(1 << 2);
+    /// It says something that later packets of its sequence leave out.
+    const STATE: Has = Has(1 << 3);
+    const EVENT: Has = Has(1 << 4);
+    const TRACK: Has = Has(1 << 5);
+    const CATEGORY: Has = Has(1 << 6);
+    const NAME: Has = Has(1 << 7);
+    /// Its name is in the event itself.
+    const INLINE_NAME: Has = Has(1 << 8);
+    const CORRELATION: Has = Has(1 << 9);
+    const VALUE: Has = Has(1 << 10);
+    const FLOWS: Has = Has(1 << 11);
+    /// It was compressed.
+    const PACKED: Has = Has(1 << 12);
+    /// It stands for all that are compressed together, which were not read.
+    const PASSED: Has = Has(1 << 13);
+
+    fn add(&mut self, other: Has) {
+        self.0 |= other.0;
+    }
+
+    fn all_of(self, other: Has) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The value of a field, if it is there.
+    fn some<T>(self, field: Has, value: T) -> Option<T> {
+        self.all_of(field).then_some(value)
+    }
 }
 
 /// The position of a part of a block; empty if there is none.
@@ -74,37 +107,82 @@ impl Part {
 }
 
 impl Skim {
-    /// Reads the packet at this place in its block, which is smaller than 4 GiB. `None` if it is no
-    /// message.
-    pub(super) fn of(at: u64, block: &[u8], place: Range<usize>) -> Option<Skim> {
+    /// For a packet at this place in its block of the file, compressed or not.
+    pub(super) fn of(at: u32, is_packed: bool) -> Skim {
+        Skim { at, has: if is_packed { Has::PACKED } else { Has::default() }, ..Skim::default() }
+    }
+
+    /// Reads the packet at this place in `block`, which is smaller than 4 GiB. Returns whether it is
+    /// a message.
+    pub(super) fn read(&mut self, block: &[u8], place: Range<usize>) -> bool {
         let raw = &block[place];
-        let mut skim = Skim {
-            at,
-            raw: Part::of(block, raw),
-            sequence: 0,
-            timestamp: None,
-            clock: None,
-            clears_state: false,
-            lasts: false,
-            descriptor: Part::default(),
-            event: None,
-        };
+        self.raw = Part::of(block, raw);
         let mut fields = fields(raw);
         for field in fields.by_ref() {
             match field.number {
-                trace_packet::TRUSTED_PACKET_SEQUENCE_ID => skim.sequence = field.uint(),
-                trace_packet::SEQUENCE_FLAGS => skim.clears_state = field.uint() & 1 != 0,
-                trace_packet::TIMESTAMP => skim.timestamp = Some(field.uint()),
-                trace_packet::TIMESTAMP_CLOCK_ID => skim.clock = Some(field.uint()),
-                trace_packet::CLOCK_SNAPSHOT | trace_packet::INTERNED_DATA | trace_packet::TRACE_PACKET_DEFAULTS => {
-                    skim.lasts = true;
+                trace_packet::TRUSTED_PACKET_SEQUENCE_ID => self.sequence = field.uint() as u32,
+                trace_packet::SEQUENCE_FLAGS if field.uint() & 1 != 0 => self.has.add(Has::CLEARED_STATE),
+                trace_packet::TIMESTAMP => {
+                    self.timestamp = field.uint();
+                    self.has.add(Has::TIMESTAMP);
                 }
-                trace_packet::TRACK_DESCRIPTOR => skim.descriptor = Part::of(block, field.bytes()),
-                trace_packet::TRACK_EVENT => skim.event = Some(EventSkim::of(block, field.bytes())),
+                trace_packet::TIMESTAMP_CLOCK_ID => {
+                    self.clock = field.uint() as u32;
+                    self.has.add(Has::CLOCK);
+                }
+                trace_packet::CLOCK_SNAPSHOT | trace_packet::INTERNED_DATA | trace_packet::TRACE_PACKET_DEFAULTS => {
+                    self.has.add(Has::STATE);
+                }
+                trace_packet::TRACK_DESCRIPTOR => self.descriptor = Part::of(block, field.bytes()),
+                trace_packet::TRACK_EVENT => self.event(block, field.bytes()),
                 _ => {}
             }
         }
-        (!fields.is_damaged()).then_some(skim)
+        !fields.is_damaged()
+    }
+
+    fn event(&mut self, block: &[u8], event: &[u8]) {
+        self.event = Part::of(block, event);
+        self.has.add(Has::EVENT);
+        for field in fields(event) {
+            match field.number {
+                track_event::TYPE => self.kind = field.uint() as u32,
+                track_event::TRACK_UUID => {
+                    self.track = field.uint();
+                    self.has.add(Has::TRACK);
+                }
+                // The first one counts.
+                track_event::CATEGORY_IIDS if !self.has.all_of(Has::CATEGORY) => {
+                    self.category = field.uint();
+                    self.has.add(Has::CATEGORY);
+                }
+                track_event::NAME_IID => {
+                    self.name = field.uint();
+                    self.has.add(Has::NAME);
+                }
+                track_event::NAME => self.has.add(Has::INLINE_NAME),
+                track_event::FLOW_IDS | TERMINATING_FLOW_IDS => self.has.add(Has::FLOWS),
+                track_event::NCCL => self.args = Part::of(block, field.bytes()),
+                track_event::CORRELATION_ID => {
+                    self.correlation = field.uint();
+                    self.has.add(Has::CORRELATION);
+                }
+                track_event::COUNTER_VALUE => {
+                    self.value = field.uint().cast_signed();
+                    self.has.add(Has::VALUE);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// In the place of the packets in the compressed packet that is here.
+    pub(super) fn passed(at: u32) -> Skim {
+        Skim { at, has: Has::PASSED, ..Skim::default() }
+    }
+
+    pub(super) fn is_passed(&self) -> bool {
+        self.has.all_of(Has::PASSED)
     }
 
     pub(super) fn raw<'a>(&self, block: &'a [u8]) -> &'a [u8] {
@@ -112,30 +190,9 @@ impl Skim {
     }
 }
 
-impl EventSkim {
-    fn of(block: &[u8], event: &[u8]) -> EventSkim {
-        let mut skim = EventSkim { raw: Part::of(block, event), ..EventSkim::default() };
-        for field in fields(event) {
-            match field.number {
-                track_event::TYPE => skim.kind = field.uint(),
-                track_event::TRACK_UUID => skim.track = Some(field.uint()),
-                // The first one counts.
-                track_event::CATEGORY_IIDS => skim.category = skim.category.or(Some(field.uint())),
-                track_event::NAME_IID => skim.name = Some(field.uint()),
-                track_event::NAME => skim.inline_name = Part::of(block, field.bytes()),
-                track_event::NCCL => skim.args = Part::of(block, field.bytes()),
-                track_event::CORRELATION_ID => skim.correlation = Some(field.uint()),
-                track_event::COUNTER_VALUE => skim.value = Some(field.uint().cast_signed()),
-                _ => {}
-            }
-        }
-        skim
-    }
-}
-
 /// The state of all sequences of a file.
 #[derive(Default)]
-pub(crate) struct Sequences(FxHashMap<u64, Sequence>);
+pub(crate) struct Sequences(FxHashMap<u32, Sequence>);
 
 /// The state of one sequence.
 #[derive(Default)]
@@ -153,6 +210,8 @@ struct Sequence {
 struct Interned {
     raw: Vec<u8>,
     text: Arc<str>,
+    /// For a category: which one of ours it is.
+    category: Option<Category>,
 }
 
 #[derive(Clone, Copy)]
@@ -168,6 +227,10 @@ impl Clock {
     /// A reading of it on the trace's clock.
     fn in_trace(&self, reading: u64) -> HostNs {
         HostNs(reading.wrapping_add_signed(self.offset))
+    }
+
+    fn reading_at(&self, time: HostNs) -> u64 {
+        time.0.wrapping_sub(self.offset as u64)
     }
 }
 
@@ -187,6 +250,10 @@ pub struct Packet<'a> {
     pub(crate) clears_state: bool,
     /// It sets defaults for the later packets of its sequence.
     pub(crate) has_defaults: bool,
+    /// It says something that later packets of its sequence leave out.
+    pub(crate) has_state: bool,
+    /// It was in a compressed packet.
+    pub(crate) is_packed: bool,
     /// The track that it describes.
     pub(crate) descriptor: Option<&'a [u8]>,
     /// A slice's begin or end, an instant, a counter's value.
@@ -203,14 +270,15 @@ pub struct Event<'a> {
     pub track: u64,
     /// Its name; empty for an end.
     pub name: &'a str,
-    /// Its category; empty if it has none.
-    pub category: &'a str,
+    /// Its category, if it is one of ours.
+    pub category: Option<Category>,
     /// The number that marks an operation on all ranks.
     pub correlation: Option<u64>,
     /// A counter's value.
     pub(crate) value: Option<i64>,
     shared_name: Option<&'a Arc<str>>,
     args: &'a [u8],
+    has_flows: bool,
     /// As it stands in its packet.
     pub(crate) raw: &'a [u8],
 }
@@ -287,6 +355,17 @@ impl<'a> Event<'a> {
         self.arg(number).map(|field| field.uint())
     }
 
+    /// Several of our arguments as numbers, looked for at once.
+    pub(crate) fn uints<const N: usize>(&self, numbers: [u32; N]) -> [Option<u64>; N] {
+        let mut found = [None; N];
+        for field in fields(self.args) {
+            if let Some(place) = numbers.iter().position(|number| *number == field.number) {
+                found[place].get_or_insert(field.uint());
+            }
+        }
+        found
+    }
+
     /// One of our arguments, as text.
     pub(crate) fn text(&self, number: u32) -> Option<String> {
         self.arg(number).map(|field| String::from_utf8_lossy(field.bytes()).into_owned())
@@ -295,7 +374,7 @@ impl<'a> Event<'a> {
     /// The arrows that begin, pass or end here.
     pub fn flows(&self) -> impl Iterator<Item = u64> + use<'a> {
         let arrows = |field: &Field<'_>| matches!(field.number, track_event::FLOW_IDS | TERMINATING_FLOW_IDS);
-        fields(self.raw).filter(arrows).flat_map(|field| {
+        fields(if self.has_flows { self.raw } else { &[] }).filter(arrows).flat_map(|field| {
             // Fixed-size numbers, packed or not.
             let packed = field.bytes().chunks_exact(8);
             let alone = packed.len() == 0;
@@ -306,38 +385,59 @@ impl<'a> Event<'a> {
 }
 
 impl Sequences {
-    /// Takes the next packet of the file.
+    /// Takes the next packet of the file, and hands it on to `each`: it is too large to be moved.
     ///
     /// # Errors
     ///
-    /// If its time is on an unknown clock.
-    pub(super) fn take<'a>(&'a mut self, block: &'a [u8], skim: &Skim) -> Result<Packet<'a>, Error> {
+    /// If its time is on an unknown clock; and whatever `each` returns.
+    pub(super) fn take<E: From<Error>>(
+        &mut self,
+        at: u64,
+        block: &[u8],
+        skim: &Skim,
+        each: impl FnOnce(&Packet<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let raw = skim.raw(block);
         let state = self.0.entry(skim.sequence).or_default();
-        if skim.clears_state {
+        let clears_state = skim.has.all_of(Has::CLEARED_STATE);
+        if clears_state {
             *state = Sequence::default();
         }
-        let has_defaults = skim.lasts && state.learn(raw);
+        let has_state = skim.has.all_of(Has::STATE);
+        let has_defaults = has_state && state.learn(raw);
         let (mut time, mut is_delta) = (None, false);
-        if let Some(timestamp) = skim.timestamp {
-            let clock = skim.clock.or(state.default_clock).unwrap_or(clock_id::BOOTTIME);
-            let (at, delta) = state.time(clock, timestamp)?;
+        if skim.has.all_of(Has::TIMESTAMP) {
+            let clock = skim.has.some(Has::CLOCK, skim.clock.into());
+            let (at, delta) = state.time(clock, skim.timestamp)?;
             (time, is_delta) = (Some(at), delta);
         }
         let descriptor = Some(skim.descriptor.get(block)).filter(|descriptor| !descriptor.is_empty());
         let state = &*state;
-        Ok(Packet {
+        each(&Packet {
             raw,
-            at: skim.at,
-            sequence: skim.sequence,
+            at,
+            sequence: skim.sequence.into(),
             time,
             is_delta,
-            clears_state: skim.clears_state,
+            clears_state,
             has_defaults,
+            has_state,
+            is_packed: skim.has.all_of(Has::PACKED),
             descriptor,
-            event: skim.event.as_ref().map(|event| state.event(block, event)),
+            event: skim.has.all_of(Has::EVENT).then(|| state.event(block, skim)),
             state,
         })
+    }
+}
+
+impl Sequences {
+    /// Goes on behind packets that were not read: the last time on each sequence among them that
+    /// counts in distances.
+    pub(super) fn pass(&mut self, times: &[(u64, HostNs)]) {
+        for (sequence, time) in times {
+            let clocks = self.0.get_mut(&(*sequence as u32)).into_iter().flat_map(|state| &mut state.clocks);
+            clocks.filter(|(_, clock)| clock.is_delta).for_each(|(_, clock)| clock.time = clock.reading_at(*time));
+        }
     }
 }
 
@@ -394,8 +494,8 @@ impl Sequence {
                 }
             };
             // The entries of both kinds have their text in the same field.
-            let text = part(event_name::NAME).map_or(&[][..], |name| name.bytes());
-            names.insert(iid, Interned { raw, text: String::from_utf8_lossy(text).into() });
+            let text = String::from_utf8_lossy(part(event_name::NAME).map_or(&[][..], |name| name.bytes()));
+            names.insert(iid, Interned { raw, category: Category::of(&text), text: text.into() });
         }
     }
 
@@ -414,7 +514,8 @@ impl Sequence {
 
     /// Converts a reading of a clock to the trace's time. Also returns whether the reading was a
     /// distance.
-    fn time(&mut self, clock: u64, reading: u64) -> Result<(HostNs, bool), Error> {
+    fn time(&mut self, clock: Option<u64>, reading: u64) -> Result<(HostNs, bool), Error> {
+        let clock = clock.or(self.default_clock).unwrap_or(clock_id::BOOTTIME);
         if clock == clock_id::BOOTTIME {
             return Ok((HostNs(reading), false));
         }
@@ -427,23 +528,30 @@ impl Sequence {
         Ok((known.in_trace(reading), false))
     }
 
-    fn event<'a>(&'a self, block: &'a [u8], event: &EventSkim) -> Event<'a> {
-        let shared_name = event.name.and_then(|iid| Some(&self.names.get(&iid)?.text));
-        let name = match (shared_name, event.name) {
-            (Some(name), _) => name,
-            (None, Some(_)) => "",
-            (None, None) => str::from_utf8(event.inline_name.get(block)).unwrap_or("(not a text)"),
+    fn event<'a>(&'a self, block: &'a [u8], skim: &Skim) -> Event<'a> {
+        let (args, raw) = (skim.args.get(block), skim.event.get(block));
+        let iid = skim.has.some(Has::NAME, skim.name);
+        let shared_name = iid.and_then(|iid| Some(&self.names.get(&iid)?.text));
+        let name = match shared_name {
+            Some(name) => name,
+            None if iid.is_none() && skim.has.all_of(Has::INLINE_NAME) => {
+                let name = fields(raw).filter(|field| field.number == track_event::NAME).last();
+                str::from_utf8(name.map_or(&[], |name| name.bytes())).unwrap_or("(not a text)")
+            }
+            None => "",
         };
+        let category = skim.has.some(Has::CATEGORY, skim.category);
         Event {
-            kind: event.kind,
-            track: event.track.unwrap_or(self.default_track),
+            kind: skim.kind.into(),
+            track: skim.has.some(Has::TRACK, skim.track).unwrap_or(self.default_track),
             name,
             shared_name,
-            category: event.category.map_or("", |iid| self.categories.get(&iid).map_or("", |it| &it.text)),
-            correlation: event.correlation,
-            value: event.value,
-            args: event.args.get(block),
-            raw: event.raw.get(block),
+            category: category.and_then(|iid| self.categories.get(&iid)?.category),
+            correlation: skim.has.some(Has::CORRELATION, skim.correlation),
+            value: skim.has.some(Has::VALUE, skim.value),
+            args,
+            has_flows: skim.has.all_of(Has::FLOWS),
+            raw,
         }
     }
 }

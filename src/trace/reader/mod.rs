@@ -16,6 +16,7 @@ use std::path::Path;
 use prost::{DecodeError, Message as _};
 
 use super::fields::clock_id;
+use crate::model::time::HostNs;
 
 pub(crate) mod blocks;
 mod follow;
@@ -150,7 +151,29 @@ pub(crate) fn read_on<E: From<Error>>(
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
 ) -> Result<Extent, E> {
     let mut sequences = Sequences::default();
-    blocks::unpacked(threads, source, |bytes, skim| each(&sequences.take(bytes, skim)?))
+    let none = |_| None;
+    blocks::unpacked(threads, source, &none, |at, bytes, skim| sequences.take(at, bytes, skim, &mut each))
+}
+
+/// Says of a compressed packet, by its position in the file, whether it is passed over instead of
+/// unpacked: then the last time on each sequence in it that counts in distances. It must contain
+/// nothing that later packets leave out.
+pub(crate) type Passed<'a> = dyn Fn(u64) -> Option<&'a [(u64, HostNs)]> + Sync + 'a;
+
+/// The same without the packets that are passed over.
+pub(crate) fn read_parts<E: From<Error>>(
+    source: impl Read + Send,
+    passed: &Passed<'_>,
+    mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
+) -> Result<Extent, E> {
+    let mut sequences = Sequences::default();
+    blocks::unpacked(blocks::cores(), source, passed, |at, bytes, skim| match skim.is_passed() {
+        true => {
+            sequences.pass(passed(at).unwrap_or_default());
+            Ok(())
+        }
+        false => sequences.take(at, bytes, skim, &mut each),
+    })
 }
 
 /// The same for a file.
@@ -168,9 +191,9 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 ///
 /// See [`Error`].
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
-    blocks::unpacked(blocks::cores(), bytes, |bytes, skim| {
+    blocks::unpacked(blocks::cores(), bytes, &|_| None, |at, bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));
-        each(packet.map_err(|error| Error::Packet { at: skim.at, damage: Damage::Message(error) })?);
+        each(packet.map_err(|error| Error::Packet { at, damage: Damage::Message(error) })?);
         Ok(())
     })
 }

@@ -294,6 +294,18 @@ fn pauses_have_a_period() {
 }
 
 #[test]
+fn shorter_pauses_of_other_ranks_hide_none() {
+    let pause = |rank, step| match (rank, step) {
+        (1, _) if step % 10 == 5 => 80_000,
+        (0, 8 | 13 | 22 | 31) | (3, 8 | 17 | 22) => 20_000,
+        _ => 20,
+    };
+    let (_, found) = Made { pause, ..Made::healthy() }.found();
+    let cause = &found.causes[0];
+    assert_eq!((cause.what, cause.every, &cause.ranks[..]), (What::Pauses, Some(10), &[1][..]), "{:?}", told(&found));
+}
+
+#[test]
 fn work_that_is_unequal_by_turns_is_no_rank_s_fault() {
     let made = Made { work: |rank, step| 100 + noise(rank, step) % 60, ..Made::healthy() };
     let told = told(&made.found().1);

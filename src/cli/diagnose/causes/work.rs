@@ -264,10 +264,11 @@ impl Sums {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let mut by_step: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         let usual: Vec<f64> = self.idle.iter().map(|idle| median(idle)).collect();
-        for (rank, (idle, usual)) in self.idle.iter().zip(&usual).enumerate() {
+        let of_ranks = || self.idle.iter().zip(&usual);
+        // Those that are much shorter than the longest one of all have another reason.
+        let like_longest = ALIKE * of_ranks().map(|(idle, usual)| idle[largest(idle)] - usual).fold(0.0, f64::max);
+        for (rank, (idle, usual)) in of_ranks().enumerate() {
             let off: Vec<f64> = idle.iter().map(|it| (it - usual).abs()).collect();
-            // Those that are much shorter than the longest one have another reason.
-            let like_longest = ALIKE * (idle[largest(idle)] - usual);
             let limit = usual + (0.2 * step).max(6.0 * median(&off)).max(like_longest);
             for at in (0..steps).filter(|at| idle[*at] > limit) {
                 by_step.entry(at).or_default().insert(rank);

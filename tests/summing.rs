@@ -261,7 +261,8 @@ fn every_format_has_the_same_rows() {
         for (line, row) in of_csv.iter().zip(rows) {
             assert_eq!(row.as_object().unwrap().len(), columns, "{name}");
             for value in row.as_object().unwrap().values().filter(|value| value.is_number()) {
-                assert!(line.split(',').any(|cell| cell == value.to_string()), "{name}: {line} has no {value}");
+                let number = value.to_string();
+                assert!(line.split(',').any(|cell| cell == number), "{name}: {line} has no {value}");
             }
         }
         let of_lines: Vec<Value> = found.extract_if(.., |row| row["table"] == **name).collect();

@@ -31,6 +31,7 @@ pub use times::Times;
 pub use traffic::Traffic;
 
 use crate::model::event::Network;
+use crate::model::state;
 use crate::model::time::HostNs;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::matched_by;
@@ -224,12 +225,28 @@ impl Wait {
     const ALL: [Wait; 4] = [Wait::Gpu, Wait::Peer, Wait::Network, Wait::Flush];
 
     /// The wait that is drawn under this name.
+    #[cfg(feature = "cli")]
     #[must_use]
     pub fn named(name: &str) -> Option<Wait> {
         Wait::ALL.into_iter().find(|it| it.name() == name)
     }
 
-    fn name(self) -> &'static str {
+    /// What a transfer waits for in this state; `None` if this build does not know it.
+    #[inline]
+    #[must_use]
+    pub fn of(number: u16) -> Option<Wait> {
+        match number {
+            state::PROXY_STEP_SEND_GPU_WAIT | state::PROXY_STEP_RECV_GPU_WAIT => Some(Wait::Gpu),
+            state::PROXY_STEP_SEND_PEER_WAIT => Some(Wait::Peer),
+            state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_WAIT => Some(Wait::Network),
+            state::PROXY_STEP_RECV_FLUSH_WAIT => Some(Wait::Flush),
+            _ => None,
+        }
+    }
+
+    /// The name under which it is drawn.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Wait::Gpu => wait::GPU,
             Wait::Peer => wait::PEER,

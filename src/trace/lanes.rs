@@ -38,6 +38,13 @@ pub(super) struct Lanes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FamilyId(usize);
 
+impl FamilyId {
+    /// Its number, from 0.
+    pub(super) fn number(self) -> usize {
+        self.0
+    }
+}
+
 struct Family {
     name: String,
     place: Placing,
@@ -356,14 +363,21 @@ impl Lanes {
         Some(Ended { time, transfer: placed.transfer })
     }
 
-    /// Begins the next phase of an open slice, with so many bytes if that is known.
-    pub(super) fn phase(&mut self, id: Handle, time: HostNs, name: &'static str, bytes: Option<u64>, args: &Args) {
+    /// Begins the next phase of an open slice: what it waits for, and its bytes, if that is known.
+    pub(super) fn phase(
+        &mut self,
+        id: Handle,
+        time: HostNs,
+        name: &'static str,
+        (wait, bytes): (Option<Wait>, Option<u64>),
+        args: &Args,
+    ) {
         let Lanes { open, families, .. } = self;
         let Some(placed) = open.get_mut(&id) else { return };
         let (family, lane, first) = (placed.family, placed.lane, !std::mem::replace(&mut placed.phase, true));
         if let Some(transfer) = &mut placed.transfer {
             let drawn = families[family.0].lanes.get(lane).map_or(time, |lane| lane.last.max(time));
-            transfer.waits(drawn, Wait::named(name), bytes);
+            transfer.waits(drawn, wait, bytes);
         }
         let Some((sequence, track, time)) = self.lane_at(family, lane, time) else { return };
         if !first {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-use super::words::{track, wait};
+use super::words::track;
 use super::writer::Name;
 use crate::model::activity::CopyKind;
 use crate::model::event::Event;
@@ -344,18 +344,6 @@ pub fn copy(kind: CopyKind) -> &'static str {
         CopyKind::PeerToPeer => "copy to another device",
         CopyKind::Set => "memset",
         CopyKind::Other(_) => "copy",
-    }
-}
-
-/// What a step waits for in this state.
-#[must_use]
-pub fn step_phase(number: u16) -> &'static str {
-    match number {
-        state::PROXY_STEP_SEND_GPU_WAIT | state::PROXY_STEP_RECV_GPU_WAIT => wait::GPU,
-        state::PROXY_STEP_SEND_PEER_WAIT => wait::PEER,
-        state::PROXY_STEP_SEND_WAIT | state::PROXY_STEP_RECV_WAIT => wait::NETWORK,
-        state::PROXY_STEP_RECV_FLUSH_WAIT => wait::FLUSH,
-        _ => "unknown wait",
     }
 }
 

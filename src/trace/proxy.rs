@@ -9,17 +9,17 @@ use super::counters::{Counter, Gauge};
 use super::fields::nccl;
 use super::flows;
 use super::lanes::{Ended, FamilyId, Look, Placing};
-use super::names::{self, Fixed, ProxyOpName, QueuedName, StepName};
+use super::names::{Fixed, ProxyOpName, QueuedName, StepName};
 use super::processes;
 use super::threads::Threads;
-use super::words::{Category, instant, track};
+use super::words::{Category, instant, track, wait};
 use super::writer::{Place, Track, Unit};
 use crate::model::event::Net;
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, ProxyOp, ThreadId, What};
-use crate::summary::Summary;
+use crate::summary::{Summary, Wait};
 
 /// Lanes for the operations of one peer that are under way: one per channel, for collectives and
 /// for sends and receives.
@@ -39,8 +39,8 @@ pub(super) struct Proxy {
     own: usize,
     /// Operations and transfers.
     peers: FxHashMap<PeerKey, [FamilyId; 2]>,
-    /// The numbers of peers in the summary, by the tracks of their transfers.
-    sums: FxHashMap<FamilyId, u32>,
+    /// The numbers of peers in the summary, by the number of the tracks of their transfers.
+    sums: Vec<Option<u32>>,
     /// Transfers under way: their thread, and their bytes in flight.
     steps: FxHashMap<Handle, (ThreadId, i64)>,
 }
@@ -104,7 +104,7 @@ impl Proxy {
             threads: FxHashMap::default(),
             own: 0,
             peers: FxHashMap::default(),
-            sums: FxHashMap::default(),
+            sums: Vec::new(),
             steps: FxHashMap::default(),
         }
     }
@@ -179,7 +179,8 @@ impl Proxy {
             && is_drawn
         {
             at.canvas.summary.proxy_operation(peer, queued_ns);
-            self.sums.insert(steps, peer);
+            self.sums.resize(self.sums.len().max(steps.number() + 1), None);
+            self.sums[steps.number()] = Some(peer);
         }
     }
 
@@ -210,7 +211,7 @@ impl Proxy {
             None => self.orphans(at, thread),
         };
         at.canvas.args.clear().int(nccl::STEP, step);
-        let mut sum = self.sums.get(&family).copied();
+        let mut sum = self.sums.get(family.number()).copied().flatten();
         if let Some(op) = op {
             at.canvas.args.uint(nccl::CHANNEL, u64::from(op.event.channel));
             if at.canvas.lanes.is_shared(family) {
@@ -233,7 +234,9 @@ impl Proxy {
     /// From here on a transfer waits for something else.
     fn step_phase(&mut self, at: &mut At<'_>, id: Handle, state: u16, bytes: Option<u64>) {
         at.canvas.args.clear().known(nccl::BYTES, bytes);
-        at.canvas.lanes.phase(id, at.time, names::step_phase(state), bytes, &at.canvas.args);
+        let wait = Wait::of(state);
+        let name = wait.map_or(wait::UNKNOWN, Wait::name);
+        at.canvas.lanes.phase(id, at.time, name, (wait, bytes), &at.canvas.args);
         if state == state::PROXY_STEP_SEND_WAIT
             && let Some((thread, sent)) = self.steps.get_mut(&id)
         {

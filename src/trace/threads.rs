@@ -253,7 +253,10 @@ impl Threads {
         // Absent if it was already cut, by the end of the enclosing call or by a later one, or if
         // its thread shares a track.
         let thread_id = self.calls.remove(&id).filter(|id| self.threads.contains_key(id));
-        let Some(thread_id) = thread_id else { return drop(canvas.end(id, time)) };
+        let Some(thread_id) = thread_id else {
+            canvas.end(id, time);
+            return;
+        };
         self.end_launch(canvas, thread_id);
         let Some(thread) = self.threads.get_mut(&thread_id) else { return };
         let Some(on) = thread.track else { return };

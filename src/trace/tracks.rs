@@ -292,7 +292,7 @@ impl Tracks {
             | What::NetBegin { .. } => proxy.draw(&mut At { time, canvas, threads, comms }, &entry.what),
             What::ProxyOpPhase { id, state, bytes, steps } => {
                 canvas.args.clear().uint(nccl::BYTES, bytes).int(nccl::STEPS, steps);
-                canvas.lanes.phase(id, time, names::proxy_op_phase(state), None, &canvas.args);
+                canvas.lanes.phase(id, time, names::proxy_op_phase(state), (None, None), &canvas.args);
             }
             What::ChannelBegin { id, comm, ref channel, operation, timing, unreliable, doubt } => {
                 let family = match timing {

@@ -186,6 +186,8 @@ pub mod wait {
     pub const NETWORK: &str = "network wait";
     /// A flush.
     pub const FLUSH: &str = "flush wait";
+    /// Something that this build does not know.
+    pub const UNKNOWN: &str = "unknown wait";
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Load {
         match open {
             // One that was cut has lost its end.
             Open::Call(call, begin) if Facts::of(event.args()).doubt.is_empty() => {
-                summary.called(call, time.since(begin))
+                summary.called(call, time.since(begin));
             }
             Open::Run(run, begin) => summary.ran(&run, begin, Some(time.since(begin))),
             Open::Transfer(transfer) => match Facts::of(event.args()).is_given_up() {

@@ -16,7 +16,6 @@ const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 /// A GPU with its primary context, and the suite's kernels in it.
 #[derive(Debug)]
 pub struct Gpu {
-    context: sys::CUcontext,
     spin: sys::CUfunction,
     readings: sys::CUfunction,
 }
@@ -160,21 +159,7 @@ impl Gpu {
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
             check("cuModuleLoadData", sys::cuModuleLoadData(&raw mut module, KERNELS.as_ptr().cast()))?;
         }
-        Ok(Gpu {
-            context,
-            spin: kernel(module, c"ncclscope_spin")?,
-            readings: kernel(module, c"ncclscope_globaltimer")?,
-        })
-    }
-
-    /// Makes it the current GPU of this thread.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
-    pub fn make_current(&self) -> Result<(), String> {
-        // SAFETY: the context lives as long as the process.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+        Ok(Gpu { spin: kernel(module, c"ncclscope_spin")?, readings: kernel(module, c"ncclscope_globaltimer")? })
     }
 
     /// A new stream, which does not wait for the default stream.

@@ -101,11 +101,6 @@ impl GpuPace {
         self.links.write().unwrap_or_else(PoisonError::into_inner).push(link);
     }
 
-    /// Removes all entries for links, so that no link is slow.
-    pub fn clear_links(&self) {
-        self.links.write().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
     /// Stalls a future kernel; [`GpuPace::kernels`] gives the number of the next one.
     pub fn add_stall(&self, stall: Stall) {
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(stall);
@@ -267,8 +262,6 @@ mod tests {
         assert_eq!(gpu.link(7, 1), Some(one));
         assert_eq!(gpu.link(8, 1), Some(any));
         assert_eq!(gpu.link(7, 2), None);
-        gpu.clear_links();
-        assert_eq!(gpu.link(7, 1), None);
         assert_eq!(one.cost(100.0), 109.0);
     }
 

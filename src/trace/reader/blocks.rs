@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::num::NonZeroUsize;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 
 use flate2::write::ZlibEncoder;
@@ -173,7 +173,7 @@ fn in_order<T: Default + Send, E: From<Error>>(
         is_first = false;
     }
     thread::scope(|scope| {
-        let (mut to, mut from): (Vec<SyncSender<Block>>, Vec<(Receiver<T>, Sender<T>)>) = Default::default();
+        let (mut to, mut from) = (Vec::new(), Vec::new());
         for _ in 0..threads {
             let (block, blocks) = sync_channel::<Block>(1);
             let (done, result) = sync_channel(1);

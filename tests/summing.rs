@@ -347,3 +347,19 @@ fn no_durations_are_listed_without_kernels() {
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.lines().nth(1).unwrap().ends_with(",op_count,[duration-us;*]"), "{text}");
 }
+
+/// A shell names the summaries of a folder with its traces.
+#[test]
+fn summaries_among_traces_are_passed_over() {
+    let recording = record(&script("eager_allreduce"), &[]);
+    let trace = recording.traces.file();
+    let summary = beside(&trace);
+    let [trace, summary] = [&trace, &summary].map(|path| path.to_str().unwrap());
+    let merged = Path::new(trace).with_file_name("merged.perfetto-trace");
+    for words in [&["info"][..], &["summary"], &["merge", "-o", merged.to_str().unwrap()]] {
+        let said = ncclscope(&[words, &[trace, summary]].concat()).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        assert!(!said.contains("summary.txt"), "{words:?}: {said}");
+    }
+    let error = ncclscope(&["info", summary]).unwrap_err().to_string();
+    assert!(error.contains("summary.txt"), "{error}");
+}

@@ -28,6 +28,7 @@ use self::origin::Origin;
 use self::remark::Marks;
 use self::sound::Sound;
 use super::beside::{self, Fate, Joined};
+use super::compare::runs;
 use super::diagnose::{self, Seen};
 use super::progress::Stage;
 use crate::cli::reason::Reason;
@@ -130,7 +131,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.extend((named.len() == 1 || !runs::is_summary(path)).then(|| path.clone()));
             continue;
         }
         let failed = Reason::read(path);

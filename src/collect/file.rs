@@ -15,15 +15,13 @@ use crate::sys::descriptor::Descriptor;
 use crate::sys::output::{Append, Output};
 use crate::trace::names;
 use crate::trace::packer::Packer;
-use crate::{memory, message, sys};
+use crate::{memory, message, summary, sys};
 
 /// Chunks waiting to be written. With more, the collector waits; then the rings fill, and what they
 /// cannot hold is dropped and counted.
 const QUEUE: usize = 4;
 /// Room kept at the end of the file for the ends of open slices and the closing packets, in bytes.
 pub const RESERVE: u64 = 128 << 10;
-/// The extension of the summary.
-const SUMMARY: &str = "summary.txt";
 /// A write that takes longer is reported as hanging.
 const HANGS: Duration = Duration::from_millis(700);
 /// How long to wait for the thread to end once there is nothing more to write.
@@ -198,7 +196,7 @@ impl TraceFile {
     /// The path of the summary beside the trace.
     #[must_use]
     pub fn summary_path(&self) -> PathBuf {
-        self.path.with_extension(SUMMARY)
+        self.path.with_extension(summary::ENDING)
     }
 
     /// Hands over the summary, which gets a file of its own.
@@ -442,7 +440,7 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
             Command::Summary(text) => {
                 let result = shared.at_disk(|| write_summary(&files.trace, &text, options.mode));
                 if let Err(error) = result {
-                    let path = files.trace.path().with_extension(SUMMARY);
+                    let path = files.trace.path().with_extension(summary::ENDING);
                     message::formatted(format_args!("no summary: failed to write {}: {error}", path.display()));
                 }
             }
@@ -456,7 +454,7 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
 
 /// Writes the summary into a new file beside the trace.
 fn write_summary(trace: &Output, text: &str, mode: Option<u32>) -> io::Result<()> {
-    let path = trace.absolute().with_extension(SUMMARY);
+    let path = trace.absolute().with_extension(summary::ENDING);
     let parent = path.parent().unwrap_or(Path::new("/"));
     let folder = sys::folder::open(parent, None, |_| ())?;
     let mut file = Output::create(&folder, path, 0)?;

@@ -37,6 +37,9 @@ use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::matched_by;
 use crate::trace::words::{instant, remark, wait};
 
+/// What the name of a summary's file ends with.
+pub const ENDING: &str = "summary.txt";
+
 /// Unique arguments, groups, calls and peers that have rows of their own, of each kind. What comes
 /// later shares one row.
 const ROWS: usize = 1024;

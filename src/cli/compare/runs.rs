@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::reason::Reason;
 use crate::import::{self, Operation, Profile};
+use crate::summary;
 
 /// A folder holds nothing to read.
 const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
@@ -42,7 +43,7 @@ pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut all = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            all.push(path.clone());
+            all.extend((paths.len() == 1 || !is_summary(path)).then(|| path.clone()));
             continue;
         }
         match files(path)? {
@@ -51,6 +52,12 @@ pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         }
     }
     Ok(all)
+}
+
+/// Whether a file is the summary beside a trace, by its name. A shell names it with the traces of a
+/// folder.
+pub(in crate::cli) fn is_summary(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(summary::ENDING))
 }
 
 /// The files that may be profiles, by their names.

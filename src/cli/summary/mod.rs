@@ -120,6 +120,9 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
+            if named.len() > 1 && runs::is_summary(path) {
+                continue;
+            }
             super::must_be_trace(path)?;
             files.push(path.clone());
             continue;

@@ -249,8 +249,8 @@ impl Merged {
 struct Kernels<'a> {
     /// In order of their starts.
     all: Vec<&'a Kernel>,
-    /// The places of those that carried an operation, by its mark in the trace. Runs of a graph may
-    /// share one.
+    /// The places of those that may have carried an operation, by its mark in the trace. Runs of a
+    /// graph may share one.
     places: HashMap<String, Vec<usize>>,
 }
 
@@ -258,7 +258,12 @@ impl<'a> Kernels<'a> {
     fn of(played: &'a Played, is_one: fn(&Operation) -> bool) -> Kernels<'a> {
         let mut all: Vec<&Kernel> = played.told_kernels().filter(|it| it.operations.iter().all(is_one)).collect();
         all.sort_by_key(|kernel| kernel.start);
-        let place = |call: i64| all.iter().position(|kernel| i64::from(kernel.correlation) == call);
+        // The kernels of a graph's run have one launching call.
+        let of_call = |call: i64| {
+            let is_of_call =
+                move |(place, kernel): (usize, &&Kernel)| (i64::from(kernel.correlation) == call).then_some(place);
+            all.iter().enumerate().filter_map(is_of_call)
+        };
         // An operation is drawn while its kernel runs. Times of a host whose wall clock is set say
         // little about which kernel that is.
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
@@ -268,7 +273,7 @@ impl<'a> Kernels<'a> {
              WHERE run.category = 'run' AND kernel.category = 'kernel'",
         ) {
             let of_operation = places.entry(row.str("operation").to_owned()).or_default();
-            of_operation.extend(place(row.i64("call")));
+            of_operation.extend(of_call(row.i64("call")));
         }
         Kernels { all, places }
     }

@@ -146,3 +146,59 @@ impl Copier<'_> {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::cli::merge::members::Members;
+    use crate::cli::merge::numbers::Numbers;
+    use crate::trace::reader::TracePacket;
+    use crate::trace::reader::proto::perfetto::protos::{
+        InternedData, InternedGraphicsContext, ProcessDescriptor, TrackDescriptor,
+    };
+    use crate::trace::stages;
+    use crate::trace::writer::TRACK_BITS;
+
+    #[test]
+    fn render_stages_of_another_host_stay_with_their_process() {
+        // Two hosts, each with a process 7; the context belongs to the second one.
+        let process = |mark: u64| TracePacket {
+            track_descriptor: Some(TrackDescriptor {
+                uuid: Some(mark << TRACK_BITS | 1),
+                process: Some(ProcessDescriptor { pid: Some(7), ..Default::default() }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let context =
+            InternedGraphicsContext { iid: Some(2 << stages::NUMBER_BITS), pid: Some(7), ..Default::default() };
+        let interned = InternedData { graphics_contexts: vec![context], ..Default::default() };
+        let stage = TracePacket { timestamp: Some(5), interned_data: Some(interned), ..Default::default() };
+        let mut bytes = Vec::new();
+        for packet in [process(1), process(2), stage] {
+            put_bytes(&mut bytes, trace::PACKET, &packet.encode_to_vec());
+        }
+        let mut numbers = Numbers::default();
+        reader::read::<reader::Error>(&bytes[..], |packet| {
+            numbers.look(packet);
+            Ok(())
+        })
+        .unwrap();
+        let labels = Members::default().labels();
+        let edits = Edits { labels, numbers: numbers.renumbered(), drawn_before: Default::default() };
+        let how = Move { offset: Offset::none(), host: String::new(), how: String::new() };
+        let mut pids = Vec::new();
+        let put = |copied: Vec<u8>| {
+            reader::decoded(&copied, |packet| {
+                let contexts = packet.interned_data.into_iter().flat_map(|it| it.graphics_contexts);
+                pids.extend(packet.track_descriptor.and_then(|it| it.process).map(|it| it.pid()));
+                pids.extend(contexts.map(|it| it.pid()));
+            })
+            .map(drop)
+        };
+        copy(&bytes[..], &how, "", &edits, put).unwrap();
+        assert!(pids.len() == 3 && pids[0] == 7 && pids[1] != 7 && pids[1] == pids[2], "{pids:?}");
+    }
+}

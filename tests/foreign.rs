@@ -63,7 +63,7 @@ fn one(trace: &Trace, sql: &str) -> i64 {
 fn a_diagnosis_says_what_these_files_do_not_show() {
     let (_folder, path) = nsight();
     let text = ncclscope(&["diagnose"], &[&path]).unwrap();
-    assert!(text.starts_with("Healthy: no rank, host or link holds up the others in 15 steps of 16.7 ms.\n"), "{text}");
+    assert!(text.starts_with("Healthy: no rank, host or link holds up the others in 15 steps of 16.8 ms.\n"), "{text}");
     assert!(text.contains("\nWhich kernels of different ranks belong together is not in these files"), "{text}");
     assert!(!text.contains("if transfers took no time"), "{text}");
 

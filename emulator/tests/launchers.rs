@@ -118,8 +118,11 @@ impl Place {
     #[track_caller]
     fn one_run(&self, folder: &Path) -> String {
         let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let traces: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-        assert_eq!(traces.len(), RANKS, "{traces:?}");
+        let files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        let (traces, others): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|path| path.extension().is_some_and(|it| it == "perfetto-trace"));
+        assert_eq!((traces.len(), others.len()), (RANKS, RANKS), "{traces:?} {others:?}");
+        assert!(others.iter().all(|path| path.display().to_string().ends_with(".summary.txt")), "{others:?}");
         let mut runs = BTreeSet::new();
         let mut names = BTreeSet::new();
         for trace in &traces {

@@ -136,6 +136,36 @@ pub fn demangled(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// The most letters of a kernel's name in a line of text.
+const SHORT: usize = 60;
+
+/// A kernel's name for a line of text: if it is long, without the arguments of its templates, and cut
+/// if that is not enough.
+#[must_use]
+pub fn short(name: &str) -> Cow<'_, str> {
+    if name.chars().count() <= SHORT {
+        return name.into();
+    }
+    let (mut plain, mut depth) = (String::new(), 0_usize);
+    for letter in name.chars() {
+        match letter {
+            '<' => {
+                plain.push_str(if depth == 0 { "<…>" } else { "" });
+                depth += 1;
+            }
+            '>' if depth > 0 => depth -= 1,
+            letter if depth == 0 => plain.push(letter),
+            _ => {}
+        }
+    }
+    if let Some((end, _)) = plain.char_indices().nth(SHORT) {
+        plain.truncate(end);
+        plain.pop();
+        plain.push('…');
+    }
+    plain.into()
+}
+
 impl Name for OperationName<'_> {
     fn key(&self) -> u64 {
         let operation = self.operation;
@@ -398,6 +428,21 @@ fn hash(value: impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_fit_a_line() {
+        let long =
+            "at::native::unrolled_elementwise_kernel<at::native::CUDAFunctorOnSelf_add<float>, std::array<char *, 2>>";
+        let chain = "nvjet_tst_".repeat(10);
+        for (name, expected) in [
+            ("step<true, 2>", "step<true, 2>"),
+            (long, "at::native::unrolled_elementwise_kernel<…>"),
+            (&format!("{long}::operator->"), "at::native::unrolled_elementwise_kernel<…>::operator->"),
+            (&chain, &format!("{}…", &chain[..59])),
+        ] {
+            assert_eq!(short(name), expected);
+        }
+    }
 
     #[test]
     fn kernels_are_named_as_people_write_them() {

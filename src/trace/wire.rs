@@ -176,6 +176,7 @@ impl<'a> Iterator for Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Whether it ended early.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only files are damaged"))]
     pub(crate) fn is_damaged(&self) -> bool {
         self.is_damaged
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::case::Case;
 use super::ranks::{self, Class, Kind, Ranks};
-use super::wording::shortened_name;
 use crate::import::{Profile, Tool};
+use crate::trace::names;
 
 /// How many kinds of operations are named one by one.
 const KINDS: usize = 5;
@@ -78,7 +78,7 @@ fn only_in(one: &Ranks, other: &Ranks) -> Vec<String> {
     let theirs: BTreeSet<&Kind> = other.kinds.iter().collect();
     let mut missing: Vec<&Kind> = one.kinds.iter().filter(|kind| !theirs.contains(kind)).collect();
     missing.sort_by_key(|kind| kind.class != Class::Communication);
-    missing.into_iter().map(|kind| shortened_name(&kind.name)).collect()
+    missing.into_iter().map(|kind| names::short(&kind.name).into_owned()).collect()
 }
 
 /// The ranks in a file.

@@ -14,10 +14,11 @@ use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::Source;
-use super::wording::{grown, shortened_name};
+use super::wording::grown;
 use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
+use crate::trace::names;
 
 /// Rows of a table for people; the JSON has all of them.
 const ROWS: usize = 25;
@@ -255,7 +256,7 @@ fn kernels(title: &'static str, rows: &[KernelRow]) -> Section {
         let both = |cell: &dyn Fn(&Distribution) -> String| {
             [&row.a, &row.b].map(|side| side.as_ref().map_or_else(|| "-".to_owned(), cell))
         };
-        let mut cells = vec![shortened_name(&row.name)];
+        let mut cells = vec![names::short(&row.name).into_owned()];
         cells.extend([&row.a, &row.b].map(|side| side.map_or(0, |it| it.count).to_string()));
         cells.extend(both(&|it| duration(it.sum)));
         cells.extend(both(&|it| duration(it.median)));
@@ -340,7 +341,7 @@ fn changes(slower: &Slower) -> Section {
             change.verdict.text().to_owned(),
             who,
             part.text().to_owned(),
-            shortened_name(what),
+            names::short(what).into_owned(),
             a,
             b,
             ratio(change),

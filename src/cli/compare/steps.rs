@@ -12,6 +12,7 @@ use super::ranks::{Class, Item, Rank, Ranks};
 use crate::correlate::step_of;
 use crate::import::{Profile, Span};
 use crate::model::time::FileNs;
+use crate::trace::names;
 
 /// With fewer stretches, nothing counts as repeating.
 const FEWEST: usize = 4;
@@ -75,7 +76,9 @@ pub(crate) fn of_both(
 /// from one thing of this name to the next.
 pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name: Option<&str>) -> Option<Steps> {
     if let Some(name) = name {
-        let of_name = rank.items.iter().filter(|item| ranks.kinds[item.kind].name == name);
+        let is_it: Vec<bool> =
+            ranks.kinds.iter().map(|kind| kind.name == name || names::short(&kind.name) == name).collect();
+        let of_name = rank.items.iter().filter(|item| is_it[item.kind]);
         let edges: Vec<FileNs> = of_name.map(|item| item.span.start).collect();
         return (edges.len() > 1).then(|| Steps { source: Source::Repeats(name.to_owned()), edges });
     }

@@ -14,7 +14,7 @@ use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
 use crate::cli::info::json as info_json;
-use crate::trace::names::{duration, quoted};
+use crate::trace::names::{duration, quoted, short};
 
 /// The version of the JSON.
 const FORMAT_VERSION: u32 = 1;
@@ -341,7 +341,7 @@ impl Report {
     fn steps(&self, out: &mut dyn Write) -> io::Result<()> {
         let Steps { by, from, count, first, of, median_ns, mean_ns } = &self.steps;
         let what = match (*by, from) {
-            (_, Some(from)) => format!("inferred, from one `{from}` to the next"),
+            (_, Some(from)) => format!("inferred, from one `{}` to the next", short(from)),
             _ => "ranges that the program marked".to_owned(),
         };
         let [median, mean] = [*median_ns, *mean_ns].map(|ns| duration(ns as f64));
@@ -362,7 +362,7 @@ impl Report {
         if !self.critical_path.is_empty() {
             writeln!(out, "\nWHAT A STEP WAITS FOR, ONE AFTER THE OTHER (THE CRITICAL PATH)")?;
             let row = |it: &OnPath| {
-                let what = it.what.clone().unwrap_or_else(|| "a GPU that has nothing to do".to_owned());
+                let what = it.what.as_deref().map_or("a GPU that has nothing to do".into(), short).into_owned();
                 let most = it.rank.as_ref().zip(it.of_rank).map(|(rank, part)| format!("{rank}, {}", percent(part)));
                 vec![what, duration(it.ns as f64), percent(it.share), most.unwrap_or_default()]
             };
@@ -396,7 +396,7 @@ impl Report {
         let heads = ["operation", "a step", "waits", "transfer", "hidden", "exposed", "most often last"];
         let row = |it: &OfOperation| {
             let last = it.last.map(|(rank, part)| format!("{}, {}", self.ranks[rank].rank, percent(part)));
-            let mut row = vec![it.name.clone(), format!("{:.1}", it.kernels)];
+            let mut row = vec![short(&it.name).into_owned(), format!("{:.1}", it.kernels)];
             row.extend([it.wait_ns, it.transfer_ns, it.hidden_ns, it.transfer_ns - it.hidden_ns].map(duration));
             row.push(last.unwrap_or_default());
             row
@@ -491,7 +491,8 @@ impl Names<'_> {
         let is_one = ranks.len() == 1 || ranks.len() == self.job.ranks.len();
         let s = if is_one { "s" } else { "" };
         let its = if is_one { "its" } else { "their" };
-        let name = names.first().map_or("", String::as_str);
+        let names: Vec<_> = names.iter().map(|name| short(name)).collect();
+        let name = names.first().map_or("", |name| name.as_ref());
         let more = match names.len() {
             0 | 1 => String::new(),
             2 => format!(", and `{}` takes longer, too", names[1]),
@@ -548,7 +549,8 @@ impl Names<'_> {
     fn without(&self, cause: &Cause) -> String {
         match cause.what {
             What::Kernels if cause.amounts[1] == 0.0 => {
-                format!("without `{}` on {}", cause.names.first().map_or("", String::as_str), self.who(&cause.ranks))
+                let name = cause.names.first().map_or("", String::as_str);
+                format!("without `{}` on {}", short(name), self.who(&cause.ranks))
             }
             What::Kernels => format!("if the kernels of {} took as long as the others'", self.who(&cause.ranks)),
             What::Host => format!("if the host of {} were as fast as the others'", self.who(&cause.ranks)),

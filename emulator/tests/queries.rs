@@ -192,7 +192,7 @@ fn pausing(folder: &Path, name: &str, pause: &str) -> String {
 #[track_caller]
 fn agreed(scenario: &str, of_query: impl Fn(&Asked) -> Value, of_cause: impl Fn(&Value) -> Value) {
     let mut told = Vec::new();
-    while told.len() < 3 {
+    while told.len() < 5 {
         let trace = Asked::new(Plan::new(NCCL, scenario).with_cupti(CUPTI));
         let answer = trace.1.answer("diagnose");
         println!("{}", answer["text"]);

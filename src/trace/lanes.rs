@@ -24,6 +24,8 @@ pub(super) struct Lanes {
     families: Vec<Family>,
     /// Where each open slice is.
     open: FxHashMap<Handle, Placed>,
+    /// What the open transfers of the proxy waited for. They are few among the open slices.
+    transfers: FxHashMap<Handle, Transfer>,
     /// Slices for which there was no lane.
     pub(super) missing: u64,
     /// Slices on shared tracks, of things that have no tracks of their own.
@@ -167,8 +169,6 @@ struct Placed {
     lane: usize,
     /// A phase is open inside it.
     phase: bool,
-    /// What it waited for, if it is a transfer of the proxy's.
-    transfer: Option<Transfer>,
 }
 
 /// A slice that has ended.
@@ -196,6 +196,7 @@ impl Lanes {
             missing: 0,
             sharing: 0,
             lossy: false,
+            transfers: FxHashMap::default(),
             given_up: 0,
         }
     }
@@ -251,8 +252,10 @@ impl Lanes {
             return false;
         };
         self.families[family.0].lanes[lane].open = Some(id);
-        let transfer = look.transfers_to.map(|peer| Transfer::new(peer, time));
-        self.open.insert(id, Placed { family, lane, phase: false, transfer });
+        self.open.insert(id, Placed { family, lane, phase: false });
+        if let Some(peer) = look.transfers_to {
+            self.transfers.insert(id, Transfer::new(peer, time));
+        }
         if let Some((sequence, track, time)) = self.lane_at(family, lane, time) {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
         }
@@ -261,7 +264,7 @@ impl Lanes {
 
     /// Transfers of the proxy that have begun and not ended.
     pub(super) fn transfers(&self) -> u64 {
-        self.open.values().filter(|placed| placed.transfer.is_some()).count() as u64
+        self.transfers.len() as u64
     }
 
     /// A slice whose end is known, in a lane that is free then. Without one it is nested in slices
@@ -353,6 +356,7 @@ impl Lanes {
     /// Ends a slice and the phase inside it, if it is open.
     pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) -> Option<Ended> {
         let placed = self.open.remove(&id)?;
+        let transfer = self.transfers.remove(&id);
         let (sequence, track, time) = self.lane_at(placed.family, placed.lane, time)?;
         if placed.phase {
             self.writer.end(sequence, track, time, &Extra::default());
@@ -360,7 +364,7 @@ impl Lanes {
         let extra = Extra { args: args.bytes(), ..Extra::default() };
         self.writer.end(sequence, track, time, &extra);
         self.families[placed.family.0].lanes[placed.lane].open = None;
-        Some(Ended { time, transfer: placed.transfer })
+        Some(Ended { time, transfer })
     }
 
     /// Begins the next phase of an open slice: what it waits for, and its bytes, if that is known.
@@ -372,10 +376,10 @@ impl Lanes {
         (wait, bytes): (Option<Wait>, Option<u64>),
         args: &Args,
     ) {
-        let Lanes { open, families, .. } = self;
+        let Lanes { open, families, transfers, .. } = self;
         let Some(placed) = open.get_mut(&id) else { return };
         let (family, lane, first) = (placed.family, placed.lane, !std::mem::replace(&mut placed.phase, true));
-        if let Some(transfer) = &mut placed.transfer {
+        if let Some(transfer) = transfers.get_mut(&id) {
             let drawn = families[family.0].lanes.get(lane).map_or(time, |lane| lane.last.max(time));
             transfer.waits(drawn, wait, bytes);
         }

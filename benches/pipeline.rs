@@ -17,6 +17,7 @@ use ncclscope::clock::align::Pair;
 use ncclscope::collect::order::{self, Source};
 use ncclscope::model::event::MAX_WORDS;
 use ncclscope::model::ids::{ProcessTag, RingId};
+use ncclscope::model::selection::Selection;
 use ncclscope::model::time::{HostNs, Ticks};
 use ncclscope::pipeline::Pipeline;
 use ncclscope::pipeline::input::{Begin, Input};
@@ -53,6 +54,7 @@ fn main() {
         first_words: "bench".into(),
         capture: None,
         first: Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 },
+        selection: Selection::default(),
     };
     let (context, _) = recorder::comm_init(event::CommInit { hash: 7, ranks: 16, interface: 7, ..Default::default() });
     // Only this thread records, so it has the first ring.

@@ -15,6 +15,8 @@
 #ifndef NCCLSCOPE_H
 #define NCCLSCOPE_H
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -47,6 +49,11 @@ int ncclscope_acquire(void);
  * up to 255 bytes of it. NCCL loads the library with the first communicator, so that one can be
  * named only if CUDA_INJECTION64_PATH has loaded the library before. */
 void ncclscope_name_comm(const char *name);
+
+/* Begins a step of the program, such as one iteration of its training loop; it ends with the next
+ * call, whichever thread makes it. The trace shows steps as NVTX ranges, ncclscope diagnose counts
+ * by them, and NCCLSCOPE_STEPS selects some of them. Costs about as much as one event of NCCL's. */
+void ncclscope_step(uint64_t number);
 
 /* The version of the library, such as "0.1.0". */
 const char *ncclscope_version(void);

@@ -3,6 +3,7 @@
 //! A bad value never stops the job: it is one line on stderr, the default, and a note in the trace.
 
 mod environment;
+mod file;
 mod launcher;
 mod reader;
 mod settings;
@@ -18,6 +19,7 @@ use reader::Reader;
 pub use settings::{SETTINGS, Setting, Values};
 
 use crate::model::kinds::{self, Kinds};
+use crate::model::selection::{Ranks, Selection};
 use crate::sys;
 
 /// What is reported, in increasing order.
@@ -240,6 +242,10 @@ pub struct Config {
     pub rank: Option<(u32, &'static str)>,
     /// The number of ranks in the job.
     pub world_size: Option<u32>,
+    /// The ranks in the job that record; `None`: all.
+    pub ranks: Option<Ranks>,
+    /// Which part of the job is drawn.
+    pub selection: Selection,
     /// What was wrong with the settings, one sentence each.
     pub complaints: Vec<String>,
 }
@@ -265,13 +271,19 @@ impl Config {
     /// The settings that `variable` gives; `names` are all variables that are set.
     #[must_use]
     pub fn read(variable: &dyn Fn(&str) -> Option<String>, names: impl Iterator<Item = String>) -> Config {
-        let complaints = names
+        let file = variable(file::CONFIG).filter(|path| !path.trim().is_empty());
+        let mut file = file.map(|path| file::Settings::read(path.trim())).unwrap_or_default();
+        let complaints: Vec<_> = names
             .filter(|name| name.starts_with("NCCLSCOPE_") && !SETTINGS.iter().any(|known| known.name == name))
             .map(|name| match settings::closest(&name) {
                 Some(known) => format!("{name} is not a setting; did you mean {known}?"),
                 None => format!("{name} is not a setting; it is ignored"),
             })
+            .chain(std::mem::take(&mut file.complaints))
             .collect();
+        let variable = &|name: &str| {
+            variable(name).filter(|value| !value.trim().is_empty()).or_else(|| file.get(name).map(str::to_owned))
+        };
         let mut reader = Reader { variable, complaints };
         let preset = reader.choice("NCCLSCOPE_PRESET", PRESETS);
         let (events, kernel_ch) = reader.events(preset);
@@ -313,6 +325,8 @@ impl Config {
             capture: reader.switch("NCCLSCOPE_CAPTURE"),
             tsc: reader.choice("NCCLSCOPE_CLOCK", &[("auto", true), ("boottime", false)]),
             rank,
+            ranks: reader.ranks(),
+            selection: reader.selection(rank.is_none()),
             world_size: reader.world_size(rank),
             complaints: reader.complaints,
         }
@@ -321,7 +335,8 @@ impl Config {
     /// Whether nothing happens in this process.
     #[must_use]
     pub fn is_off(&self) -> bool {
-        !self.enabled || self.preset == Preset::Off
+        let is_other_rank = |ranks: &Ranks| self.rank.is_some_and(|(rank, _)| !ranks.contains(rank));
+        !self.enabled || self.preset == Preset::Off || self.ranks.as_ref().is_some_and(is_other_rank)
     }
 
     /// The kinds of events that NCCL is asked for, provided that it supports them all.

@@ -213,6 +213,7 @@ impl State {
                 self.phase = Phase::Recording(Box::new(session));
                 Some(held)
             }
+            Err(NotStarted::NotWanted) => None,
             Err(error) => {
                 held.say_first(&format!("{error}; this process is not recorded"));
                 None
@@ -316,6 +317,8 @@ fn end() {
 enum NotStarted {
     /// This many bytes of address space cannot be reserved for our heap.
     Memory(usize),
+    /// The settings leave this process out.
+    NotWanted,
     /// Another copy of this library records in this process.
     OtherCopy,
     /// The trace file cannot be created. The path is without its extension.
@@ -330,6 +333,7 @@ impl fmt::Display for NotStarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotStarted::Memory(bytes) => write!(f, "failed to reserve {bytes} bytes of memory"),
+            NotStarted::NotWanted => f.write_str("the settings leave this process out"),
             NotStarted::OtherCopy => f.write_str("another copy of ncclscope records in this process"),
             NotStarted::File(path, error) => write!(f, "failed to create {}: {error}", path.display()),
             NotStarted::Records(bytes) => write!(f, "failed to allocate {bytes} bytes for records"),
@@ -342,7 +346,7 @@ impl std::error::Error for NotStarted {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             NotStarted::File(_, error) | NotStarted::Thread(error) => Some(error),
-            NotStarted::Memory(_) | NotStarted::OtherCopy | NotStarted::Records(_) => None,
+            NotStarted::NotWanted | NotStarted::Memory(_) | NotStarted::OtherCopy | NotStarted::Records(_) => None,
         }
     }
 }
@@ -355,6 +359,9 @@ impl Session {
         }
         let config = Config::from_environment();
         message::set_log(config.log);
+        if config.is_off() {
+            return Err(NotStarted::NotWanted);
+        }
         if has_other_copy() {
             return Err(NotStarted::OtherCopy);
         }
@@ -399,6 +406,7 @@ impl Session {
             first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { "no GPU kernels: " }),
             capture: capture.clone(),
             first: host::pair(),
+            selection: config.selection.clone(),
         };
         let collector = Collector {
             begin,

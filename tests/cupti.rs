@@ -3,6 +3,9 @@
 
 mod command;
 
+#[path = "cupti/selecting.rs"]
+mod selecting;
+
 use emulated_cupti::release::Release;
 use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;

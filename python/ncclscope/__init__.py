@@ -84,3 +84,15 @@ def comm_named(name):
         yield
     finally:
         library.ncclscope_name_comm(None)
+
+
+def step(number):
+    """Begins a step of the program, such as one iteration of its training loop; it ends with the next call.
+
+    The trace shows steps as ranges, `ncclscope diagnose` counts by them, and NCCLSCOPE_STEPS=100..109 records only those.
+    """
+    library = _library()
+    if library is not None:
+        library.ncclscope_step.argtypes = [ctypes.c_uint64]
+        library.ncclscope_step.restype = None
+        library.ncclscope_step(number)

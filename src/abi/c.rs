@@ -93,6 +93,19 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
     }
 }
 
+/// `ncclscope_step`.
+#[unsafe(no_mangle)]
+extern "C" fn ncclscope_step(number: u64) {
+    if process::is_child() {
+        return;
+    }
+    match copies::step() {
+        Some(first) => first(number),
+        None if catch_unwind(|| recorder::step(number)).is_err() => recorder::count_panic(),
+        None => {}
+    }
+}
+
 /// The name that the program gives to the communicators it creates now, if it gives one.
 pub(super) fn comm_name() -> Option<CString> {
     lock()?.clone()

@@ -69,6 +69,13 @@ pub(super) fn name_comm() -> Option<unsafe extern "C" fn(*const c_char)> {
     unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*const c_char)>>(found) }
 }
 
+/// The `ncclscope_step` to call instead of our own.
+pub(super) fn step() -> Option<extern "C" fn(u64)> {
+    let found = symbol(c"ncclscope_step")?;
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn(u64)>>(found) }
+}
+
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     catch_unwind(|| first().map(|first| first.symbol(name))).ok().flatten()
 }

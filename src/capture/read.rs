@@ -18,6 +18,7 @@ use crate::cupti::decode::Asked;
 use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{self, MAX_WORDS};
 use crate::model::ids::{ProcessTag, RingId};
+use crate::model::selection::Selection;
 use crate::model::time::{HostNs, Ticks};
 use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
@@ -137,6 +138,7 @@ impl std::error::Error for Error {
 #[derive(Debug)]
 pub struct Chunks<R> {
     source: R,
+    format: u32,
     /// The version of the plugin that wrote it.
     version: String,
     at: u64,
@@ -169,10 +171,16 @@ impl<R: Read> Chunks<R> {
         let at = (head.len() + version.len()) as u64;
         let version = String::from_utf8_lossy(&version).into_owned();
         match format {
-            OLDEST..=FORMAT => Ok(Chunks { source, version, at, entries: Vec::new() }),
+            OLDEST..=FORMAT => Ok(Chunks { source, format, version, at, entries: Vec::new() }),
             0..OLDEST => Err(Error::Older { format, version }),
             _ => Err(Error::Newer { format, version }),
         }
+    }
+
+    /// Its format.
+    #[must_use]
+    pub fn format(&self) -> u32 {
+        self.format
     }
 
     /// The version of the plugin that wrote it.
@@ -274,6 +282,7 @@ impl fmt::Display for Fault {
 
 /// Decodes the entries of chunks, in the order of the file.
 pub struct Decoder {
+    format: u32,
     last: Last,
     words: [u64; MAX_WORDS],
     shares: Vec<Share>,
@@ -281,17 +290,12 @@ pub struct Decoder {
     answers: Vec<Answer>,
 }
 
-impl Default for Decoder {
-    fn default() -> Decoder {
-        Decoder::new()
-    }
-}
-
 impl Decoder {
-    /// A decoder for a file, from its first chunk on.
+    /// A decoder for a file of this format, from its first chunk on.
     #[must_use]
-    pub fn new() -> Decoder {
+    pub fn new(format: u32) -> Decoder {
         Decoder {
+            format,
             last: Last::new(),
             words: [0; MAX_WORDS],
             shares: Vec::new(),
@@ -385,7 +389,14 @@ impl Decoder {
         let (ticks, host) = (time(from.number()?)?, time(from.number()?)?);
         let first = Pair { ticks: Ticks(ticks), host: HostNs(host), error_ns: from.small()? };
         (self.last.ticks, self.last.host, self.last.record) = (ticks, host, ticks);
-        Ok(Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first })
+        let mut parts = Vec::new();
+        if self.format > 1 {
+            for _ in 0..from.number()? {
+                parts.push((from.text()?, from.text()?));
+            }
+        }
+        let selection = Selection::from_parts(parts.into_iter()).ok_or(Fault("an impossible selection"))?;
+        Ok(Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first, selection })
     }
 
     fn record<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {

@@ -36,7 +36,7 @@ pub struct Replay {
 /// What is wrong with the capture. The entries before that were passed on.
 pub fn walk(source: impl Read, mut each: impl FnMut(&Entry<'_>)) -> Result<End, Error> {
     let mut chunks = Chunks::open(source)?;
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::new(chunks.format());
     let (mut has_begun, mut end) = (false, None);
     while let Some((at, mut entries)) = chunks.next_chunk()? {
         let damaged = |fault| Error::Damaged { at, what: Damage::Entry(fault) };

@@ -15,6 +15,7 @@ use crate::cupti::decode::{Asked, Outside};
 use crate::cupti::intake::{Source, Standing};
 use crate::model::event::{MAX_WORDS, header};
 use crate::model::ids::{ProcessTag, RingId};
+use crate::model::selection::Selection;
 use crate::model::time::{HostNs, Ticks};
 use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
 use crate::trace::tracks::{ProcessInfo, Stages};
@@ -56,6 +57,7 @@ fn begin() -> Begin {
         first_words: "ncclscope; preset full".into(),
         capture: Some("node17.capture".into()),
         first: Pair { ticks: Ticks(1 << 40), host: HostNs(5_100), error_ns: 20 },
+        selection: Selection { every: 10, comms: vec!["tp*".into()], ..Selection::default() },
     }
 }
 
@@ -143,7 +145,7 @@ fn check_inputs(seed: u64) {
         expected.push(shown(&Entry::Input(input)));
     }
     let entries = encoder.take();
-    let (mut decoder, mut rest, mut seen) = (Decoder::new(), &entries[..], Vec::new());
+    let (mut decoder, mut rest, mut seen) = (Decoder::new(FORMAT), &entries[..], Vec::new());
     while let Some(entry) = decoder.next(&mut rest).unwrap() {
         seen.push(shown(&entry));
     }
@@ -158,7 +160,7 @@ fn every_input_is_read_back_unchanged() {
 #[test]
 fn a_mark_says_why_the_capture_ends() {
     let entries = cut_short("the disk is full");
-    let (mut decoder, mut rest) = (Decoder::new(), &entries[..]);
+    let (mut decoder, mut rest) = (Decoder::new(FORMAT), &entries[..]);
     assert!(matches!(decoder.next(&mut rest), Ok(Some(Entry::CutShort("the disk is full")))));
     assert!(matches!(decoder.next(&mut rest), Ok(None)));
 }
@@ -233,7 +235,7 @@ fn a_replayed_buffer_has_the_same_walk_and_answers() {
     }
     let entries = encoder.take();
     assert!(entries.len() < buffers.iter().map(Vec::len).sum::<usize>() * 4, "what was told is not told again");
-    let (mut decoder, mut rest, mut dictionary) = (Decoder::new(), &entries[..], Dictionary::default());
+    let (mut decoder, mut rest, mut dictionary) = (Decoder::new(FORMAT), &entries[..], Dictionary::default());
     for (number, expected) in expected.iter().enumerate() {
         let Ok(Some(Entry::Buffer { now, bytes, steps, answers })) = decoder.next(&mut rest) else {
             panic!("buffer {number}");
@@ -258,7 +260,7 @@ fn both_sides_forget_at_the_same_moment() {
             "".into()
         }
     }
-    let (mut encoder, mut decoder, mut dictionary) = (Encoder::new(), Decoder::new(), Dictionary::default());
+    let (mut encoder, mut decoder, mut dictionary) = (Encoder::new(), Decoder::new(FORMAT), Dictionary::default());
     let mut told = 0;
     for round in 0..5_000_usize {
         // Some addresses are asked about repeatedly, some once.
@@ -295,7 +297,7 @@ fn another_version_may_ask_in_another_order() {
         outside.function(1, 7);
         outside.text(name);
     });
-    let (entries, mut decoder, mut dictionary) = (encoder.take(), Decoder::new(), Dictionary::default());
+    let (entries, mut decoder, mut dictionary) = (encoder.take(), Decoder::new(FORMAT), Dictionary::default());
     let mut rest = &entries[..];
     let Ok(Some(Entry::Buffer { answers, .. })) = decoder.next(&mut rest) else { panic!() };
     let mut answering = dictionary.answering(answers);

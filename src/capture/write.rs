@@ -77,7 +77,18 @@ impl Encoder {
     /// Writes what the recording begins with, and whether its chunks are compressed. Must come
     /// first.
     pub fn begin(&mut self, begin: &Begin, compress: bool) {
-        let Begin { tag: mark, clocks, process, stages, complaints, attributes, first_words, capture, first } = begin;
+        let Begin {
+            tag: mark,
+            clocks,
+            process,
+            stages,
+            complaints,
+            attributes,
+            first_words,
+            capture,
+            first,
+            selection,
+        } = begin;
         let out = &mut self.out;
         out.push(tag::BEGIN);
         out.push(u8::from(compress));
@@ -105,6 +116,12 @@ impl Encoder {
         number(out, first.ticks.0);
         number(out, first.host.0);
         number(out, u64::from(first.error_ns));
+        let parts = selection.parts();
+        number(out, parts.len() as u64);
+        for (part, value) in &parts {
+            text(out, part);
+            text(out, value);
+        }
         (self.last.ticks, self.last.host, self.last.record) = (first.ticks.0, first.host.0, first.ticks.0);
     }
 

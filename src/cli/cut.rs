@@ -9,7 +9,6 @@
 
 mod choose;
 mod copy;
-mod wish;
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -17,11 +16,11 @@ use std::path::Path;
 
 use super::survey::{Survey, label};
 use crate::cli::reason::Reason;
+use crate::model::selection::{self, Ranks, Window};
 use crate::model::time::HostNs;
 use crate::trace::names;
 use crate::trace::reader::Packet;
 use choose::{Choice, Chooser, END, Filter};
-pub(super) use wish::{Ranks, Window, duration, nanoseconds};
 
 /// What to keep; everything if nothing is said.
 #[derive(Debug, Default)]
@@ -179,7 +178,7 @@ const LISTED: usize = 16;
 
 /// What there is to choose from.
 fn contents(survey: &Survey) -> String {
-    let duration = wish::duration(survey.duration());
+    let duration = selection::duration(survey.duration());
     let ranks: Vec<u32> = survey.ranks().into_values().flatten().collect();
     let ranks = match Ranks::of(ranks) {
         ranks if ranks.is_empty() => "no known ranks".to_owned(),

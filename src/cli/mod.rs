@@ -40,6 +40,7 @@ use serde::Serialize;
 use self::progress::{Line, Progress};
 use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
+use crate::model::selection;
 use crate::trace::reader::{self, Extent, Packet};
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
@@ -83,10 +84,10 @@ enum Command {
         ///
         /// Units: ns, us, ms, s, min, h.
         #[arg(long, value_name = "A..B")]
-        time: Option<cut::Window>,
+        time: Option<selection::Window>,
         /// Ranks in the job, as a list with ranges: 0,4,8-12
         #[arg(long)]
-        ranks: Option<cut::Ranks>,
+        ranks: Option<selection::Ranks>,
         /// A communicator, by its name, its name on tracks or its hash; may be given more than once
         ///
         /// What belongs to other communicators is left out. What belongs to none stays: the
@@ -180,7 +181,7 @@ enum Command {
         #[arg(long, requires = "ui", default_value_t = open::PORT)]
         port: u16,
         /// How long to wait for the trace to be read
-        #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = cut::nanoseconds)]
+        #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = selection::nanoseconds)]
         patience: u64,
         /// Only print the link, even where there is a desktop
         #[arg(long)]

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::cut::{Window, duration};
 use super::diagnose::{self, Seen};
 use super::hang;
 use super::merge;
 use super::survey::Survey;
 use crate::cli::reason::Reason;
+use crate::model::selection::{Window, duration};
 use crate::sys;
 use crate::trace::names;
 

@@ -4,6 +4,7 @@ use super::launcher::RANKS;
 use super::settings::{Setting, Values, setting, size};
 use super::{Cupti, Events, KernelCh, Preset};
 use crate::model::kinds::{self, Kinds};
+use crate::model::selection::{self, Ranks, Selection};
 
 /// Reads variables one after the other, and notes what is wrong with them.
 pub(super) struct Reader<'v> {
@@ -87,6 +88,30 @@ impl Reader<'_> {
             events = Events { more: more - Kinds::CHANNELS, less: less - CHANNEL };
         }
         (events, said.or(by_events).unwrap_or(by_preset))
+    }
+
+    /// Ranks in the job, or `None` for all.
+    pub(super) fn ranks(&mut self) -> Option<Ranks> {
+        let parse = |value: &str| match value {
+            "-1" => Some(None),
+            list => list.parse().ok().map(Some),
+        };
+        self.meant("NCCLSCOPE_RANKS", parse).flatten()
+    }
+
+    /// Which part of the job is drawn. Ranks select communicators if the rank in the job is unknown.
+    pub(super) fn selection(&mut self, by_comm_rank: bool) -> Selection {
+        let ranks = self.value("NCCLSCOPE_RANKS").filter(|_| by_comm_rank).and_then(|list| list.parse().ok());
+        Selection {
+            ranks,
+            comms: self.value("NCCLSCOPE_COMMS").map(|list| selection::names(&list)).unwrap_or_default(),
+            min_bytes: self.number("NCCLSCOPE_MIN_BYTES"),
+            every: self.number("NCCLSCOPE_EVERY"),
+            time: self.meant("NCCLSCOPE_TIME", |value| value.parse().ok()),
+            operations: self.meant("NCCLSCOPE_OPERATIONS", |value| value.parse().ok()),
+            steps: self.meant("NCCLSCOPE_STEPS", |value| value.parse().ok()),
+            only_nccl: self.choice("NCCLSCOPE_KERNELS", &[("all", false), ("nccl", true)]),
+        }
     }
 
     pub(super) fn cupti(&mut self) -> Cupti {

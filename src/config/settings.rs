@@ -134,6 +134,63 @@ pub const SETTINGS: &[Setting] = &[
                but ncclscope's own commands do not read; both",
     },
     Setting {
+        name: "NCCLSCOPE_KERNELS",
+        values: Values::Words(&["all", "nccl"]),
+        default: "all",
+        help: "whose kernels are drawn: nccl = only NCCL's; kernels and copies of the application are counted",
+    },
+    Setting {
+        name: "NCCLSCOPE_RANKS",
+        values: Values::Text("a list with ranges, as in 0,4,8-12; -1 = all"),
+        default: "-1",
+        help: "ranks in the job that record; the others do nothing. Where no launcher tells a process its rank, it records those \
+               communicators in which it has one of these ranks",
+    },
+    Setting {
+        name: "NCCLSCOPE_COMMS",
+        values: Values::Text("a list of names; a * at the end of one stands for any text, as in dp,tp*"),
+        default: "all",
+        help: "communicators whose operations are drawn: by the name that the program gave, the name on tracks, or the hash",
+    },
+    Setting {
+        name: "NCCLSCOPE_MIN_BYTES",
+        values: Values::Bytes(0, MOST_BYTES),
+        default: "0",
+        help: "operations of fewer bytes are left out: counted, but not drawn",
+    },
+    Setting {
+        name: "NCCLSCOPE_EVERY",
+        values: Values::Number(1, 1_000_000_000, "operations"),
+        default: "1",
+        help: "N = only one of N operations is drawn, counted by communicator and function, so that all ranks draw the same \
+               collectives; of a graph, one of N runs",
+    },
+    Setting {
+        name: "NCCLSCOPE_TIME",
+        values: Values::Text("two times with .. between them, counted from the begin of the recording, as in 10s..2min or 1h.."),
+        default: "all of the time",
+        help: "when operations, kernels and calls are drawn",
+    },
+    Setting {
+        name: "NCCLSCOPE_OPERATIONS",
+        values: Values::Text("two numbers with .. between them, both included, as in 1000..1999 or 5000.."),
+        default: "all operations",
+        help: "from which to which operation is drawn, with the kernels and calls of that time; each process counts its own, from 0",
+    },
+    Setting {
+        name: "NCCLSCOPE_STEPS",
+        values: Values::Text("two numbers with .. between them, both included, as in 100..109"),
+        default: "all steps",
+        help: "from which to which step is drawn, as numbered by the program's calls of ncclscope_step (Python: ncclscope.step)",
+    },
+    Setting {
+        name: "NCCLSCOPE_CONFIG",
+        values: Values::Text("path of a TOML file"),
+        default: "none",
+        help: "a file with settings by their names in lower case without NCCLSCOPE_, as in preset = \"light\" or comms = [\"dp\", \"tp*\"]; \
+               variables take precedence",
+    },
+    Setting {
         name: "NCCLSCOPE_OUTPUT",
         values: Values::Text("folder; %h host, %p process id, %r world rank, %j job"),
         default: "./ncclscope-<job or start time>",

@@ -67,7 +67,12 @@ fn bad_values_give_the_default_and_a_complaint_with_range_and_unit() {
                     "NCCLSCOPE_CUPTI" => &["libcupti.so.13", "2"],
                     "NCCLSCOPE_FILE_MODE" => &["400", "755", "1644", "6440", "64", "u+r", "677", "648", "0"],
                     // Any text is a valid name of a folder or a run.
-                    "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_RUN_ID" => &[],
+                    "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_RUN_ID" | "NCCLSCOPE_COMMS" => &[],
+                    "NCCLSCOPE_RANKS" => &["-2", "a", "3-1", "1,,2"],
+                    "NCCLSCOPE_TIME" => &["10s", "10..20", "2s..1s"],
+                    "NCCLSCOPE_OPERATIONS" | "NCCLSCOPE_STEPS" => &["5", "9..5", "-1..5", "a..b"],
+                    // It has complaints of its own.
+                    "NCCLSCOPE_CONFIG" => &[],
                     other => panic!("no bad value of {other} is tried"),
                 };
                 bad.iter().for_each(|bad| assert!(refused(name, bad), "{name}={bad}"));

@@ -208,6 +208,12 @@ impl Correlator {
         self.waiting.expect();
     }
 
+    /// The system's id of the thread that a ring belongs to.
+    #[must_use]
+    pub fn thread_of(&self, ring: RingId) -> Option<i32> {
+        self.rings.get(&ring).map(|&(_, tid)| tid)
+    }
+
     /// Whether an event is remembered.
     #[must_use]
     pub fn knows(&self, id: Handle) -> bool {
@@ -256,6 +262,8 @@ impl Correlator {
                     out.say(What::ThreadEnd(thread));
                 }
             }
+            // A range of the program's: it comes as an activity.
+            Body::Step { .. } => {}
             Body::Text { word, text } => {
                 self.texts.insert(word, String::from_utf8_lossy(text).into());
             }

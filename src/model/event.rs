@@ -521,6 +521,11 @@ pub enum Body<'a> {
         /// The graph, as the driver names it.
         graph: u64,
     },
+    /// The program begins a step, which ends with the next one.
+    Step {
+        /// The program's number for it.
+        number: u64,
+    },
     /// The text behind a [`Word`].
     Text {
         /// The number it got.
@@ -556,6 +561,7 @@ pub(crate) mod kind {
     pub(crate) const GRAPH_NODE: u8 = 42;
     pub(crate) const GRAPH_LAUNCH: u8 = 43;
     pub(crate) const GRAPH_CHANGE: u8 = 44;
+    pub(crate) const STEP: u8 = 45;
 }
 
 /// Word 0 of a record.
@@ -604,6 +610,7 @@ impl<'a> Record<'a> {
             kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
             kind::GRAPH_LAUNCH => Body::GraphLaunch { graph: *rest.first()?, correlation: wide as u32 },
             kind::GRAPH_CHANGE => Body::GraphChange { graph: *rest.first()? },
+            kind::STEP => Body::Step { number: *rest.first()? },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }
             }
@@ -653,7 +660,7 @@ mod tests {
             if length > 0 {
                 // Half of them with a plausible header.
                 if round % 2 == 0 {
-                    words[0] = header((state % 43) as u8, length, state as u16, (state >> 20) as i32);
+                    words[0] = header((state % 46) as u8, length, state as u16, (state >> 20) as i32);
                 }
                 let _ = Record::decode(&words[..length]);
             }

@@ -6,6 +6,7 @@ pub mod activity;
 pub mod event;
 pub mod ids;
 pub mod kinds;
+pub mod selection;
 pub mod state;
 pub mod time;
 pub mod timeline;

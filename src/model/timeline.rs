@@ -484,6 +484,15 @@ pub struct Doubts {
     pub late: u64,
 }
 
+/// What the settings left out, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Operations, with everything that belongs to them.
+    pub operations: u64,
+    /// Kernels, copies and ranges of the application, calls into CUDA, and the like.
+    pub activities: u64,
+}
+
 impl Doubt {
     /// As the trace words it.
     #[must_use]

@@ -5,6 +5,7 @@ use crate::clock::align::Pair;
 use crate::cupti::clock::Reading;
 use crate::cupti::intake::{Source, Standing};
 use crate::model::ids::{ProcessTag, RingId};
+use crate::model::selection::Selection;
 use crate::model::time::HostNs;
 use crate::trace::tracks::{ProcessInfo, Stages};
 pub use crate::trace::words::remark;
@@ -31,6 +32,8 @@ pub struct Begin {
     pub capture: Option<String>,
     /// The first reading of the recorder's clock and the host's.
     pub first: Pair,
+    /// Which part of it is drawn.
+    pub selection: Selection,
 }
 
 /// One input of the pipeline. CUPTI's buffers have a call of their own,

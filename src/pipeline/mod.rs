@@ -10,6 +10,7 @@
 //! [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
 pub mod activities;
+mod filter;
 mod gist;
 pub mod input;
 pub mod spoilt;
@@ -17,6 +18,7 @@ pub mod spoilt;
 use cupti_sys::records::Walker;
 
 use activities::Activities;
+use filter::{Fate, Filter};
 use gist::Gist;
 use input::{Begin, Ending, Input, Level, remark};
 use spoilt::Spoilt;
@@ -25,7 +27,7 @@ use crate::clock::align::{HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
 use crate::cupti::intake::{Intake, Source, Standing};
-use crate::model::activity::Activity;
+use crate::model::activity::{Activity, Edge, Marker};
 use crate::model::event::{self, Body, Kind, Record};
 use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
@@ -49,6 +51,7 @@ const MARKERS_LATE_NS: u64 = 1_500_000_000;
 pub struct Pipeline {
     clock: HostClock,
     correlator: Correlator,
+    filter: Option<Filter>,
     tracks: Tracks,
     gist: Gist,
     intake: Option<Intake>,
@@ -74,6 +77,8 @@ pub struct Pipeline {
     gives_up: bool,
     spoilt: Spoilt,
     said_spoilt: bool,
+    /// The step of the program that is under way.
+    steps: Option<Marker>,
     /// What `cuptiGetVersion` returned.
     version: u32,
     /// CUPTI must be forced to return everything.
@@ -102,9 +107,15 @@ impl Pipeline {
             );
             tracks.note(clocks.boottime, "capture", &text);
         }
+        let selection = &begin.selection;
+        if !selection.is_all() {
+            let parts: Vec<_> = selection.parts().iter().map(|(part, value)| format!("{part} {value}")).collect();
+            tracks.note(clocks.boottime, remark::LEFT_OUT, &parts.join(", "));
+        }
         Pipeline {
             clock: HostClock::new(begin.first),
             correlator: Correlator::new(*tag, process.pid),
+            filter: Filter::new(selection, clocks.boottime, process.rank.zip(process.world_size)),
             tracks,
             gist: Gist::new(process.rank.zip(process.world_size)),
             intake: None,
@@ -124,6 +135,7 @@ impl Pipeline {
             gives_up: false,
             spoilt: Spoilt::default(),
             said_spoilt: false,
+            steps: None,
             version: 0,
             wants_force: false,
             gpu_moved: HostNs(0),
@@ -399,8 +411,28 @@ impl Pipeline {
         }
         let (time, error) = self.clock.to_host(record.ticks);
         self.clock_error_ns = self.clock_error_ns.max(error);
+        if let Body::Step { number } = record.body {
+            return self.step(ring, (time, error), number);
+        }
         let (correlator, mut draw) = self.stages();
         correlator.push(ring, time, &record, &mut draw);
+    }
+
+    /// The program begins a step: a range on its thread, which ends the one before.
+    fn step(&mut self, ring: RingId, (time, error_ns): (HostNs, u32), number: u64) {
+        if let Some(filter) = &mut self.filter {
+            filter.step(time, number);
+        }
+        let Some(tid) = self.correlator.thread_of(ring) else { return };
+        // CUPTI counts its ids up from 1.
+        let id = self.steps.as_ref().map_or(u32::MAX, |before| before.id - 1);
+        let name = format!("step {number}").into();
+        let domain = Some("ncclscope".into());
+        let begin = Marker { time, error_ns, id, edge: Edge::Begin, tid: Some(tid), thread: "".into(), name, domain };
+        if let Some(before) = self.steps.replace(begin.clone()) {
+            self.activity(Activity::Marker(Marker { time, error_ns, edge: Edge::End, ..before }));
+        }
+        self.activity(Activity::Marker(begin));
     }
 
     /// Whether a call is still drawn when the file is nearly or completely full.
@@ -516,15 +548,25 @@ impl Pipeline {
 
     /// The correlator, and what takes its entries.
     fn stages(&mut self) -> (&mut Correlator, impl FnMut(&Entry<'_>)) {
-        let Pipeline { correlator, tracks, gist, .. } = self;
+        let Pipeline { correlator, filter, tracks, gist, .. } = self;
         (correlator, |entry| {
             gist.take(entry);
-            tracks.draw(entry);
+            match filter {
+                None => tracks.draw(entry),
+                Some(filter) => filter.take(entry, &mut |entry, fate| match fate {
+                    Fate::Drawn => tracks.draw(entry),
+                    Fate::LeftOut => tracks.watch(entry),
+                }),
+            }
         })
     }
 
     /// Draws what is still due, and remarks about CUPTI.
     fn settle(&mut self) {
+        if self.intake.is_none() {
+            // Only the program's steps wait then.
+            self.due = Some(self.activities_until());
+        }
         while self.draw_next() {}
         let (now, notes) = (self.now(), self.intake.as_mut().map(Intake::take_notes).unwrap_or_default());
         for note in notes {
@@ -578,6 +620,7 @@ impl Pipeline {
             matches,
             channels: has_channels.then_some(found.channels),
             launches_lost: ending.lost_launches,
+            left_out: self.filter.as_ref().map(Filter::figures),
         };
         tracks.finish(now, &figures);
     }
@@ -589,6 +632,7 @@ mod tests {
     use crate::correlate::tests::{Player, tag};
     use crate::cupti::decode::Asked;
     use crate::model::activity;
+    use crate::model::selection::Selection;
     use crate::trace::tracks::ProcessInfo;
     use crate::trace::writer::Clocks;
 
@@ -607,6 +651,7 @@ mod tests {
             first_words: String::new(),
             capture: None,
             first: pair,
+            selection: Selection::default(),
         });
         pipeline.take(&Input::Kernels(Source { version, asked: Asked { calls: false, markers: false }, failures: 0 }));
         pipeline

@@ -313,6 +313,13 @@ pub fn graph_change(graph: u64) {
     });
 }
 
+/// Records that the program begins a step. On a thread's first call it may allocate.
+pub fn step(number: u64) {
+    if is_on() {
+        let _ = LOCAL.try_with(|local| local.note(kind::STEP, 0, 0, &[number]));
+    }
+}
+
 /// A node's place in [`NODES`].
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

@@ -135,6 +135,17 @@ impl Proxy {
         }
     }
 
+    /// Counts an entry that is not drawn.
+    pub(super) fn watch(&mut self, at: &mut At<'_>, what: &What<'_>) {
+        match *what {
+            What::ProxyOpBegin { thread, was_taken: true, .. } => self.queued(at, thread, -1),
+            What::ProxyOpsQueued { thread, given_up, .. } if given_up > 0 => {
+                self.queued(at, thread, -given_up.cast_signed());
+            }
+            _ => {}
+        }
+    }
+
     /// The group of all progress threads.
     pub(super) fn group(&self) -> Option<Track> {
         self.group

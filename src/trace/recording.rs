@@ -14,7 +14,7 @@ use super::words::{Category, instant, remark, track};
 use super::writer::{Place, Track, Unit};
 use crate::model::activity::{self, Device};
 use crate::model::time::HostNs;
-use crate::model::timeline::{ChannelChecks, Doubts, Matches};
+use crate::model::timeline::{ChannelChecks, Doubts, LeftOut, Matches};
 
 /// Threads whose CPU time is drawn.
 const CPU_COUNTERS: usize = 64;
@@ -40,6 +40,8 @@ pub struct Figures {
     pub channels: Option<ChannelChecks>,
     /// Launches for which there was no room.
     pub launches_lost: u64,
+    /// What the settings left out; `None` if they leave nothing out.
+    pub left_out: Option<LeftOut>,
 }
 
 impl Figures {
@@ -203,6 +205,10 @@ impl Recording {
         }
         if let Some(channels) = &figures.channels {
             canvas.args.channel_checks(channels);
+        }
+        if let Some(LeftOut { operations, activities }) = figures.left_out {
+            let args = &mut canvas.args;
+            args.uint(nccl::OPERATIONS_LEFT_OUT, operations).uint(nccl::ACTIVITIES_LEFT_OUT, activities);
         }
         self.remark(canvas, time, instant::ENDED);
         let lost = canvas.lanes.given_up + canvas.lanes.transfers();

@@ -38,6 +38,8 @@
 //! order, a slice is cut at the end of the enclosing one, and says so. Every end lies at or after
 //! its begin.
 
+use std::sync::Arc;
+
 use super::canvas::Canvas;
 use super::channels::{self, Channels};
 use super::comms::{self, Comms};
@@ -62,7 +64,7 @@ use crate::model::activity::Kernel;
 use crate::model::event::Event;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, Entry, Method, Owner, Timing, What};
+use crate::model::timeline::{Comm, Entry, Method, Operation, Owner, Timing, What};
 use crate::summary::Summary;
 
 /// Draws the timeline of one process.
@@ -334,6 +336,27 @@ impl Tracks {
         }
     }
 
+    /// Watches an entry that is not drawn, so that what hangs is shown and the counts of outstanding
+    /// operations are true.
+    pub fn watch(&mut self, entry: &Entry<'_>) {
+        let Tracks { canvas, threads, comms, not_done, proxy, .. } = self;
+        match entry.what {
+            What::OperationBegin { comm: Some(comm), operation, replay: None, .. } => {
+                comms.handed(canvas, entry.time, comm, operation, not_done.may_hang(comm));
+            }
+            What::Kernel { kernel, ref owner } => {
+                not_done.kernel(owner);
+                if let Owner::Operations { comm: Some(comm), operations, .. } = *owner {
+                    has_ended(canvas, comms, not_done, kernel.span.end, comm, operations);
+                }
+            }
+            What::ProxyOpBegin { .. } | What::ProxyOpsQueued { .. } => {
+                proxy.watch(&mut At { time: entry.time, canvas, threads, comms }, &entry.what);
+            }
+            _ => {}
+        }
+    }
+
     /// A kernel: on its stream, its operations on the track of their communicator, and their
     /// bandwidth.
     fn kernel(&mut self, kernel: &Kernel, owner: &Owner<'_>) {
@@ -356,14 +379,26 @@ impl Tracks {
         }
         let Some((comm, operations, around, how)) = carried else { return };
         let family = comms.family(canvas, span.start, comm);
-        for operation in operations {
-            if comms.done(canvas, span.end, comm, operation.id) {
-                not_done.untold_done(canvas, comm.context, span.end);
-            }
-        }
+        has_ended(canvas, comms, not_done, span.end, comm, operations);
         comms::ran(canvas, family, span, comm, operations, around, how);
         if let Some(speed) = speed {
             comms.sped(canvas, span, comm, speed);
+        }
+    }
+}
+
+/// The kernel of these operations has ended.
+fn has_ended(
+    canvas: &mut Canvas,
+    comms: &mut Comms,
+    not_done: &mut NotDone,
+    end: HostNs,
+    comm: &Comm,
+    operations: &[Arc<Operation>],
+) {
+    for operation in operations {
+        if comms.done(canvas, end, comm, operation.id) {
+            not_done.untold_done(canvas, comm.context, end);
         }
     }
 }

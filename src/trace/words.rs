@@ -126,6 +126,8 @@ pub mod remark {
     pub const CONTRADICTED: &str = "match contradicted";
     /// How much of its own memory the recording used.
     pub const MEMORY: &str = "memory of the recording";
+    /// Which part of the job the settings select; the rest is counted and not drawn.
+    pub const LEFT_OUT: &str = "left out by settings";
     /// A GPU's timer, or the host's clock, was set.
     pub const TIMER_SET: &str = "GPU timer was set";
 }

@@ -195,6 +195,25 @@ pub unsafe fn name_comm(library: &CStr, name: Option<&CStr>) -> Result<(), Strin
     Ok(())
 }
 
+/// Calls the plugin's `ncclscope_step`.
+///
+/// # Errors
+///
+/// If there is no such library or function.
+///
+/// # Safety
+///
+/// The library is the plugin.
+pub unsafe fn step(library: &CStr, number: u64) -> Result<(), String> {
+    // SAFETY: its header gives the function this type.
+    unsafe {
+        let function = find(library, "ncclscope_step")?;
+        let function = std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(function);
+        function(number);
+    }
+    Ok(())
+}
+
 /// A subscription of a tool other than the profiler.
 #[derive(Debug)]
 pub struct Tool(*mut c_void);

@@ -289,6 +289,11 @@ impl Player {
                 // SAFETY: the plugin's function, as declared in its header.
                 unsafe { gpu::name_comm(&library, name.as_deref()) }?;
             }
+            Verb::Step(number) => {
+                let library = self.library(None)?;
+                // SAFETY: the plugin's function, as declared in its header.
+                unsafe { gpu::step(&library, *number) }?;
+            }
             Verb::Kernel { name, time, wait } => {
                 let name = CString::new(name.as_str()).map_err(|error| error.to_string())?;
                 let running = report.time(|| gpu::kernel(name, *time));

@@ -59,6 +59,7 @@
 //!   address
 //! - `call FUNCTION [library=NAME]`: calls `int f(void)` of the plugin, or of that library
 //! - `name-comm [TEXT]`: calls `ncclscope_name_comm`, with null if there is no text
+//! - `step NUMBER`: calls `ncclscope_step`
 //! - `race FUNCTION...`: calls such functions of the plugin a hundred times each, concurrently,
 //!   each on its own thread
 //! - `storm FUNCTION...`: the same, but continues in the background until the process ends
@@ -164,6 +165,7 @@ pub enum Verb {
         library: Option<String>,
     },
     NameComm(Option<String>),
+    Step(u64),
     Race(Vec<String>),
     Storm(Vec<String>),
     Kernel {
@@ -209,6 +211,7 @@ impl Verb {
             Verb::Race(_) => "race",
             Verb::Storm(_) => "storm",
             Verb::NameComm(_) => "name-comm",
+            Verb::Step(_) => "step",
             Verb::Kernel { .. } => "kernel",
             Verb::HostNode { .. } => "host-node",
             Verb::Nvtx(_) => "nvtx",
@@ -383,6 +386,7 @@ impl Parser {
                 let name = words.next("a name").and_then(|name| name.text().map(str::to_owned)).ok();
                 Verb::NameComm(name)
             }
+            b"step" => Verb::Step(number(&words.next("a number")?)?),
             b"race" => Verb::Race(functions(&mut words)?),
             b"storm" => Verb::Storm(functions(&mut words)?),
             b"kernel" => {
@@ -436,7 +440,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     name-comm, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, step, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::read_parts;
 use super::choose::{Choice, Fate, Filter};
-use super::wish::duration;
+use crate::model::selection::duration;
 use crate::cli::reason::Reason;
 use crate::model::time::HostNs;
 use crate::trace::fields::{

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::super::cut::Ranks;
 use super::super::survey;
 use super::evidence::Member;
+use crate::model::selection::Ranks;
 use crate::trace::fields::{trace_packet, track_descriptor};
 use crate::trace::names;
 use crate::trace::reader::wire::{fields, put_bytes};

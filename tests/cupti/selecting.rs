@@ -1,0 +1,197 @@
+//! The settings that select a part of the job: what they leave out, what stays, and what is counted.
+
+use super::{CUDA, KERNEL, library_path, record};
+use ncclscope_tests::play::Play;
+use ncclscope_tests::recording::Recording;
+use ncclscope_tests::timeline::Timeline;
+use std::{fs, thread};
+
+/// A collective as NCCL runs it: group, call, launch with its kernel, hand-over, and the proxy's
+/// work for it. Its label distinguishes it.
+fn collective(label: &str, comm: &str, count: &str) -> String {
+    let facts = format!("func=AllReduce count={count} datatype=ncclFloat32");
+    format!(
+        "user start g{label} {comm} GroupApi groupDepth=1\n\
+         user start {label} {comm} CollApi parent=g{label} {facts}\n\
+         user stop {label}\n\
+         user start l{label} {comm} KernelLaunch parent=g{label} stream=0x10\n\
+         user kernel {KERNEL} for=1ms\n\
+         user stop l{label}\n\
+         user start p{label} {comm} Group\n\
+         user start c{label} {comm} Coll parent={label} group=p{label} {facts}\n\
+         user stop c{label}\n\
+         user stop p{label}\n\
+         user stop g{label}\n\
+         proxy start x{label} {comm} ProxyOp parent=c{label} channelId=0 peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
+         proxy state x{label} OpInProgress\n\
+         proxy start s{label} {comm} ProxyStep parent=x{label} step=0\n\
+         proxy stop s{label}\n\
+         proxy stop x{label}\n"
+    )
+}
+
+/// A job with these collectives, a kernel of the application after each.
+fn job(collectives: &[String]) -> String {
+    let body: String = collectives.iter().map(|it| format!("{it}user kernel gemm for=1ms\n")).collect();
+    format!(
+        "{CUDA}user init dp comm=0xabc rank=0 nranks=2 name=dp\n\
+         user init tp comm=0xdef rank=1 nranks=2 name=tensor\n\
+         {body}user finalize dp\nuser finalize tp\n"
+    )
+}
+
+/// How many slices are drawn of operations with this size: calls, hand-overs, runs, kernels, and the
+/// proxy's operations and transfers.
+fn drawn(timeline: &Timeline, size: &str) -> [usize; 5] {
+    let of = |category: &str| {
+        let all = timeline.slices.iter().filter(|it| it.category == category && it.name.contains(size));
+        all.count()
+    };
+    [of("api"), of("operation"), of("run"), of("kernel"), of("proxy")]
+}
+
+fn figures(timeline: &Timeline) -> [u64; 2] {
+    ["operations_left_out", "activities_left_out"].map(|name| timeline.figures().get(name))
+}
+
+#[test]
+fn what_belongs_to_an_operation_shares_its_fate() {
+    let script = job(&[collective("a", "dp", "1Ki"), collective("b", "dp", "1Mi"), collective("c", "dp", "2Ki")]);
+    let all = record(&script, &[]).timeline();
+    assert_eq!([drawn(&all, "4 KiB"), drawn(&all, "4 MiB"), drawn(&all, "8 KiB")], [[1, 1, 1, 1, 2]; 3]);
+    assert!(all.named("left out by settings").is_empty());
+    for kind in ["GroupApi", "KernelLaunch", "Group"] {
+        assert_eq!(all.named(kind).len(), 3, "{kind}");
+    }
+    let large = record(&script, &[("NCCLSCOPE_MIN_BYTES", "64K")]).timeline();
+    assert_eq!([drawn(&large, "4 KiB"), drawn(&large, "4 MiB"), drawn(&large, "8 KiB")], [[0; 5], [1, 1, 1, 1, 2], [0; 5]]);
+    for kind in ["GroupApi", "KernelLaunch", "Group"] {
+        assert_eq!(large.named(kind).len(), 1, "{kind}");
+    }
+    assert_eq!(large.named("gemm").len(), 3, "the application's kernels stay");
+    assert_eq!(figures(&large), [2, 0]);
+    assert_eq!(large.slice("left out by settings").str("note"), Some("min_bytes 65536"));
+    // What is drawn is matched as well as ever.
+    let kernel = large.slices.iter().find(|it| it.category == "kernel" && it.name.contains("4 MiB")).unwrap();
+    assert_eq!(kernel.str("match"), Some("exact_launch_bracket"));
+}
+
+#[test]
+fn one_of_n_counts_by_communicator() {
+    let both = |n: usize| collective(&format!("d{n}"), "dp", "1Ki") + &collective(&format!("t{n}"), "tp", "2Ki");
+    let collectives: Vec<_> = (0..5).map(both).collect();
+    let timeline = record(&job(&collectives), &[("NCCLSCOPE_EVERY", "3")]).timeline();
+    assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")], [[2, 2, 2, 2, 4]; 2]);
+    assert_eq!(figures(&timeline), [6, 0]);
+}
+
+#[test]
+fn communicators_are_selected_by_name_and_kernels_by_owner() {
+    let script = job(&[collective("a", "dp", "1Ki"), collective("b", "tp", "2Ki")]);
+    for wanted in ["tens*", "tensor", "other,tensor", "def"] {
+        let timeline = record(&script, &[("NCCLSCOPE_COMMS", wanted), ("NCCLSCOPE_KERNELS", "nccl")]).timeline();
+        assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")], [[0; 5], [1, 1, 1, 1, 2]], "{wanted}");
+        assert_eq!((timeline.named("gemm").len(), figures(&timeline)), (0, [1, 2]), "{wanted}");
+        assert_eq!(timeline.named("communicator init").len(), 2, "{wanted}: the job has both");
+    }
+}
+
+#[test]
+fn windows_by_operations_and_by_steps_select_what_ran_then() {
+    let step = |n: u64, label: &str, count: &str| format!("user step {n}\n{}", collective(label, "dp", count));
+    let script = job(&[step(7, "a", "1Ki"), step(8, "b", "2Ki"), step(9, "c", "3Ki")]);
+    let all = record(&script, &[]).timeline();
+    let steps = |timeline: &Timeline| {
+        timeline.slices.iter().filter(|it| it.category == "nvtx").map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&all), ["step 7", "step 8", "step 9"]);
+    let run = all.slices.iter().find(|it| it.category == "run" && it.name.contains("8 KiB")).unwrap();
+    assert_eq!(run.int("nvtx_step"), Some(8), "operations know their step");
+    for (name, value) in [("NCCLSCOPE_STEPS", "8..8"), ("NCCLSCOPE_OPERATIONS", "1..1")] {
+        let timeline = record(&script, &[(name, value)]).timeline();
+        let sizes = ["4 KiB", "8 KiB", "12 KiB"].map(|size| drawn(&timeline, size));
+        assert_eq!(sizes, [[0; 5], [1, 1, 1, 1, 2], [0; 5]], "{name}");
+        assert_eq!(timeline.named("gemm").len(), 1, "{name}");
+        assert_eq!(figures(&timeline)[0], 2, "{name}");
+    }
+    // Both together select nothing.
+    let none = record(&script, &[("NCCLSCOPE_STEPS", "8..8"), ("NCCLSCOPE_OPERATIONS", "0..0")]).timeline();
+    assert_eq!(figures(&none)[0], 3);
+}
+
+#[test]
+fn steps_need_neither_cupti_nor_nvtx() {
+    let script = "user init dp comm=0xabc rank=0 nranks=2\nuser step 1\nuser step 2\nuser finalize dp\n";
+    let timeline = Recording::of(script).timeline();
+    assert_eq!(timeline.slice("step 1").category, "nvtx");
+    assert_eq!(timeline.named("step 2").len(), 1);
+}
+
+#[test]
+fn ranks_that_are_not_asked_for_record_nothing_and_say_nothing() {
+    let script = job(&[collective("a", "dp", "1Ki"), collective("b", "tp", "2Ki")]);
+    let by = |settings: &[(&str, &str)]| {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
+        Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)))
+    };
+    let other = by(&[("NCCLSCOPE_RANKS", "1,4-9"), ("RANK", "3"), ("WORLD_SIZE", "16")]);
+    assert_eq!((other.traces.files().len(), other.said()), (0, Vec::new()));
+    let own = by(&[("NCCLSCOPE_RANKS", "1,3-9"), ("RANK", "3"), ("WORLD_SIZE", "16")]);
+    assert_eq!(own.timeline().figures().get("recorded"), own.calls());
+    // No launcher: ranks in communicators. It is rank 0 of dp and rank 1 of tensor.
+    let timeline = by(&[("NCCLSCOPE_RANKS", "1")]).timeline();
+    assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")].map(|it| it[1]), [0, 1]);
+    assert_eq!(timeline.slice("left out by settings").str("note"), Some("ranks 1"));
+}
+
+#[test]
+fn a_file_holds_settings_and_variables_take_precedence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ncclscope.toml");
+    let script = job(&[collective("a", "dp", "1Ki"), collective("b", "tp", "2Ki")]);
+    let with = |text: &str, more: &[(&str, &str)]| {
+        fs::write(&path, text).unwrap();
+        let mut settings = vec![("NCCLSCOPE_CONFIG", path.to_str().unwrap())];
+        settings.extend(more);
+        record(&script, &settings)
+    };
+    let text = "# what we want\ncomms = [\"dp\", \"none\"]\nmin_bytes = 64\nkernels = \"nccl\"\ncompress = false\n";
+    let timeline = with(text, &[]).timeline();
+    let note = "comms dp,none, min_bytes 64, kernels nccl";
+    assert_eq!(timeline.slice("left out by settings").str("note"), Some(note));
+    let timeline = with(text, &[("NCCLSCOPE_COMMS", "tensor")]).timeline();
+    assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")].map(|it| it[1]), [0, 1]);
+    let wrong = with("evry = 3\n[every]\nn = 1\n", &[]);
+    let said = wrong.said().join("\n");
+    let name = path.display();
+    assert!(said.contains(&format!("{name}:1: evry: it is not a setting; did you mean every?; it is ignored")), "{said}");
+    assert!(said.contains(&format!("{name}:2: every: a text, a number")), "{said}");
+    let wrong = with("every = = 3\n", &[]);
+    assert!(wrong.said().iter().any(|line| line.contains(&format!("{name}:1: not TOML"))), "{:?}", wrong.said());
+    assert_eq!(wrong.timeline().named("bad setting").len(), 1);
+    let missing = record(&script, &[("NCCLSCOPE_CONFIG", "/nowhere/it.toml")]);
+    let line = "NCCLSCOPE_CONFIG=/nowhere/it.toml: failed to read it";
+    assert!(missing.said().iter().any(|it| it.contains(line)), "{:?}", missing.said());
+    // The whole process can be left out by the file.
+    assert!(with("preset = \"off\"", &[]).traces.files().is_empty());
+}
+
+#[test]
+fn a_hang_shows_even_if_its_operation_is_left_out() {
+    let hang = |settings: &[(&str, &str)]| {
+        let hangs = collective("b", "dp", "2Ki");
+        let script = format!(
+            "{CUDA}user init dp comm=0xabc rank=0 nranks=2 name=dp\n{}{}user sleep 9s\nuser kill SIGKILL\n",
+            collective("a", "dp", "1Ki"),
+            hangs.split_once("proxy").unwrap().0.replace("for=1ms", "for=60s wait=0")
+        );
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
+        let recording = Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)));
+        assert_eq!(recording.outcome.signal, Some(libc::SIGKILL), "{}", recording.outcome.stderr);
+        let timeline = Timeline::read(&recording.traces.open());
+        timeline.slices.iter().filter(|it| it.category == "not done").map(|it| it.name.clone()).collect::<Vec<_>>()
+    };
+    let all: [&[(&str, &str)]; 3] = [&[], &[("NCCLSCOPE_MIN_BYTES", "1M")], &[("NCCLSCOPE_EVERY", "100")]];
+    let shown = thread::scope(|scope| all.map(|it| scope.spawn(|| hang(it))).map(|it| it.join().unwrap()));
+    assert_eq!(shown.map(|names| names.concat()), ["AllReduce 8 KiB f32"; 3]);
+}

@@ -356,7 +356,7 @@ JOIN args USING (arg_set_id)
 WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
   AND int_value > 0
   AND key IN (
-    'nccl.dropped', 'nccl.discarded', 'nccl.late', 'nccl.double_stops', 'nccl.unknown_handles', 'nccl.foreign_handles',
+    'nccl.dropped', 'nccl.discarded', 'nccl.operations_left_out', 'nccl.activities_left_out', 'nccl.late', 'nccl.double_stops', 'nccl.unknown_handles', 'nccl.foreign_handles',
     'nccl.unknown_parents', 'nccl.evicted_open', 'nccl.silent_proxy_ops', 'nccl.unknown_types', 'nccl.lanes_missing',
     'nccl.panics', 'nccl.kernels_unmatched', 'nccl.kernels_contradicted', 'nccl.launches_without_kernel',
     'nccl.launches_lost', 'nccl.kernels_untimed', 'nccl.activities_implausible', 'nccl.activities_dropped', 'nccl.activities_discarded',

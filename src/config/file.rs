@@ -27,7 +27,9 @@ impl Settings {
         let mut settings = Settings::default();
         match text(Path::new(path)) {
             Ok(text) => settings.parse(path, &text),
-            Err(error) => settings.complaints.push(format!("{CONFIG}={path}: failed to read it: {error}; it is ignored")),
+            Err(error) => {
+                settings.complaints.push(format!("{CONFIG}={path}: failed to read it: {error}; it is ignored"))
+            }
         }
         settings
     }

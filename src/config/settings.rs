@@ -167,7 +167,9 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "NCCLSCOPE_TIME",
-        values: Values::Text("two times with .. between them, counted from the begin of the recording, as in 10s..2min or 1h.."),
+        values: Values::Text(
+            "two times with .. between them, counted from the begin of the recording, as in 10s..2min or 1h..",
+        ),
         default: "all of the time",
         help: "when operations, kernels and calls are drawn",
     },

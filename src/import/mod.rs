@@ -70,6 +70,8 @@ pub struct Profile {
     pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
+    /// What the settings of the recording left out of it, if what ran in between is missing.
+    pub gaps: Option<String>,
     /// The reader's remarks about the file: what was left out, and what could not be read.
     pub notes: Vec<String>,
 }

@@ -10,13 +10,14 @@ use super::{
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
+use crate::model::selection;
 use crate::model::time::FileNs;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::{self, Event, Nccl, Packet, TracePacket};
-use crate::trace::words::{Category, instant, track};
+use crate::trace::words::{Category, instant, remark, track};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// The categories of slices that are read.
@@ -224,6 +225,10 @@ impl Reader {
             }
             instant::IMPORT_STARTED => self.profile.notes.push(nccl.note().to_owned()),
             instant::IMPORT_NOTE if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
+            remark::LEFT_OUT => {
+                self.profile.gaps = Some(nccl.note().to_owned()).filter(|parts| selection::leaves_gaps(parts));
+                self.profile.notes.push(format!("{name}: {}", nccl.note()));
+            }
             instant::ENDED if nccl.dropped() + nccl.discarded() > 0 => {
                 let lost = nccl.dropped() + nccl.discarded();
                 self.profile.processes[process].lost += lost;

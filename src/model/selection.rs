@@ -299,6 +299,14 @@ impl Selection {
     }
 }
 
+/// Whether a selection leaves out some of what ran while it recorded, rather than when it recorded.
+/// The parts are in one text, `every 10, time 1s..2s`.
+#[must_use]
+pub fn leaves_gaps(parts: &str) -> bool {
+    const GAPS: [&str; 5] = ["ranks ", "comms ", "min_bytes ", "every ", "kernels "];
+    parts.split(", ").any(|part| GAPS.iter().any(|gap| part.starts_with(gap)))
+}
+
 /// The names of a list with commas.
 #[must_use]
 pub fn names(list: &str) -> Vec<String> {
@@ -370,6 +378,14 @@ mod tests {
         assert!("5..".parse::<Numbers>().unwrap().contains(u64::MAX));
         for wrong in ["5", "a..b", "9..5", "-1..5", ""] {
             assert!(wrong.parse::<Numbers>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn only_windows_leave_no_gaps() {
+        assert!(!leaves_gaps("time 1s..2s, operations 5.., steps 7..9") && !leaves_gaps(""));
+        for part in ["ranks 1", "comms dp,tp*", "min_bytes 5", "every 2", "kernels nccl"] {
+            assert!(leaves_gaps(part) && leaves_gaps(&format!("time 1s..2s, {part}")), "{part}");
         }
     }
 

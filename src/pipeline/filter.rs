@@ -170,9 +170,7 @@ impl Filter {
                 let state = match is_drawn {
                     Some(true) => State::Drawn,
                     Some(false) => State::LeftOut,
-                    None => {
-                        State::Held(Box::new(Held { time, comm: comm.cloned(), event: *event, doubt }))
-                    }
+                    None => State::Held(Box::new(Held { time, comm: comm.cloned(), event: *event, doubt })),
                 };
                 if is_drawn == Some(true) {
                     self.draw_held(thread, out);
@@ -233,7 +231,8 @@ impl Filter {
     fn asks(&mut self, id: Handle, comm: Option<&Comm>, operation: &Operation, time: HostNs) -> bool {
         self.count(time);
         let number = self.number(comm, operation);
-        let is_drawn = number.is_multiple_of(self.selection.every.max(1)) && self.admits(comm, operation) && self.is_now(time);
+        let is_drawn =
+            number.is_multiple_of(self.selection.every.max(1)) && self.admits(comm, operation) && self.is_now(time);
         if !is_drawn {
             self.figures.operations += 1;
             self.left_out.add(id);
@@ -366,5 +365,121 @@ impl Filter {
                 out(&Entry { time: *time, what }, Fate::Drawn);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlate::tests::Player;
+
+    const COMM: &str = "0 0 comm C hash=7 rank=0 ranks=8 interface=7";
+
+    /// What a selection draws of this script: the times of calls, and the sizes of hand-overs and of
+    /// what NCCL's kernels carry.
+    fn drawn(selection: Selection, script: &str) -> (String, LeftOut) {
+        let mut filter = Filter::new(&selection, HostNs(0), Some((3, 8))).expect("it leaves something out");
+        let mut said = Vec::new();
+        let mut out = |entry: &Entry<'_>, fate| match &entry.what {
+            _ if fate == Fate::LeftOut => {}
+            What::CallBegin { event, .. } => said.push(format!("{}@{}", event.kind().name(), entry.time.0)),
+            What::OperationBegin { operation, .. } => said.push(format!("{}", operation.count())),
+            What::Kernel { owner: Owner::Operations { operations, .. }, .. } => {
+                said.push(format!("kernel of {}", operations[0].count()));
+            }
+            What::Kernel { .. } => said.push("kernel".into()),
+            _ => {}
+        };
+        Player::new().play(&format!("{COMM}\n{script}"), &mut |_, entry| filter.take(entry, &mut out));
+        (said.join(" "), filter.figures())
+    }
+
+    /// A collective in a group, with its calls.
+    fn called(at: u64, count: u64) -> String {
+        let facts = format!("func=AllReduce count={count} datatype=ncclInt8");
+        format!(
+            "{at} 0 start g{at} GroupApi | {at} 0 start a{at} CollApi parent=g{at} {facts} | {at} 0 stop a{at}
+             {at} 0 start p{at} Group | {at} 0 start c{at} Coll parent=a{at} group=p{at} {facts} | {at} 0 stop c{at}
+             {at} 0 stop p{at} | {at} 0 stop g{at}\n"
+        )
+    }
+
+    /// A collective of an interface without calls.
+    fn handed_over(at: u64, count: u64) -> String {
+        let facts = format!("func=AllReduce count={count} datatype=ncclInt8");
+        format!("{at} 0 start c{at} Coll {facts} | {at} 0 stop c{at}\n")
+    }
+
+    fn every(every: u64) -> Selection {
+        Selection { every, ..Selection::default() }
+    }
+
+    #[test]
+    fn a_group_is_drawn_with_the_first_call_in_it() {
+        let small = Selection { min_bytes: 100, ..Selection::default() };
+        let (said, figures) = drawn(small, &(called(10, 5) + &called(20, 500)));
+        assert_eq!(said, "GroupApi@20 CollApi@20 Group@20 500");
+        assert_eq!(figures, LeftOut { operations: 1, activities: 0 });
+    }
+
+    #[test]
+    fn windows_of_time_hold_for_everything() {
+        let window = Selection { time: Some("20ns..30ns".parse().unwrap()), ..Selection::default() };
+        let kernels =
+            "15 0 kernel 12 corr=91 name=gemm | 25 0 kernel 22 corr=92 name=gemm | 35 0 kernel 30 corr=93 name=gemm";
+        let (said, figures) = drawn(window, &(called(10, 5) + &called(20, 6) + &called(30, 7) + kernels));
+        assert_eq!(said, "GroupApi@20 CollApi@20 Group@20 6 kernel");
+        assert_eq!(figures, LeftOut { operations: 2, activities: 2 });
+    }
+
+    #[test]
+    fn without_calls_hand_overs_are_counted() {
+        let script: String = (0..7).map(|at| handed_over(10 + at, at)).collect();
+        let (said, figures) = drawn(every(3), &script);
+        assert_eq!((said.as_str(), figures.operations), ("0 3 6", 4));
+        let window = Selection { operations: Some("2..3".parse().unwrap()), ..Selection::default() };
+        assert_eq!(drawn(window, &script).0, "2 3");
+    }
+
+    #[test]
+    fn ranks_with_other_sends_between_them_draw_the_same_collectives() {
+        let send = |at: u64| {
+            format!("{at} 0 start s{at} P2p func=Send count=1 datatype=ncclInt8 peer=1 | {at} 0 stop s{at}\n")
+        };
+        let all: String = (0..9).map(|at| handed_over(10 * at, 100 + at)).collect();
+        let sends: String = (0..9).map(|at| send(10 * at) + &handed_over(10 * at + 1, 100 + at)).collect();
+        let collectives = |script: &str| {
+            let said = drawn(every(4), script).0;
+            said.split(' ').filter(|it| it.len() == 3).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(collectives(&sends), collectives(&all));
+        assert_eq!(collectives(&all), ["100", "104", "108"]);
+    }
+
+    #[test]
+    fn of_a_graph_one_of_n_runs_is_drawn() {
+        let captured = "
+            0 0 start g GroupApi captured | 0 0 start a CollApi parent=g count=9 captured | 1 0 stop a
+            2 0 start l KernelLaunch parent=g | 2 0 launch corr=3 in=l group=g | 2 0 node 50 in=l | 3 0 stop l
+            3 0 start p Group | 3 0 start x Coll parent=a group=p count=9 | 3 0 stop x | 3 0 stop p | 3 0 stop g
+            4 0 clone 60 of=50 | 4 0 graph 9\n";
+        let run = |n: u64| format!("{n}00 0 graph 9 corr={n} | {n}50 0 kernel {n}20 corr={n} node=60\n");
+        let script = captured.to_owned() + &(1..=5).map(run).collect::<String>();
+        let said = drawn(every(2), &script).0;
+        assert_eq!(said.matches("kernel of 9").count(), 3, "runs 1, 3 and 5: {said}");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_forgotten_is_drawn() {
+        let small = Selection { min_bytes: 100, ..Selection::default() };
+        let mut filter = Filter::new(&small, HostNs(0), None).unwrap();
+        let mut player = Player::new();
+        let script: String = (0..40_000).map(|at| handed_over(at, 1)).collect();
+        let mut drawn = 0;
+        player.play(&format!("{COMM}\n{script}"), &mut |_, entry| {
+            filter.take(entry, &mut |_, fate| drawn += u64::from(fate == Fate::Drawn));
+        });
+        assert_eq!((filter.left_out.known.len(), filter.left_out.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!(filter.figures().operations, 40_000);
     }
 }

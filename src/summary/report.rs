@@ -32,9 +32,11 @@ const NOT_VISIBLE: [&str; 3] =
 const NOBODY_SAYS: &str = "not visible: the profiler interface does not say";
 
 /// Losses and doubts, by their arguments in the recording's last remark and their names there.
-pub(super) const LOSSES: [(u32, &str); 27] = [
+pub(super) const LOSSES: [(u32, &str); 29] = [
     (nccl::DROPPED, "dropped"),
     (nccl::DISCARDED, "discarded"),
+    (nccl::OPERATIONS_LEFT_OUT, "operations_left_out"),
+    (nccl::ACTIVITIES_LEFT_OUT, "activities_left_out"),
     (nccl::LATE, "late"),
     (nccl::DOUBLE_STOPS, "double_stops"),
     (nccl::UNKNOWN_HANDLES, "unknown_handles"),

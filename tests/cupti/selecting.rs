@@ -1,5 +1,6 @@
 //! The settings that select a part of the job: what they leave out, what stays, and what is counted.
 
+use super::command::ncclscope;
 use super::{CUDA, KERNEL, library_path, record};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
@@ -64,7 +65,10 @@ fn what_belongs_to_an_operation_shares_its_fate() {
         assert_eq!(all.named(kind).len(), 3, "{kind}");
     }
     let large = record(&script, &[("NCCLSCOPE_MIN_BYTES", "64K")]).timeline();
-    assert_eq!([drawn(&large, "4 KiB"), drawn(&large, "4 MiB"), drawn(&large, "8 KiB")], [[0; 5], [1, 1, 1, 1, 2], [0; 5]]);
+    assert_eq!(
+        [drawn(&large, "4 KiB"), drawn(&large, "4 MiB"), drawn(&large, "8 KiB")],
+        [[0; 5], [1, 1, 1, 1, 2], [0; 5]]
+    );
     for kind in ["GroupApi", "KernelLaunch", "Group"] {
         assert_eq!(large.named(kind).len(), 1, "{kind}");
     }
@@ -83,6 +87,24 @@ fn one_of_n_counts_by_communicator() {
     let timeline = record(&job(&collectives), &[("NCCLSCOPE_EVERY", "3")]).timeline();
     assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")], [[2, 2, 2, 2, 4]; 2]);
     assert_eq!(figures(&timeline), [6, 0]);
+}
+
+#[test]
+fn commands_know_what_was_left_out() {
+    let collectives: Vec<_> = (0..30).map(|n| collective(&format!("d{n}"), "dp", "1Ki")).collect();
+    let by = |settings: &[(&str, &str)], command: &str| {
+        let recording = record(&job(&collectives), settings);
+        ncclscope(&[command, recording.traces.file().to_str().unwrap()]).unwrap()
+    };
+    let said = by(&[("NCCLSCOPE_EVERY", "3")], "diagnose");
+    assert!(said.starts_with("Cannot tell: the settings left out a part of what ran (every 3)"), "{said}");
+    let said = by(&[("NCCLSCOPE_OPERATIONS", "5..24")], "diagnose");
+    assert!(!said.contains("left out"), "{said}");
+    let said = by(&[("NCCLSCOPE_EVERY", "3"), ("NCCLSCOPE_KERNELS", "nccl")], "info");
+    assert!(said.contains("left out by settings: every 3, kernels nccl"), "{said}");
+    assert!(said.contains("; 20 operations left out by settings; 30 kernels, copies and ranges left out"), "{said}");
+    let said = by(&[("NCCLSCOPE_EVERY", "3")], "summary");
+    assert!(said.contains("operations_left_out"), "{said}");
 }
 
 #[test]
@@ -164,7 +186,10 @@ fn a_file_holds_settings_and_variables_take_precedence() {
     let wrong = with("evry = 3\n[every]\nn = 1\n", &[]);
     let said = wrong.said().join("\n");
     let name = path.display();
-    assert!(said.contains(&format!("{name}:1: evry: it is not a setting; did you mean every?; it is ignored")), "{said}");
+    assert!(
+        said.contains(&format!("{name}:1: evry: it is not a setting; did you mean every?; it is ignored")),
+        "{said}"
+    );
     assert!(said.contains(&format!("{name}:2: every: a text, a number")), "{said}");
     let wrong = with("every = = 3\n", &[]);
     assert!(wrong.said().iter().any(|line| line.contains(&format!("{name}:1: not TOML"))), "{:?}", wrong.said());

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::super::read_parts;
 use super::choose::{Choice, Fate, Filter};
-use crate::model::selection::duration;
 use crate::cli::reason::Reason;
+use crate::model::selection::duration;
 use crate::model::time::HostNs;
 use crate::trace::fields::{
     clock_id, interned_data, nccl, trace, trace_packet, track_descriptor, track_event, track_event::r#type as kind,

@@ -186,7 +186,7 @@ impl Report {
                 doubt_ns: (doubt(&cause.without) + hidden(cause)) as u64,
             })
             .collect();
-        if job.steps.len() >= ENOUGH && job.graph.meetings().len() > 0 {
+        if job.steps.len() >= ENOUGH && job.graph.meetings().len() > 0 && job.gaps.is_none() {
             for (without, steps) in [
                 ("if transfers took no time", &found.without_transfers),
                 ("if all communication were overlapped", &found.overlapped),
@@ -623,6 +623,12 @@ impl Names<'_> {
         let job = self.job;
         let step = found.steps.mean;
         let steps = job.steps.len();
+        if let Some(parts) = &job.gaps {
+            return Some(format!(
+                "Cannot tell: the settings left out a part of what ran ({parts}); windows of time, operations or steps \
+                 leave out nothing within them"
+            ));
+        }
         if !job.has_kernels() {
             return Some("Cannot tell: there are no kernels in these files; `ncclscope info` says why".to_owned());
         }

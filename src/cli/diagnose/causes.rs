@@ -154,7 +154,7 @@ pub(super) fn find(job: &Job) -> Findings {
     let before = measure(job, &replayed);
     let sums = Sums::of(job);
     let mut suspects = Vec::new();
-    if job.steps.len() >= ENOUGH && job.has_kernels() {
+    if job.steps.len() >= ENOUGH && job.has_kernels() && job.gaps.is_none() {
         if job.has_own_work() {
             suspects.extend(sums.kernels(job));
             suspects.extend(sums.hosts(job, recorded.median));

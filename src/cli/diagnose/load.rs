@@ -108,6 +108,8 @@ pub(super) struct Job {
     pub(super) all_steps: usize,
     /// Ranks of communicators whose files are not here.
     pub(super) missing: usize,
+    /// What the settings of a recording left out, if what ran in between is missing.
+    pub(super) gaps: Option<String>,
     /// What could not be read, and other doubts.
     pub(super) notes: Vec<String>,
 }
@@ -129,6 +131,7 @@ struct Loading {
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
+    gaps: Option<String>,
 }
 
 /// Reads the files of a job. A file that cannot be read is named in the notes; an error if none
@@ -166,6 +169,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> Result<Job, Reason> {
 impl Loading {
     fn take(&mut self, path: &Path, profile: &Profile, wish: &Wish, budget: usize) {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
+        self.gaps = self.gaps.take().or(profile.gaps.clone());
         for rank in &ranks.all {
             self.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
         }
@@ -333,7 +337,7 @@ impl Loading {
     }
 
     fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
-        let Loading { ranks, items, joined, kinds, communicators, uses, taken, members, mut sources, .. } = self;
+        let Loading { ranks, items, joined, kinds, communicators, uses, taken, members, mut sources, gaps, .. } = self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
         let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
@@ -359,6 +363,7 @@ impl Loading {
         in_order.sort_unstable_by_key(|it| it.1);
         let missing = members.values().map(|(ranks, known)| (*ranks as usize).saturating_sub(known.len())).max();
         Job {
+            gaps,
             ranks,
             kinds,
             communicators,

@@ -92,6 +92,7 @@ impl Made {
         };
         let use_of = |(rank, it): (usize, Use)| Use { item: graph.rank(rank).start + it.item, ..it };
         Job {
+            gaps: None,
             ranks: (0..self.ranks).map(facts).collect(),
             kinds: vec![
                 kind(Class::Kernel, "forward"),

@@ -15,7 +15,7 @@ use crate::trace::reader::{Extent, Nccl};
 pub(super) type Figure = (&'static str, fn(&Nccl) -> u64, bool);
 
 /// Figures of NCCL's calls.
-pub(super) const CALLS: [Figure; 16] = [
+pub(super) const CALLS: &[Figure] = &[
     ("dropped for lack of room", Nccl::dropped, true),
     ("left out at the size limit", Nccl::discarded, true),
     ("late", Nccl::late, true),
@@ -30,12 +30,14 @@ pub(super) const CALLS: [Figure; 16] = [
     ("without a lane", Nccl::lanes_missing, true),
     ("communicators without tracks of their own", Nccl::communicators_sharing, false),
     ("threads without tracks of their own", Nccl::threads_sharing, false),
+    ("operations left out by settings", Nccl::operations_left_out, false),
+    ("kernels, copies and ranges left out by settings", Nccl::activities_left_out, false),
     ("slices on tracks of several communicators, peers or threads", Nccl::slices_sharing, false),
     ("panics", Nccl::panics, true),
 ];
 
 /// Figures of kernels.
-pub(super) const KERNELS: [Figure; 16] = [
+pub(super) const KERNELS: &[Figure] = &[
     (
         "of NCCL, exactly matched",
         |end| end.kernels_launch_bracket() + end.kernels_external_id() + end.kernels_graph_node(),
@@ -103,7 +105,7 @@ impl Trust {
         if extent.unfinished > 0 {
             reasons.push("its last packet is unfinished".into());
         }
-        for (of, figures) in [("NCCL's calls", &CALLS), ("GPU kernels", &KERNELS)] {
+        for (of, figures) in [("NCCL's calls", CALLS), ("GPU kernels", KERNELS)] {
             let doubts = figures.iter().filter(|(_, _, is_doubt)| *is_doubt);
             let doubts: Vec<_> = doubts
                 .map(|(what, figure, _)| (sum(&info.ends, *figure), what))

@@ -12,6 +12,7 @@
 
 mod facts;
 mod groups;
+mod metrics;
 mod report;
 mod text;
 mod times;
@@ -24,6 +25,7 @@ use rustc_hash::FxHashMap;
 
 pub use facts::Facts;
 use groups::{Gathering, Group};
+pub use metrics::Live;
 pub use report::{Cell, Column, FORMAT_VERSION, Kind, Report, Table};
 pub use text::BLOCK;
 use times::Room;

@@ -63,6 +63,13 @@ impl Traffic {
         Some([rate(self.moved.checked_add(passed)?, 1)?, rate(bus, ranks)?])
     }
 
+    /// Bytes by algorithm and on the bus, if it was moved `times` times.
+    #[must_use]
+    pub fn moved(&self, ranks: u32, times: u64) -> [u64; 2] {
+        // Per second, if all of it took one second.
+        self.bandwidth(ranks, times, 1_000_000_000).unwrap_or([u64::MAX; 2])
+    }
+
     /// The bytes by algorithm.
     #[must_use]
     pub fn bytes(&self) -> u64 {

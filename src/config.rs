@@ -232,6 +232,14 @@ pub struct Config {
     pub compress: bool,
     /// Where the summary goes.
     pub summary: Summary,
+    /// How often the summary is made while the job runs, in seconds; 0: only at its end.
+    pub summary_period_s: u64,
+    /// The file for metrics, with its placeholders.
+    pub metrics_file: Option<String>,
+    /// The first port for metrics.
+    pub metrics_port: Option<u16>,
+    /// How often metrics are made, in seconds.
+    pub metrics_period_s: u64,
     /// What the trace says about the environment.
     pub env: Env,
     /// Whether a capture is made.
@@ -240,6 +248,8 @@ pub struct Config {
     pub tsc: bool,
     /// The rank in the job, and the variable it came from.
     pub rank: Option<(u32, &'static str)>,
+    /// The rank among those of the host.
+    pub local_rank: Option<u32>,
     /// The number of ranks in the job.
     pub world_size: Option<u32>,
     /// The ranks in the job that record; `None`: all.
@@ -321,10 +331,15 @@ impl Config {
                 "NCCLSCOPE_SUMMARY",
                 &[("all", Summary::All), ("file", Summary::File), ("stderr", Summary::Stderr), ("off", Summary::Off)],
             ),
+            summary_period_s: reader.number("NCCLSCOPE_SUMMARY_PERIOD"),
+            metrics_file: variable("NCCLSCOPE_METRICS_FILE").filter(|path| !path.is_empty()),
+            metrics_port: u16::try_from(reader.number("NCCLSCOPE_METRICS_PORT")).ok().filter(|port| *port > 0),
+            metrics_period_s: reader.number("NCCLSCOPE_METRICS_PERIOD"),
             env: reader.choice("NCCLSCOPE_ENV", &[("list", Env::List), ("names", Env::Names), ("off", Env::Off)]),
             capture: reader.switch("NCCLSCOPE_CAPTURE"),
             tsc: reader.choice("NCCLSCOPE_CLOCK", &[("auto", true), ("boottime", false)]),
             rank,
+            local_rank: launcher::local_rank(variable),
             ranks: reader.ranks(),
             selection: reader.selection(rank.is_none()),
             world_size: reader.world_size(rank),
@@ -367,7 +382,20 @@ impl Config {
     /// The folder for the trace, with its placeholders filled in.
     #[must_use]
     pub fn folder(&self, process: &Process) -> PathBuf {
-        let Some(template) = &self.output else { return PathBuf::from(format!("ncclscope-{}", process.job)) };
+        match &self.output {
+            Some(template) => self.filled_in(template, process),
+            None => PathBuf::from(format!("ncclscope-{}", process.job)),
+        }
+    }
+
+    /// The file for metrics, with its placeholders filled in.
+    #[must_use]
+    pub fn metrics_path(&self, process: &Process) -> Option<PathBuf> {
+        self.metrics_file.as_ref().map(|template| self.filled_in(template, process))
+    }
+
+    fn filled_in(&self, template: &str, process: &Process) -> PathBuf {
+        let number = |number: Option<u32>| number.map_or("unknown".into(), |number| number.to_string());
         let mut folder = String::new();
         let mut letters = template.chars();
         while let Some(letter) = letters.next() {
@@ -378,10 +406,8 @@ impl Config {
             match letters.next() {
                 Some('h') => folder.push_str(&process.host),
                 Some('p') => folder.push_str(&process.pid.to_string()),
-                Some('r') => match self.rank {
-                    Some((rank, _)) => folder.push_str(&rank.to_string()),
-                    None => folder.push_str("unknown"),
-                },
+                Some('r') => folder.push_str(&number(self.rank.map(|(rank, _)| rank))),
+                Some('l') => folder.push_str(&number(self.local_rank)),
                 Some('j') => folder.push_str(&process.job),
                 Some('%') | None => folder.push('%'),
                 Some(other) => folder.extend(['%', other]),

@@ -373,6 +373,8 @@ impl Session {
         source.select();
         let process = this_process(&config);
         let folder = config.folder(&process);
+        let metrics = config.metrics_path(&process);
+        let local_rank = config.local_rank.and_then(|rank| u16::try_from(rank).ok()).unwrap_or(0);
         let clocks = read_clocks();
         let file = create_file(&config, &process, &clocks, &folder, moment)?;
         let path = file.path().to_owned();
@@ -423,6 +425,10 @@ impl Session {
                 // One process for the whole job.
                 stderr: matches!(config.summary, config::Summary::Stderr | config::Summary::All)
                     && config.rank.is_some_and(|(rank, _)| rank == 0),
+                period: (config.summary_period_s > 0).then(|| Duration::from_secs(config.summary_period_s)),
+                metrics,
+                port: config.metrics_port.and_then(|port| port.checked_add(local_rank)),
+                metrics_period: Duration::from_secs(config.metrics_period_s),
             },
         }
         .start()

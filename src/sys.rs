@@ -13,6 +13,7 @@ pub mod folder;
 #[cfg(feature = "cli")]
 pub mod job;
 pub mod output;
+pub mod socket;
 pub mod stderr;
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Calls libc's symbol, never the vDSO directly: a test host may

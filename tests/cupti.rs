@@ -3,6 +3,8 @@
 
 mod command;
 
+#[path = "cupti/metrics.rs"]
+mod metrics;
 #[path = "cupti/selecting.rs"]
 mod selecting;
 

@@ -8,13 +8,14 @@
 //! depends on is read here and passed on as an [`Input`], also to the capture if there is one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cupti_sys::records::Walker;
 
+use super::endpoint::Endpoint;
 use super::file::{Disk, RESERVE, Stopped, TraceFile};
 use super::order::{self, Source};
 use super::watch::Watch;
@@ -75,13 +76,28 @@ pub struct Collector {
     pub summary: Wanted,
 }
 
-/// Where the summary goes at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the summary goes, and the metrics that are made of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Into a file beside the trace.
     pub file: bool,
     /// A few lines of it to stderr.
     pub stderr: bool,
+    /// How often while the job runs; `None`: only at its end.
+    pub period: Option<Duration>,
+    /// The file for metrics.
+    pub metrics: Option<PathBuf>,
+    /// The port of the loopback interface where metrics can be had.
+    pub port: Option<u16>,
+    /// How often metrics are made.
+    pub metrics_period: Duration,
+}
+
+impl Wanted {
+    /// Whether nothing has to be added up.
+    fn is_nothing(&self) -> bool {
+        !self.file && !self.stderr && self.metrics.is_none() && self.port.is_none()
+    }
 }
 
 /// The running collector, as the rest of the process sees it.
@@ -141,6 +157,10 @@ struct Run {
     speaks: bool,
     says_standstill: bool,
     summary: Wanted,
+    /// When the summary and the metrics were last made.
+    summed_up: Instant,
+    measured: Option<Instant>,
+    endpoint: Option<Endpoint>,
 }
 
 /// Where everything that was read goes: through the pipeline into the file, and into the capture.
@@ -267,9 +287,13 @@ impl Run {
             capture.begin(&begin, file.compresses());
         }
         let mut pipeline = Pipeline::new(&begin);
-        if summary == (Wanted { file: false, stderr: false }) {
+        if summary.is_nothing() {
             pipeline.without_summary();
         }
+        let endpoint = summary.port.and_then(|port| {
+            let say = |error| message::line(&format!("no metrics at port {port} of 127.0.0.1: {error}"));
+            Endpoint::open(port).map_err(say).ok()
+        });
         let standing = Standing::default();
         let mut run = Run {
             out: Outlet { pipeline, capture, file, max_size, last_flush: Instant::now(), standing },
@@ -284,6 +308,9 @@ impl Run {
             speaks,
             says_standstill,
             summary,
+            summed_up: Instant::now(),
+            measured: None,
+            endpoint,
         };
         run.attach(kernels);
         run
@@ -329,6 +356,7 @@ impl Run {
             if close {
                 return self.finish();
             }
+            self.tell();
             if urgent || self.out.last_flush.elapsed() >= self.flush_period {
                 self.out.feed(&Input::Flush);
                 self.out.flush();
@@ -432,7 +460,7 @@ impl Run {
         let (calls, dropped) = (self.out.pipeline.calls(), self.rings.dropped());
         let path = self.out.file.path().display();
         message::detail(format_args!("recording ended: {calls} calls from NCCL, {dropped} dropped; {path}"));
-        self.sum_up();
+        self.last_words();
         self.out.file.close();
     }
 
@@ -448,10 +476,30 @@ impl Run {
         )
     }
 
-    /// The last words of the recording: the summary, into a file and in a few lines, and what the
-    /// process saw by itself of what holds it up. Together they are at most 20 lines.
+    /// Makes the metrics, and the summary of a running job, if it is time.
+    fn tell(&mut self) {
+        let Wanted { period, metrics, metrics_period, .. } = &self.summary;
+        if (metrics.is_some() || self.endpoint.is_some())
+            && self.measured.is_none_or(|measured| measured.elapsed() >= *metrics_period)
+        {
+            self.measured = Some(Instant::now());
+            let text = self.out.pipeline.summary().metrics(Some(&self.out.pipeline.live()));
+            if let Some(endpoint) = &self.endpoint {
+                endpoint.serve(&text);
+            }
+            if let Some(path) = metrics {
+                self.out.file.write_metrics(path, text);
+            }
+        }
+        if period.is_some_and(|period| self.summed_up.elapsed() >= period) {
+            self.summed_up = Instant::now();
+            self.sum_up();
+        }
+    }
+
+    /// The summary, into a file and in a few lines.
     fn sum_up(&self) {
-        let Wanted { file, stderr } = self.summary;
+        let Wanted { file, stderr, .. } = self.summary;
         let summary = self.out.pipeline.summary();
         if file {
             self.out.file.write_summary(summary.report().text());
@@ -462,6 +510,15 @@ impl Run {
                 block.push(format!("  all of it: {}", self.out.file.summary_path().display()));
             }
             message::block(&block);
+        }
+    }
+
+    /// The last words of the recording: the summary, and what the process saw by itself of what
+    /// holds it up. Together they are at most 20 lines.
+    fn last_words(&self) {
+        self.sum_up();
+        if let Some(path) = &self.summary.metrics {
+            self.out.file.remove_metrics(path);
         }
         if self.speaks
             && let Some(gist) = self.out.pipeline.gist()

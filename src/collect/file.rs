@@ -99,10 +99,20 @@ enum Command {
     Chunk(Vec<u8>),
     /// Whole entries of the capture.
     Capture(Vec<u8>),
-    /// The summary.
-    Summary(String),
+    /// A text for a file of its own, in place of the one that is there.
+    Text(Text),
+    /// Such a file is no longer needed.
+    Remove(PathBuf),
     /// Answer once everything before this is in the file.
     Flush(Sender<()>),
+}
+
+/// A text for a file of its own.
+struct Text {
+    /// In one word.
+    what: &'static str,
+    path: PathBuf,
+    text: String,
 }
 
 /// How the file is written.
@@ -201,7 +211,18 @@ impl TraceFile {
 
     /// Hands over the summary, which gets a file of its own.
     pub fn write_summary(&self, text: String) {
-        let _ = self.sender.send(Command::Summary(text));
+        let _ = self.sender.send(Command::Text(Text { what: "summary", path: self.summary_path(), text }));
+    }
+
+    /// Hands over metrics for this file. Nobody waits for them: if the queue is full, the next ones
+    /// will do.
+    pub fn write_metrics(&self, path: &Path, text: String) {
+        let _ = self.sender.try_send(Command::Text(Text { what: "metrics", path: path.to_owned(), text }));
+    }
+
+    /// Removes the file of the metrics.
+    pub fn remove_metrics(&self, path: &Path) {
+        let _ = self.sender.send(Command::Remove(path.to_owned()));
     }
 
     /// Why the capture ended before the recording, if it did.
@@ -405,7 +426,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
 }
 
 fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
-    let mut packer = Packer::new();
+    let (mut packer, mut failed) = (Packer::new(), Vec::new());
     for command in commands {
         match command {
             Command::Chunk(chunk) => {
@@ -436,14 +457,18 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                     files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
             }
             // There is no room, or no folder any more, and a message has said so.
-            Command::Summary(_) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
-            Command::Summary(text) => {
-                let result = shared.at_disk(|| write_summary(&files.trace, &text, options.mode));
-                if let Err(error) = result {
-                    let path = files.trace.path().with_extension(summary::ENDING);
-                    message::formatted(format_args!("no summary: failed to write {}: {error}", path.display()));
+            Command::Text(_) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
+            Command::Text(text) => {
+                let result = shared.at_disk(|| replace(&text, options.mode));
+                if let Err(error) = result
+                    && !failed.contains(&text.what)
+                {
+                    let path = text.path.display();
+                    message::formatted(format_args!("no {}: failed to write {path}: {error}", text.what));
+                    failed.push(text.what);
                 }
             }
+            Command::Remove(path) => drop(shared.at_disk(|| std::fs::remove_file(path))),
             Command::Flush(done) => {
                 let _ = done.send(());
             }
@@ -452,25 +477,30 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
     files
 }
 
-/// Writes the summary into a new file beside the trace.
-fn write_summary(trace: &Output, text: &str, mode: Option<u32>) -> io::Result<()> {
-    let path = trace.absolute().with_extension(summary::ENDING);
-    let parent = path.parent().unwrap_or(Path::new("/"));
+/// Writes a text into a new file, which then takes the place of the old one: whoever reads it finds
+/// the one or the other.
+fn replace(text: &Text, mode: Option<u32>) -> io::Result<()> {
+    let path = std::path::absolute(&text.path)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidFilename));
+    };
     let folder = sys::folder::open(parent, None, |_| ())?;
-    let mut file = Output::create(&folder, path, 0)?;
+    let mut draft = name.to_owned();
+    draft.push(format!(".{}", std::process::id()));
+    // One that an earlier process of this number left.
+    let _ = folder.remove(&draft);
+    let mut file = Output::create(&folder, parent.join(&draft), 0)?;
     if let Some(mode) = mode {
         file.permit(mode)?;
     }
-    match file.append(text.as_bytes()) {
-        Append::Failed(why) => {
-            file.remove();
-            Err(io::Error::other(why.to_string()))
-        }
-        Append::Done | Append::NearlyFull(_) => {
-            file.close();
-            Ok(())
-        }
+    let written = match file.append(text.text.as_bytes()) {
+        Append::Failed(why) => Err(io::Error::other(why.to_string())),
+        Append::Done | Append::NearlyFull(_) => folder.rename(&draft, name),
+    };
+    if written.is_err() {
+        let _ = folder.remove(&draft);
     }
+    written
 }
 
 /// Appends to the capture; returns `None` once the capture has ended.

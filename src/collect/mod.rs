@@ -5,6 +5,7 @@
 //! input.
 
 pub mod collector;
+mod endpoint;
 pub mod file;
 pub mod order;
 mod watch;

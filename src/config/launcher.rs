@@ -11,6 +11,15 @@ pub(super) const RANKS: &[(&str, Option<&str>)] = &[
     ("PMI_RANK", Some("PMI_SIZE")),
     ("SLURM_PROCID", Some("SLURM_NTASKS")),
 ];
+/// Variables that hold a process's rank among those of its host.
+const LOCAL_RANKS: &[&str] =
+    &["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
+
+/// The rank among those of the host, if the launcher says it.
+pub(super) fn local_rank(variable: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
+    LOCAL_RANKS.iter().find_map(|name| variable(name)?.trim().parse().ok())
+}
+
 /// Names the run, if set.
 pub const RUN_ID: &str = "NCCLSCOPE_RUN_ID";
 /// Variables that may hold a job's name.

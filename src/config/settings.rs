@@ -194,7 +194,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "NCCLSCOPE_OUTPUT",
-        values: Values::Text("folder; %h host, %p process id, %r world rank, %j job"),
+        values: Values::Text("folder; %h host, %p process id, %r world rank, %l rank on the host, %j job"),
         default: "./ncclscope-<job or start time>",
         help: "where the trace goes, one file a process",
     },
@@ -212,6 +212,32 @@ pub const SETTINGS: &[Setting] = &[
         default: "all",
         help: "the numbers at the end of the job: file = beside each trace, in a file that ends in .summary.txt; stderr = at most 20 lines \
                from world rank 0; all = both. ncclscope summary makes them from the trace, too",
+    },
+    Setting {
+        name: "NCCLSCOPE_SUMMARY_PERIOD",
+        values: Values::Number(0, 86_400, "seconds"),
+        default: "0",
+        help: "0 = the summary comes at the end of the job; otherwise also while it runs, this often",
+    },
+    Setting {
+        name: "NCCLSCOPE_METRICS_FILE",
+        values: Values::Text("path; %h host, %p process id, %r world rank, %l rank on the host, %j job"),
+        default: "none",
+        help: "a file with metrics in Prometheus's text format, as node exporter's textfile collector reads it (its name must end in \
+               .prom). It is replaced every NCCLSCOPE_METRICS_PERIOD and removed when the process ends",
+    },
+    Setting {
+        name: "NCCLSCOPE_METRICS_PORT",
+        values: Values::Number(0, 65_535, "(a port)"),
+        default: "0",
+        help: "0 = none; otherwise the port of 127.0.0.1 at which Prometheus gets the metrics of the host's first rank, under /metrics; \
+               the other ranks of the host have the ports after it",
+    },
+    Setting {
+        name: "NCCLSCOPE_METRICS_PERIOD",
+        values: Values::Number(1, 3_600, "seconds"),
+        default: "15",
+        help: "how often the metrics are made anew",
     },
     Setting {
         name: "NCCLSCOPE_ENV",

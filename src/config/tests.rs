@@ -67,7 +67,7 @@ fn bad_values_give_the_default_and_a_complaint_with_range_and_unit() {
                     "NCCLSCOPE_CUPTI" => &["libcupti.so.13", "2"],
                     "NCCLSCOPE_FILE_MODE" => &["400", "755", "1644", "6440", "64", "u+r", "677", "648", "0"],
                     // Any text is a valid name of a folder or a run.
-                    "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_RUN_ID" | "NCCLSCOPE_COMMS" => &[],
+                    "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_METRICS_FILE" | "NCCLSCOPE_RUN_ID" | "NCCLSCOPE_COMMS" => &[],
                     "NCCLSCOPE_RANKS" => &["-2", "a", "3-1", "1,,2"],
                     "NCCLSCOPE_TIME" => &["10s", "10..20", "2s..1s"],
                     "NCCLSCOPE_OPERATIONS" | "NCCLSCOPE_STEPS" => &["5", "9..5", "-1..5", "a..b"],
@@ -195,6 +195,9 @@ fn placeholders_of_the_folder_are_filled_in() {
         |template: &str| read(&[("NCCLSCOPE_OUTPUT", template), ("RANK", "3")]).folder(&process).display().to_string();
     assert_eq!(folder("/data/%j/%h.%p.%r"), "/data/4711/node17.42.3");
     assert_eq!(folder("100%%x%q%"), "100%x%q%");
+    assert_eq!(folder("%l"), "unknown");
+    let local = read(&[("NCCLSCOPE_METRICS_FILE", "/metrics/%l.prom"), ("RANK", "9"), ("LOCAL_RANK", "1")]);
+    assert_eq!(local.metrics_path(&process), Some("/metrics/1.prom".into()));
     assert_eq!(read(&[]).folder(&process).display().to_string(), "ncclscope-4711");
 }
 

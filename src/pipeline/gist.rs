@@ -134,6 +134,12 @@ impl Gist {
         gpu.communicates(span, kind);
     }
 
+    /// By GPU: how long the application's kernels ran, only NCCL's did, and none did, since NCCL's
+    /// first kernel, ns.
+    pub(super) fn totals(&self) -> Vec<(u32, [u64; 3])> {
+        self.gpus.iter().map(|(device, gpu)| (*device, [gpu.sums.own, gpu.sums.exposed, gpu.sums.idle])).collect()
+    }
+
     /// What this process saw, in a clause; `None` if it saw too little, or may have missed
     /// something.
     pub(super) fn told(&self) -> Option<String> {

@@ -33,7 +33,7 @@ use crate::model::ids::RingId;
 use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
-use crate::summary::Summary;
+use crate::summary::{Live, Summary};
 use crate::trace::not_done::Evidence;
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::instant;
@@ -229,6 +229,17 @@ impl Pipeline {
     #[must_use]
     pub fn summary(&self) -> &Summary {
         self.tracks.summary()
+    }
+
+    /// What metrics say beside the summary.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live {
+            recorded: self.recorded,
+            dropped: self.dropped,
+            gpus: self.gist.totals(),
+            overdue_ns: self.tracks.overdue_ns(self.now()),
+        }
     }
 
     /// From here on nothing is added up. The trace is the same.

@@ -132,7 +132,9 @@ impl Summary {
             let moved = ranks.zip(row.bytes).and_then(|(ranks, bytes)| {
                 let mut traffic = Traffic::default();
                 let is_itself = key.peer.is_some() && key.peer == rank;
-                traffic.add(Word(key.function), bytes, ranks, is_itself).then(|| traffic.moved(ranks, row.kernel.number()))
+                traffic
+                    .add(Word(key.function), bytes, ranks, is_itself)
+                    .then(|| traffic.moved(ranks, row.kernel.number()))
             });
             sums.add(row.numbers().iter().sum(), &row.kernel, moved);
             let [number, ns] = &mut sums.queued;
@@ -169,7 +171,11 @@ impl Summary {
                 out.line(name, &of.labels(), bytes(sums) as f64);
             }
         }
-        out.head("enqueue_seconds", "summary", "From the hand-over of an operation by NCCL to the start of its kernel.");
+        out.head(
+            "enqueue_seconds",
+            "summary",
+            "From the hand-over of an operation by NCCL to the start of its kernel.",
+        );
         for (of, sums) in series.iter().filter(|(_, sums)| sums.queued[0] > 0) {
             out.line("enqueue_seconds_sum", &of.labels(), seconds(sums.queued[1]));
             out.line("enqueue_seconds_count", &of.labels(), sums.queued[0] as f64);

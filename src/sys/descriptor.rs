@@ -10,8 +10,9 @@
 //! one: libraries that intercept file calls identify a file by its number, and would take ours for
 //! the program's.
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CString, OsStr, c_int};
 use std::io;
+use std::os::fd::{IntoRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -154,6 +155,37 @@ impl Descriptor {
                 entries = &entries[length..];
             }
         }
+    }
+
+    /// Renames a file in this folder, in place of the one that has the new name.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        let (from, to) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?);
+        // SAFETY: C strings.
+        again(|| unsafe { libc::renameat(self.number, from.as_ptr(), self.number, to.as_ptr()) }).map(drop)
+    }
+
+    /// Removes a file in this folder.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+        let name = CString::new(name.as_bytes())?;
+        // SAFETY: a C string.
+        again(|| unsafe { libc::unlinkat(self.number, name.as_ptr(), 0) }).map(drop)
+    }
+
+    /// Takes over another kind of descriptor, such as a socket, and moves it to a high number.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn of(owned: OwnedFd) -> io::Result<Descriptor> {
+        Descriptor::raised(owned.into_raw_fd())
     }
 
     /// Gives the file or folder these permissions, whatever the umask says.

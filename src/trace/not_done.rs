@@ -75,8 +75,7 @@ pub(super) struct NotDone {
     /// those shown, with their communicator.
     untold: Vec<Untold>,
     shown: Vec<(Handle, Handle)>,
-    /// The first operation of this standstill whose kernel is known not to have ended; `None` once a
-    /// line said so.
+    /// The first operation of this standstill whose kernel is known not to have ended.
     stands: Option<Stands>,
 }
 
@@ -87,6 +86,8 @@ struct Stands {
     name: String,
     /// What the GPU had to finish before it.
     earlier: Option<String>,
+    /// A line said so.
+    is_said: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -185,9 +186,16 @@ impl NotDone {
     /// standstill.
     pub(super) fn take_standing(&mut self, now: HostNs) -> Option<String> {
         let patience = ALOUD_NS << self.pauses.min(DOUBLINGS);
-        let Stands { since, name, earlier } = self.stands.take_if(|stands| now.since(stands.since) >= patience)?;
-        let earlier = earlier.map_or_else(String::new, |earlier| format!(" ({earlier})"));
-        Some(format!("{name} has not ended for {}{earlier}", names::duration(now.since(since) as f64)))
+        let stands = self.stands.as_mut().filter(|it| !it.is_said && now.since(it.since) >= patience)?;
+        stands.is_said = true;
+        let Stands { since, name, earlier, .. } = stands;
+        let earlier = earlier.as_ref().map_or_else(String::new, |earlier| format!(" ({earlier})"));
+        Some(format!("{name} has not ended for {}{earlier}", names::duration(now.since(*since) as f64)))
+    }
+
+    /// For how long the first operation whose kernel is known not to have ended has stood still, ns.
+    pub(super) fn overdue_ns(&self, now: HostNs) -> u64 {
+        self.stands.as_ref().map_or(0, |stands| now.since(stands.since))
     }
 
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
@@ -306,7 +314,7 @@ impl NotDone {
                 text.push_str(&format!(", seq {},", coll.seq));
             }
             text.push_str(&format!(" on {}", names::short_comm(comm, canvas.processes.world())));
-            self.stands = Some(Stands { since: *begin, name: text, earlier });
+            self.stands = Some(Stands { since: *begin, name: text, earlier, is_said: false });
         }
     }
 

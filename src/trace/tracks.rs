@@ -207,6 +207,12 @@ impl Tracks {
         self.not_done.take_standing(now)
     }
 
+    /// For how long the first operation that is known not to have ended has stood still, ns.
+    #[must_use]
+    pub fn overdue_ns(&self, now: HostNs) -> u64 {
+        self.not_done.overdue_ns(now)
+    }
+
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
     /// of `time`. The last thing to end on the GPU ended at `moved`.
     pub fn flushed_by_force(&mut self, time: HostNs, note: &str, moved: HostNs) {

@@ -10,6 +10,7 @@
 //!   allocations.
 //! * [`perfetto`] reads the resulting traces, [`timeline`] says what they show.
 //! * [`ui`] is Perfetto's user interface in a browser.
+//! * [`pypi`] are Prometheus's and Grafana's own readers.
 //! * [`recording`] does all of it: plays scripts and checks the resulting traces.
 
 pub mod company;
@@ -21,6 +22,7 @@ pub mod nvtx;
 pub mod perfetto;
 pub mod play;
 pub mod player;
+pub mod pypi;
 pub mod quiet;
 pub mod recording;
 pub mod script;

@@ -1,0 +1,88 @@
+//! Metrics at a port of the loopback interface, for Prometheus: one thread, one request at a time.
+
+use std::io::{self, Read as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::sys::socket::{Connection, Port};
+use crate::{memory, sys};
+
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether somebody asks.
+const LOOK: Duration = Duration::from_millis(200);
+/// The longest request.
+const REQUEST: usize = 8 << 10;
+
+/// The open port. It closes when this is dropped.
+pub(super) struct Endpoint {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    text: Mutex<Arc<str>>,
+    is_over: AtomicBool,
+}
+
+impl Endpoint {
+    /// Opens a port.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's reason, such as that another process has the port.
+    pub(super) fn open(port: u16) -> io::Result<Endpoint> {
+        let port = Port::open(port)?;
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let body = move || memory::on_our_thread(|| answer_all(&port, &theirs));
+        sys::without_signals(|| std::thread::Builder::new().name("ncclscope metrics".into()).spawn(body))?;
+        Ok(Endpoint { shared })
+    }
+
+    /// From here on these are the metrics.
+    pub(super) fn serve(&self, text: &str) {
+        *self.shared.text.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+fn answer_all(port: &Port, shared: &Shared) {
+    while !shared.is_over.load(Ordering::Relaxed) && port.is_ours() {
+        match port.accept(PATIENCE) {
+            // One that does not ask, or does not listen, has no answer.
+            Ok(connection) => drop(answer(connection, shared)),
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+fn answer(mut stream: Connection, shared: &Shared) -> io::Result<()> {
+    let (mut request, mut length) = ([0; REQUEST], 0);
+    let begin = Instant::now();
+    while !request[..length].windows(4).any(|it| it == b"\r\n\r\n") {
+        match stream.read(&mut request[length..])? {
+            0 => return Ok(()),
+            _ if begin.elapsed() > PATIENCE => return Ok(()),
+            count => length += count,
+        }
+    }
+    let asked = request[..length].split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let text = shared.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (status, kind, body) = match asked {
+        b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => ("200 OK", "text/plain; version=0.0.4", &*text),
+        _ => ("404 Not Found", "text/plain", "ncclscope: there is only /metrics\n"),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}

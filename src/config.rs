@@ -27,6 +27,8 @@ use crate::sys;
 pub enum Preset {
     /// Nothing.
     Off,
+    /// No trace: only what operations and their kernels add up to.
+    Metrics,
     /// Calls, launches and operations.
     Light,
     /// Also the proxy's operations and steps.
@@ -41,6 +43,7 @@ impl Preset {
     pub fn name(self) -> &'static str {
         match self {
             Preset::Off => "off",
+            Preset::Metrics => "metrics",
             Preset::Light => "light",
             Preset::Standard => "standard",
             Preset::Full => "full",
@@ -52,6 +55,7 @@ impl Preset {
     pub fn kinds(self) -> Kinds {
         match self {
             Preset::Off => Kinds::NONE,
+            Preset::Metrics => Kinds::METRICS,
             Preset::Light => Kinds::LIGHT,
             Preset::Standard => Kinds::STANDARD,
             Preset::Full => Kinds::FULL,
@@ -260,9 +264,17 @@ pub struct Config {
     pub complaints: Vec<String>,
 }
 
+/// Memory for records with [`Preset::Metrics`], in bytes.
+const METRICS_BUFFER: u64 = 2 << 20;
+
 /// The names of the presets.
-const PRESETS: &[(&str, Preset)] =
-    &[("light", Preset::Light), ("standard", Preset::Standard), ("full", Preset::Full), ("off", Preset::Off)];
+const PRESETS: &[(&str, Preset)] = &[
+    ("metrics", Preset::Metrics),
+    ("light", Preset::Light),
+    ("standard", Preset::Standard),
+    ("full", Preset::Full),
+    ("off", Preset::Off),
+];
 
 /// Whether the settings switch everything off in this process. Allocates nothing.
 #[must_use]
@@ -298,6 +310,13 @@ impl Config {
         let preset = reader.choice("NCCLSCOPE_PRESET", PRESETS);
         let (events, kernel_ch) = reader.events(preset);
         let rank = reader.rank();
+        let mut selection = reader.selection(rank.is_none());
+        // Nobody sees them, and their times count all the same.
+        selection.only_nccl |= preset == Preset::Metrics;
+        let buffer_size = match reader.is_set("NCCLSCOPE_BUFFER_SIZE") || preset != Preset::Metrics {
+            true => reader.number("NCCLSCOPE_BUFFER_SIZE"),
+            false => METRICS_BUFFER,
+        };
         Config {
             enabled: reader.switch("NCCLSCOPE_ENABLE"),
             log: reader
@@ -324,7 +343,7 @@ impl Config {
             file_mode: reader.file_mode(),
             max_size: reader.number("NCCLSCOPE_MAX_SIZE"),
             min_free: reader.number("NCCLSCOPE_MIN_FREE"),
-            buffer_size: reader.number("NCCLSCOPE_BUFFER_SIZE") as usize,
+            buffer_size: buffer_size as usize,
             flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD"),
             compress: reader.switch("NCCLSCOPE_COMPRESS"),
             summary: reader.choice(
@@ -341,7 +360,7 @@ impl Config {
             rank,
             local_rank: launcher::local_rank(variable),
             ranks: reader.ranks(),
-            selection: reader.selection(rank.is_none()),
+            selection,
             world_size: reader.world_size(rank),
             complaints: reader.complaints,
         }

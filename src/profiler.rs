@@ -15,7 +15,7 @@ use std::{fmt, io};
 use crate::clock::host::{self, Source};
 use crate::collect::collector::{self, Collector, Wanted};
 use crate::collect::file::{Options, TraceFile};
-use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Process};
+use crate::config::{self, Config, CuptiClock, GpuEvents, KernelCh, Preset, Process};
 use crate::cupti::{self, Absent, Acquired, Cupti};
 use crate::message::Held;
 use crate::model::event::CommInit;
@@ -441,7 +441,10 @@ impl Session {
         })?;
         sys::on_exit(at_exit);
         let capture = capture.map(|name| format!(" and {name}")).unwrap_or_default();
-        let place = format!("{} (this process: {}{capture})", folder.display(), file_name(&path));
+        let place = match config.preset {
+            Preset::Metrics => format!("{} (a summary, no trace{capture})", folder.display()),
+            _ => format!("{} (this process: {}{capture})", folder.display(), file_name(&path)),
+        };
         Ok(Session { config, collector, cupti, place, gpu })
     }
 
@@ -576,7 +579,13 @@ fn create_file(
 ) -> Result<TraceFile, NotStarted> {
     let name = format!("{}.{}.{}", process.host, process.pid, clocks.realtime / 1_000_000_000);
     let capture = config.capture.then_some(config.max_size);
-    let options = Options { compress: config.compress, min_free: config.min_free, capture, mode: config.file_mode };
+    let options = Options {
+        trace: config.preset != Preset::Metrics,
+        compress: config.compress,
+        min_free: config.min_free,
+        capture,
+        mode: config.file_mode,
+    };
     // Within `cuInit`, no thread is waited for.
     let limit = (moment == Moment::CommInit).then_some(CREATE_WAIT);
     TraceFile::create(folder, &name, options, limit).map_err(|error| NotStarted::File(folder.join(&name), error))

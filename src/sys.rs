@@ -23,6 +23,12 @@ pub fn boottime_ns() -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// The processor time of this thread, in nanoseconds.
+#[must_use]
+pub fn own_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds.
 #[must_use]
 pub fn monotonic_ns() -> u64 {

@@ -118,7 +118,7 @@ fn figures_are_those_of_the_script() {
     // The script waits at least that long.
     assert!(wait(0, "gpu") >= 9 * 60_000 && wait(0, "network") >= 9 * 120_000, "{proxy:?}");
     assert!(wait(1, "flush") >= 9 * 10_000 && wait(1, "gpu") >= 9 * 40_000, "{proxy:?}");
-    assert!(rows(&trace, "losses").iter().any(|row| row["what"] == "memory of the recording"));
+    assert!(rows(&trace, "losses").iter().any(|row| row["what"] == "cost of the recording"));
 }
 
 #[test]

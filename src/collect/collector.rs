@@ -449,8 +449,8 @@ impl Run {
             let text = format!("{unheard} lines for stderr were lost: nobody reads it, or it is another file now");
             self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
         }
-        let text = self.memory_used();
-        self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::MEMORY, text: &text });
+        let text = self.cost();
+        self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::COST, text: &text });
         self.out.end(&Input::End(Ending {
             dropped: self.rings.dropped(),
             panics: recorder::panics(),
@@ -464,15 +464,17 @@ impl Run {
         self.out.file.close();
     }
 
-    /// How much of the recording's own memory was used, as far as this thread saw it.
-    fn memory_used(&self) -> String {
+    /// How much memory of its own the recording used, as far as this thread saw it, and how much
+    /// processor time on its threads.
+    fn cost(&self) -> String {
         let of = |bytes: usize| names::size(bytes as u64);
         let (rings, heap) = (100 - self.least_free, memory::most_held());
         format!(
-            "at most {rings} % of {} for records, {} of {} for everything else",
+            "at most {rings} % of {} for records, {} of {} for everything else; {} of processor time",
             of(self.rings.bytes()),
             of(heap),
-            of(memory::HEAP)
+            of(memory::HEAP),
+            names::duration((sys::own_cpu_ns() + self.out.file.cpu_ns()) as f64),
         )
     }
 

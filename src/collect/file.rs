@@ -42,6 +42,8 @@ pub enum Stopped {
 /// What the writing thread tells other threads.
 #[derive(Debug, Default)]
 struct Shared {
+    /// The processor time of the thread, ns.
+    cpu_ns: AtomicU64,
     /// Bytes in the file.
     written: AtomicU64,
     /// The same bytes before compression.
@@ -65,6 +67,7 @@ pub struct TraceFile {
     sender: Sender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
+    has_trace: bool,
     compresses: bool,
     capture: Option<PathBuf>,
     thread: JoinHandle<()>,
@@ -80,7 +83,10 @@ enum Start {
 }
 
 struct Files {
-    trace: Output,
+    /// None if only a summary or metrics are wanted.
+    trace: Option<Output>,
+    /// The trace's path, whether there is a trace or not.
+    path: PathBuf,
     capture: Option<CaptureFile>,
 }
 
@@ -118,6 +124,8 @@ struct Text {
 /// How the file is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Whether there is a trace at all.
+    pub trace: bool,
     /// zlib packets.
     pub compress: bool,
     /// Free space to leave on the file system, in bytes.
@@ -168,7 +176,7 @@ impl TraceFile {
             }
         };
         let compresses = options.compress;
-        Ok(TraceFile { sender, shared, path, compresses, capture, thread })
+        Ok(TraceFile { sender, shared, path, has_trace: options.trace, compresses, capture, thread })
     }
 
     /// The state of the disk, for other threads.
@@ -177,7 +185,7 @@ impl TraceFile {
         Disk { shared: Arc::clone(&self.shared), path: self.path.clone() }
     }
 
-    /// The trace's path.
+    /// The trace's path, whether there is a trace or not.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -233,7 +241,7 @@ impl TraceFile {
 
     /// Hands over whole packets; waits while too many chunks are queued.
     pub fn write(&self, chunk: Vec<u8>) {
-        if !chunk.is_empty() && self.stopped() != Stopped::Error {
+        if !chunk.is_empty() && self.has_trace && self.stopped() != Stopped::Error {
             self.shared.queued.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             // Fails only if the thread is gone; `stopped` says so from then on.
             let _ = self.sender.send(Command::Chunk(chunk));
@@ -248,6 +256,12 @@ impl TraceFile {
         if self.sender.send_deadline(Command::Flush(done), deadline).is_ok() {
             let _ = wait.recv_deadline(deadline);
         }
+    }
+
+    /// The processor time of the writing thread, ns.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.shared.cpu_ns.load(Ordering::Relaxed)
     }
 
     /// Bytes in the file.
@@ -359,33 +373,37 @@ impl Make {
         // Compression usually leaves a quarter of it.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
-        let trace = create_new(&folder, &path, &name, ahead)?;
+        let trace = options.trace.then(|| create_new(&folder, &path, &name, ahead)).transpose()?;
+        let path =
+            trace.as_ref().map_or_else(|| path.join(format!("{name}.perfetto-trace")), |it| it.path().to_owned());
         let permit = |file: &Output| {
             if let Some(mode) = options.mode {
                 file.permit(mode).unwrap_or_else(|error| refuse(file.path(), error));
             }
         };
-        permit(&trace);
-        // Do not wait for the first flush: a job may end before it.
-        check_space(&trace, options.min_free, shared);
+        if let Some(trace) = &trace {
+            permit(trace);
+            // Do not wait for the first flush: a job may end before it.
+            check_space(trace, options.min_free, shared);
+        }
         let capture = options.capture.and_then(|max_size| {
-            let path = trace.path().with_extension("capture");
+            let path = path.with_extension("capture");
             let say =
                 |error| message::formatted(format_args!("no capture: failed to create {}: {error}", path.display()));
             CaptureFile::create(&folder, &path, max_size).map_err(say).ok()
         });
         capture.iter().for_each(|capture| permit(capture.output()));
-        Ok(Files { trace, capture })
+        Ok(Files { trace, path, capture })
     }
 }
 
 impl Files {
     fn paths(&self) -> Paths {
-        (self.trace.path().to_owned(), self.capture.as_ref().map(|capture| capture.path().to_owned()))
+        (self.path.clone(), self.capture.as_ref().map(|capture| capture.path().to_owned()))
     }
 
     fn remove(self) {
-        self.trace.remove();
+        self.trace.into_iter().for_each(Output::remove);
         self.capture.into_iter().for_each(CaptureFile::remove);
     }
 }
@@ -419,9 +437,9 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
     };
     let files = write_chunks(files, options, commands, shared);
     // A recording that never began leaves no file.
-    match files.trace.length() {
-        0 => files.remove(),
-        _ => files.trace.close(),
+    match files.trace.as_ref().map(Output::length) {
+        Some(0) => files.remove(),
+        _ => files.trace.into_iter().for_each(Output::close),
     }
 }
 
@@ -431,26 +449,28 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
         match command {
             Command::Chunk(chunk) => {
                 let raw = chunk.len() as u64;
+                let Some(trace) = &mut files.trace else { continue };
                 if shared.stopped.load(Ordering::Relaxed) != Stopped::Error as u8 {
                     let packed = if options.compress { packer.pack(&chunk) } else { &chunk };
-                    let result = shared.at_disk(|| files.trace.append(packed));
+                    let result = shared.at_disk(|| trace.append(packed));
                     if !matches!(result, Append::Failed(_)) {
                         shared.packed.fetch_add(raw, Ordering::Relaxed);
-                        shared.written.store(files.trace.length(), Ordering::Relaxed);
+                        shared.written.store(trace.length(), Ordering::Relaxed);
                     }
                     match result {
                         Append::Done => {}
                         Append::NearlyFull(error) => {
-                            shared.stop(Stopped::NoSpace, &format!("{}: {error}", files.trace.path().display()));
+                            shared.stop(Stopped::NoSpace, &format!("{}: {error}", trace.path().display()));
                         }
                         Append::Failed(why) => {
-                            let path = files.trace.path().display();
+                            let path = trace.path().display();
                             shared.stop(Stopped::Error, &format!("failed to write {path}: {why}"));
                         }
                     }
                 }
                 shared.queued.fetch_sub(raw, Ordering::Relaxed);
-                shared.at_disk(|| check_space(&files.trace, options.min_free, shared));
+                shared.cpu_ns.store(sys::own_cpu_ns(), Ordering::Relaxed);
+                shared.at_disk(|| check_space(trace, options.min_free, shared));
             }
             Command::Capture(entries) => {
                 files.capture =

@@ -17,6 +17,10 @@ impl Reader<'_> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
     /// The meaning of a value, if it is set. An invalid value is refused.
     fn meant<T>(&mut self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.value(name)?;

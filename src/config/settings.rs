@@ -76,10 +76,11 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "NCCLSCOPE_PRESET",
-        values: Values::Words(&["light", "standard", "full", "off"]),
+        values: Values::Words(&["metrics", "light", "standard", "full", "off"]),
         default: "standard",
         help: "what NCCL is asked to report: light = calls, launches and operations; standard = the proxy's \
-               operations and steps too; full = everything",
+               operations and steps too; full = everything; metrics = operations and launches, for the summary and the metrics alone: \
+               there is no trace",
     },
     Setting {
         name: "NCCLSCOPE_EVENTS",
@@ -288,7 +289,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_BUFFER_SIZE",
         values: Values::Bytes(1 << 20, 1 << 30),
         default: "32M",
-        help: "memory for records on their way to the trace; what finds no room is dropped and counted",
+        help: "memory for records on their way to the trace; what finds no room is dropped and counted. With preset metrics the \
+               default is 2M",
     },
     Setting {
         name: "NCCLSCOPE_FLUSH_PERIOD",

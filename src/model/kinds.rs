@@ -51,6 +51,8 @@ pub struct Kinds(pub u64);
 impl Kinds {
     /// None.
     pub const NONE: Kinds = Kinds(0);
+    /// Operations, and the launches by which their kernels are known.
+    pub const METRICS: Kinds = Kinds(bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P);
     /// The application's calls, launches and operations.
     pub const LIGHT: Kinds =
         Kinds(bit::GROUP_API | bit::COLL_API | bit::P2P_API | bit::KERNEL_LAUNCH | bit::GROUP | bit::COLL | bit::P2P);

@@ -135,7 +135,8 @@ impl Summary {
             block.push(format!("  and {more} more"));
         }
         block.extend(self.waits_in_words());
-        let lost = self.lost();
+        // What was left out on request is no loss.
+        let lost: Vec<_> = self.lost().into_iter().filter(|(what, _)| !what.ends_with("_left_out")).collect();
         if !lost.is_empty() {
             let lost: Vec<String> = lost.iter().take(6).map(|(what, count)| format!("{count} {what}")).collect();
             block.push(format!("  losses and doubts: {}", lost.join(", ")));

@@ -124,8 +124,8 @@ pub mod remark {
     pub const TIMES_OFF: &str = "CUPTI's times are off";
     /// A kernel that was drawn did not carry the operations it was drawn with, or a time is wrong.
     pub const CONTRADICTED: &str = "match contradicted";
-    /// How much of its own memory the recording used.
-    pub const MEMORY: &str = "memory of the recording";
+    /// How much memory and processor time the recording used.
+    pub const COST: &str = "cost of the recording";
     /// Which part of the job the settings select; the rest is counted and not drawn.
     pub const LEFT_OUT: &str = "left out by settings";
     /// A GPU's timer, or the host's clock, was set.

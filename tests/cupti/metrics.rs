@@ -285,3 +285,41 @@ fn assert_contains(whole: &Value, part: &Value, at: &str) {
         (whole, part) => assert_eq!(whole, part, "{at}"),
     }
 }
+
+#[test]
+fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
+    let collectives: Vec<_> = (0..12).map(|n| collective(&format!("d{n}"), "dp", "1Ki")).collect();
+    let script = job(&collectives) + "user sleep 50ms\n";
+    let by = |preset: &str| {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_PRESET", preset);
+        let recording = Recording::by(play.respect_mask());
+        assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+        recording
+    };
+    let files = |recording: &Recording| {
+        let all = fs::read_dir(recording.traces.path()).unwrap().map(|it| it.unwrap().path());
+        all.collect::<Vec<_>>()
+    };
+    let table = |text: &str, name: &str| {
+        let rest = text.split_once(name).unwrap_or_else(|| panic!("no {name}: {text}")).1;
+        rest.split("\n\n").next().unwrap().to_owned()
+    };
+    let (metrics, light) = (by("metrics"), by("light"));
+    let path = &files(&metrics)[..];
+    assert!(matches!(path, [only] if only.to_str().unwrap().ends_with(".summary.txt")), "{path:?}");
+    assert!(metrics.said()[0].contains("(a summary, no trace)"), "{:?}", metrics.said());
+    let text = fs::read_to_string(&path[0]).unwrap();
+    let of_light = fs::read_to_string(light.traces.file().with_extension("summary.txt")).unwrap();
+    // Number, timed, and how they were found; the times themselves differ between two plays.
+    for text in [&text, &of_light] {
+        let operations = table(text, "operations (");
+        let row = operations.lines().find(|line| line.contains("AllReduce")).unwrap();
+        let numbers: Vec<&str> = row.split_whitespace().filter(|word| *word == "12").collect();
+        assert_eq!(numbers.len(), 2, "{operations}");
+    }
+    assert!(!text.contains("gemm"), "{text}");
+    let losses = table(&text, "losses and doubts");
+    for doubt in ["unmatched", "unknown", "dropped", "orphan"] {
+        assert!(!losses.contains(doubt), "{losses}");
+    }
+}

@@ -216,7 +216,7 @@ impl Timeline {
                         }
                         (key, Value::Int(_)) if TIMES.contains(&key) => write!(text, " {key}"),
                         // The version, and this machine's clock.
-                        ("note", _) if ["recording started", "memory of the recording"].contains(&&*slice.name) => {
+                        ("note", _) if ["recording started", "cost of the recording"].contains(&&*slice.name) => {
                             write!(text, " note")
                         }
                         _ => write!(text, " {key}={value}"),

@@ -4,7 +4,7 @@ mod command;
 
 use command::ncclscope;
 use ncclscope::cli::{Failure, run};
-use ncclscope::config::SETTINGS;
+use ncclscope::config::{SETTINGS, Setting};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use serde_json::{Value, json};
@@ -29,6 +29,29 @@ fn settings_are_reported_as_in_the_table() {
     assert_eq!(said, json!({"format_version": 1, "settings": expected}));
     let buffers = expected.iter().find(|it| it["name"] == "NCCLSCOPE_BUFFER_SIZE").unwrap();
     assert_eq!(buffers["values"], "1M to 1G bytes, also in K, M, G or T");
+}
+
+/// The table in docs/settings.md is that of the code; `NCCLSCOPE_BLESS=1` renews it.
+#[test]
+fn the_page_and_the_help_list_all_settings() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
+    let page = fs::read_to_string(path).unwrap();
+    let cell = |text: &str| text.replace('|', "\\|").replace('<', "&lt;").replace("*", "\\*");
+    let row = |it: &Setting| {
+        format!("| `{}` | {} | {} | {} |\n", it.name, cell(&it.values.to_string()), cell(it.default), cell(it.help))
+    };
+    let table: String = SETTINGS.iter().map(row).collect();
+    let (begin, end) = ("| --- | --- | --- | --- |\n", "\n## From the first kernel on");
+    let (before, rest) = page.split_once(begin).expect("a table with four columns");
+    let (_, after) = rest.split_once(end).expect("the section after it");
+    let renewed = format!("{before}{begin}{table}{end}{after}");
+    if std::env::var_os("NCCLSCOPE_BLESS").is_some_and(|value| value == "1") {
+        fs::write(path, &renewed).unwrap();
+    } else {
+        assert!(page == renewed, "docs/settings.md is not that of the code; NCCLSCOPE_BLESS=1 renews its table");
+    }
+    let help = ncclscope(&["help", "settings"]).unwrap_or_else(|help| help);
+    SETTINGS.iter().for_each(|it| assert!(help.contains(it.name), "{}: {help}", it.name));
 }
 
 #[test]

@@ -206,6 +206,7 @@ enum Command {
         explain: Option<u32>,
     },
     /// List the environment variables of the plugin
+    #[command(after_long_help = settings())]
     Settings {
         /// Write the list as JSON instead; with -, to standard output
         #[arg(long, value_name = "FILE")]
@@ -368,18 +369,16 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Replay { capture, explain: Some(kernel), .. } => replay::explain(&capture, kernel, out),
         Command::Replay { capture, output, explain: None } => replay::run(&capture, output, out),
         Command::Settings { json: Some(path) } => settings_json(&path, out),
-        Command::Settings { json: None } => settings(out).map_err(Reason::Output),
+        Command::Settings { json: None } => out.write_all(settings().as_bytes()).map_err(Reason::Output),
     };
     result.map_err(Failure::Reason)
 }
 
-fn settings(out: &mut dyn Write) -> io::Result<()> {
-    for setting in SETTINGS {
-        writeln!(out, "{}", setting.name)?;
-        writeln!(out, "    {}", setting.help)?;
-        writeln!(out, "    value: {}; default: {}", setting.values, setting.default)?;
-    }
-    Ok(())
+/// All settings, for people.
+fn settings() -> String {
+    let of =
+        |it: &Setting| format!("{}\n    {}\n    value: {}; default: {}\n", it.name, it.help, it.values, it.default);
+    SETTINGS.iter().map(of).collect()
 }
 
 fn settings_json(path: &Path, out: &mut dyn Write) -> Result<(), Reason> {

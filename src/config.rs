@@ -265,7 +265,7 @@ pub struct Config {
 }
 
 /// Memory for records with [`Preset::Metrics`], in bytes.
-const METRICS_BUFFER: u64 = 2 << 20;
+const METRICS_BUFFER: u64 = 1 << 20;
 
 /// The names of the presets.
 const PRESETS: &[(&str, Preset)] = &[

@@ -290,6 +290,9 @@ impl Run {
         if summary.is_nothing() {
             pipeline.without_summary();
         }
+        if !file.has_trace() {
+            pipeline.without_trace();
+        }
         let endpoint = summary.port.and_then(|port| {
             let say = |error| message::line(&format!("no metrics at port {port} of 127.0.0.1: {error}"));
             Endpoint::open(port).map_err(say).ok()

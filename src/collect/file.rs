@@ -191,6 +191,12 @@ impl TraceFile {
         &self.path
     }
 
+    /// Whether there is a trace at all.
+    #[must_use]
+    pub fn has_trace(&self) -> bool {
+        self.has_trace
+    }
+
     /// Whether packets are compressed.
     #[must_use]
     pub fn compresses(&self) -> bool {

@@ -290,7 +290,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Values::Bytes(1 << 20, 1 << 30),
         default: "32M",
         help: "memory for records on their way to the trace; what finds no room is dropped and counted. With preset metrics the \
-               default is 2M",
+               default is 1M",
     },
     Setting {
         name: "NCCLSCOPE_FLUSH_PERIOD",

@@ -110,9 +110,16 @@ pub(super) struct Table {
     /// Events in order of their start. Those that have since been stopped or forgotten are skipped.
     started: VecDeque<Handle>,
     evicted_open: u64,
+    /// Less is remembered.
+    is_small: bool,
 }
 
 impl Table {
+    /// From here on less is remembered.
+    pub(super) fn remember_less(&mut self) {
+        self.is_small = true;
+    }
+
     pub(super) fn get(&self, id: Handle) -> Option<&Known> {
         self.events.get(&id)
     }
@@ -169,7 +176,7 @@ impl Table {
         let (queue, bound) = match known.details {
             Details::Call { captured: true, .. } => (&mut self.captured, CAPTURED),
             Details::Call { .. } | Details::Operation(..) | Details::Group { .. } => {
-                (&mut self.parents, CLOSED_PARENTS)
+                (&mut self.parents, if self.is_small { CLOSED_OTHERS } else { CLOSED_PARENTS })
             }
             _ => (&mut self.others, CLOSED_OTHERS),
         };

@@ -166,6 +166,13 @@ impl Correlator {
         }
     }
 
+    /// From here on less is remembered: enough for two thousand operations between the call and
+    /// CUPTI's record of the kernel.
+    pub fn remember_less(&mut self) {
+        self.events.remember_less();
+        self.plans.remember_less();
+    }
+
     /// The doubts so far.
     #[must_use]
     pub fn doubts(&self) -> Doubts {

@@ -37,6 +37,8 @@ use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
 const LAUNCHES: usize = 14 << 10;
 /// The same if no kernel will claim a launch: what follows a launch comes soon.
 const LAUNCHES_ALONE: usize = 1024;
+/// The same with kernels, if less is to be remembered.
+const LAUNCHES_FEW: usize = 2048;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
 /// How many GroupApis with plans that came before their launch are remembered.
@@ -50,6 +52,8 @@ const OPERATIONS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Plans {
     kernels_expected: bool,
+    /// Less is remembered.
+    is_small: bool,
     launches: Bounded<Handle, Launch>,
     /// Launches that were captured; they are moved here from `launches`.
     captured: Bounded<Handle, Launch>,
@@ -183,6 +187,15 @@ pub(super) struct Handover {
 }
 
 impl Plans {
+    /// From here on less is remembered.
+    pub(super) fn remember_less(&mut self) {
+        self.is_small = true;
+    }
+
+    fn most_launches(&self) -> usize {
+        if self.is_small { LAUNCHES_FEW } else { LAUNCHES }
+    }
+
     /// Kernels will be reported.
     pub(super) fn expect_kernels(&mut self) {
         self.kernels_expected = true;
@@ -198,7 +211,7 @@ impl Plans {
     /// A KernelLaunch begins.
     pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
         let launch = Launch { context, start, stream, group_api, runs: Runs::default() };
-        let bound = if self.kernels_expected { LAUNCHES } else { LAUNCHES_ALONE };
+        let bound = if self.kernels_expected { self.most_launches() } else { LAUNCHES_ALONE };
         self.launches.insert(id, launch, bound);
     }
 
@@ -329,7 +342,7 @@ impl Plans {
                 }
             }
             Some(Claim::Thread(correlation, _)) => {
-                self.claims.insert(correlation, Claim::Thread(correlation, Some((context, run))), LAUNCHES);
+                self.claims.insert(correlation, Claim::Thread(correlation, Some((context, run))), self.most_launches());
             }
             Some(Claim::Calls(_) | Claim::External(_)) => {}
             None => {
@@ -368,14 +381,14 @@ impl Plans {
         if matches!(claim, Claim::Calls(_)) {
             self.unseen(now, Unseen::Calls(correlation));
         }
-        self.claims.insert(correlation, claim, LAUNCHES);
+        self.claims.insert(correlation, claim, self.most_launches());
     }
 
     /// A call was made inside a KernelLaunch, by the id that was pushed there.
     pub(super) fn external_id(&mut self, correlation: u32, launch: Handle) {
         // What was seen at the call itself says as much and more.
         if self.claims.get(&correlation).is_none() {
-            self.claims.insert(correlation, Claim::External(launch), LAUNCHES);
+            self.claims.insert(correlation, Claim::External(launch), self.most_launches());
         }
     }
 

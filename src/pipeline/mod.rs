@@ -242,6 +242,12 @@ impl Pipeline {
         }
     }
 
+    /// From here on no trace is made; what is added up is the same.
+    pub fn without_trace(&mut self) {
+        self.tracks.without_trace();
+        self.correlator.remember_less();
+    }
+
     /// From here on nothing is added up. The trace is the same.
     pub fn without_summary(&mut self) {
         self.tracks.without_summary();

@@ -41,6 +41,8 @@ pub(super) struct Outstanding {
     settled: HostNs,
     /// When an operation was last handed over, or is known to have ended.
     moved: HostNs,
+    /// Behind the place of the operation that ended last.
+    next: usize,
     /// When shown operations ended.
     ended: Vec<(HostNs, Handle)>,
 }
@@ -174,7 +176,12 @@ impl Outstanding {
     /// The kernel of an operation has ended. If the operation has several, the last one counts.
     pub(super) fn end(&mut self, id: Handle, end: HostNs) {
         self.moved = self.moved.max(end);
-        if let Some(operation) = self.operations.iter_mut().find(|operation| operation.id == id) {
+        // Kernels mostly end in the order of their hand-over.
+        let (next, all) = (self.next.min(self.operations.len()), self.operations.len());
+        let mut places = (next..all).chain(0..next);
+        if let Some(place) = places.find(|place| self.operations[*place].id == id) {
+            self.next = place + 1;
+            let operation = &mut self.operations[place];
             operation.end = operation.end.max(Some(end.max(operation.begin)));
             operation.facts = None;
         }
@@ -235,6 +242,7 @@ impl Outstanding {
             }
         }
         self.operations.retain(|operation| operation.begin != HostNs(u64::MAX));
+        self.next = 0;
         changes.sort_unstable_by_key(|(time, change)| (*time, -change));
         changes
     }

@@ -162,6 +162,11 @@ impl Tracks {
         &self.canvas.summary
     }
 
+    /// From here on events are not written: nobody will read them.
+    pub fn without_trace(&mut self) {
+        self.canvas.writer().mute();
+    }
+
     /// From here on nothing is added up.
     pub fn without_summary(&mut self) {
         self.canvas.summary.switch_off();
@@ -235,6 +240,8 @@ impl Tracks {
         let Tracks { canvas, threads, host, comms, not_done, proxy, gpu, channels, recording, .. } = self;
         let time = entry.time;
         match entry.what {
+            // Only slices would come of it.
+            What::CallBegin { operation: None, .. } if canvas.lanes.writer.is_mute() => {}
             What::Thread(thread) => threads.add(thread),
             What::ThreadEnd(thread) => {
                 let forgotten = threads.ended(canvas, thread, time);
@@ -378,9 +385,10 @@ impl Tracks {
             _ => None,
         };
         let speed = carried
-            .filter(|(.., (method, _))| *method != Method::Contradicted)
+            .filter(|(.., (method, _))| *method != Method::Contradicted && !canvas.lanes.writer.is_mute())
             .and_then(|(comm, operations, ..)| counters::bandwidth(comm, operations, span.end.since(span.start)));
-        if !stages.as_mut().is_some_and(|stages| stages.kernel(canvas, kernel, owner)) {
+        if !canvas.lanes.writer.is_mute() && !stages.as_mut().is_some_and(|stages| stages.kernel(canvas, kernel, owner))
+        {
             gpu.kernel(canvas, kernel, owner, speed);
         }
         let Some((comm, operations, around, how)) = carried else { return };

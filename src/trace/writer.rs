@@ -91,6 +91,8 @@ pub struct Writer {
     tracks: u32,
     sequences: Vec<State>,
     written: Written,
+    /// Events are not written.
+    is_mute: bool,
 }
 
 /// The clocks at one instant, for the snapshot that relates them.
@@ -214,9 +216,20 @@ impl Writer {
     /// A writer for the process with this tag.
     #[must_use]
     pub fn new(tag: ProcessTag, clocks: Clocks) -> Writer {
-        let mut writer = Writer { out: Buf::new(), tag, tracks: 0, sequences: Vec::new(), written: Written::default() };
+        let (out, written) = (Buf::new(), Written::default());
+        let mut writer = Writer { out, tag, tracks: 0, sequences: Vec::new(), written, is_mute: false };
         writer.first_packets(clocks);
         writer
+    }
+
+    /// From here on no events are written. Tracks still are.
+    pub(super) fn mute(&mut self) {
+        self.is_mute = true;
+    }
+
+    /// Whether no events are written.
+    pub(super) fn is_mute(&self) -> bool {
+        self.is_mute
     }
 
     fn first_packets(&mut self, clocks: Clocks) {
@@ -455,6 +468,9 @@ impl Writer {
     /// Sets a counter.
     pub fn counter(&mut self, sequence: Sequence, on: Track, time: HostNs, value: i64) {
         self.written.counters += 1;
+        if self.is_mute {
+            return;
+        }
         let (timing, head) = self.head(sequence, on, time);
         self.out.message(trace::PACKET, |out| {
             timing.write(out);
@@ -475,6 +491,9 @@ impl Writer {
         named: Option<(Category, &dyn Name)>,
         extra: &Extra<'_>,
     ) {
+        if self.is_mute {
+            return;
+        }
         let (timing, head) = self.head(sequence, on, time);
         let state = &mut self.sequences[usize::from(sequence.0)];
         let named = named.map(|(category, name)| (state.category(category), state.name(name)));

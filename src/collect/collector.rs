@@ -51,6 +51,8 @@ const LOW_POOL: u32 = 50;
 /// Time between passes while there are records, and while there are none.
 const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
+/// The same while there are records and no trace, as long as there is room.
+const CALM_PERIOD: Duration = Duration::from_millis(50);
 /// The percentage of the size limit above which proxy steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
 
@@ -353,7 +355,12 @@ impl Run {
                 () => WINDOW,
             };
             let drained = self.pass(window);
-            period = if drained { BUSY_PERIOD } else { IDLE_PERIOD };
+            period = match drained {
+                false => IDLE_PERIOD,
+                // Nobody looks at a trace meanwhile.
+                true if !self.out.file.has_trace() && self.rings.free_percent() >= LOW_POOL => CALM_PERIOD,
+                true => BUSY_PERIOD,
+            };
             requests.lock().taken = take_asked;
             requests.done.notify_all();
             if close {

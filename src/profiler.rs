@@ -404,7 +404,7 @@ impl Session {
                 GpuEvents::Both => Some(Stages::Beside),
             },
             complaints: config.complaints.clone(),
-            attributes: attributes(&config, &process, cupti.as_ref()),
+            attributes: attributes(&config, &process, cupti.as_ref(), moment),
             first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { "no GPU kernels: " }),
             capture: capture.clone(),
             first: host::pair(),
@@ -596,7 +596,7 @@ fn file_name(path: &Path) -> String {
 }
 
 /// What the trace says about the recording, for programs.
-fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>) -> Vec<(String, String)> {
+fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>, moment: Moment) -> Vec<(String, String)> {
     let events = Some(config.events.to_string()).filter(|events| !events.is_empty());
     let cupti_release = cupti.map_or("none", |cupti| cupti.facts().release());
     let attributes = [
@@ -607,11 +607,21 @@ fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>) -> Vec<
         (attribute::BOOT, sys::boot_id()),
         (attribute::RUN, config::run(&|name| std::env::var(name).ok())),
         ("cupti.release", Some(cupti_release.into())),
+        (attribute::DRIVER, driver(moment)),
     ];
     let environment = config::environment(config.env, std::env::vars_os());
     let environment = environment.into_iter().map(|(name, value)| (format!("{}{name}", attribute::ENVIRONMENT), value));
     let attributes = attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
     attributes.chain(environment).collect()
+}
+
+/// The driver, as its kernel module and its library tell.
+fn driver(moment: Moment) -> Option<String> {
+    let module = std::fs::read_to_string("/sys/module/nvidia/version").ok().map(|text| text.trim().to_owned());
+    // Within `cuInit`, nothing is asked of the driver.
+    let cuda = if moment == Moment::CudaInit { None } else { cupti::driver_cuda() };
+    let parts: Vec<_> = module.into_iter().chain(cuda.map(|cuda| format!("CUDA {cuda}"))).collect();
+    Some(parts.join(", ")).filter(|text| !text.is_empty())
 }
 
 fn read_clocks() -> Clocks {

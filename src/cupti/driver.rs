@@ -17,10 +17,14 @@ impl Driver {
         open(NAME).map(|handle| Driver { handle })
     }
 
-    /// The CUDA major version of the driver.
+    /// The CUDA version of the driver: 13010 is 13.1.
+    pub(super) fn cuda_version(&self) -> Option<u32> {
+        u32::try_from(self.ask(c"cuDriverGetVersion")?).ok()
+    }
+
+    /// Its major part.
     pub(super) fn cuda_major(&self) -> Option<u32> {
-        let version = self.ask(c"cuDriverGetVersion")?;
-        u32::try_from(version / 1000).ok().filter(|&major| major > 0)
+        Some(self.cuda_version()? / 1000).filter(|&major| major > 0)
     }
 
     /// The number of GPUs that the driver shows this process; `None` if it is not, or cannot be,

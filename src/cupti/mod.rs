@@ -73,6 +73,12 @@ pub(crate) fn current_gpu() -> Option<(u32, Option<String>)> {
     Some((device, driver.device_name(device)))
 }
 
+/// The CUDA version that the driver knows, `13.0`, if the process has a driver.
+pub(crate) fn driver_cuda() -> Option<String> {
+    let version = driver::Driver::mapped()?.cuda_version()?;
+    Some(format!("{}.{}", version / 1000, version % 1000 / 10))
+}
+
 /// What is requested from CUPTI.
 #[derive(Clone, Debug)]
 pub struct Options {

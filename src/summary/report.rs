@@ -15,10 +15,11 @@ use crate::trace::writer::attribute;
 pub const FORMAT_VERSION: u32 = 1;
 
 /// The facts of a recording that the environment has, and how people call them.
-pub(super) const ATTRIBUTES: [(&str, &str); 8] = [
+pub(super) const ATTRIBUTES: [(&str, &str); 9] = [
     ("ncclscope.version", "ncclscope"),
     (attribute::NCCL_VERSION, "NCCL"),
     ("cupti.release", "CUPTI, of CUDA"),
+    (attribute::DRIVER, "driver"),
     ("ncclscope.preset", "preset"),
     ("ncclscope.events", "events"),
     ("ncclscope.job", "job"),
@@ -27,8 +28,7 @@ pub(super) const ATTRIBUTES: [(&str, &str); 8] = [
 ];
 
 /// What neither NCCL's profiler interface nor CUPTI says, so that nobody looks for it.
-const NOT_VISIBLE: [&str; 3] =
-    ["CUDA that NCCL was built with", "version of the driver", "name and version of the network plugin"];
+const NOT_VISIBLE: [&str; 2] = ["CUDA that NCCL was built with", "name and version of the network plugin"];
 const NOBODY_SAYS: &str = "not visible: the profiler interface does not say";
 
 /// Losses and doubts, by their arguments in the recording's last remark and their names there.

@@ -127,6 +127,9 @@ pub mod attribute {
     pub const TOOL_HOST: &str = "ncclscope.import.host";
     /// Ranks of its job.
     pub const TOOL_RANKS: &str = "ncclscope.import.ranks";
+    /// The version of NVIDIA's kernel module, and the CUDA that the driver knows: `580.65.06, CUDA
+    /// 13.0`.
+    pub const DRIVER: &str = "cuda.driver";
     /// NCCL's version, `2.30.7`.
     pub const NCCL_VERSION: &str = "nccl.version";
     /// Followed by the name of an environment variable of the recorded process.

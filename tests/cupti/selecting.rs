@@ -105,6 +105,8 @@ fn commands_know_what_was_left_out() {
     assert!(said.contains("; 20 operations left out by settings; 30 kernels, copies and ranges left out"), "{said}");
     let said = by(&[("NCCLSCOPE_EVERY", "3")], "summary");
     assert!(said.contains("operations_left_out"), "{said}");
+    let driver = said.lines().find(|line| line.contains(" driver ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(driver.contains("CUDA 1"), "{driver}");
 }
 
 #[test]

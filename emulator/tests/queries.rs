@@ -358,6 +358,55 @@ fn summary_has_what_the_queries_and_the_truth_have() {
     }
 }
 
+/// What ran outside of graphs, by communicator and function: for each rank, the numbers of the
+/// collectives with their bytes, in order.
+type Ran = BTreeMap<(i64, String), BTreeMap<i64, Vec<(i64, i64)>>>;
+
+fn ran_with(settings: &[(&str, &str)]) -> (Ran, i64) {
+    let plan = Plan::new(NCCL, "training").with_cupti(CUPTI);
+    let Asked(trace, _job) = Asked::new(settings.iter().fold(plan, |plan, (name, value)| plan.with(name, value)));
+    const RAN: &str = "SELECT comm, function, upid, seq, bytes FROM nccl_execution WHERE seq IS NOT NULL AND replay IS NULL \
+                       AND operations IS NULL ORDER BY seq";
+    let mut ran = Ran::new();
+    for row in trace.rows(RAN) {
+        let of = ran.entry((row.i64("comm"), row.str("function").to_owned())).or_default();
+        of.entry(row.i64("upid")).or_default().push((row.i64("seq"), row.i64("bytes")));
+    }
+    let unmatched = trace.rows(
+        "SELECT count() AS n FROM nccl_slice WHERE category = 'kernel' AND \
+                                extract_arg(arg_set_id, 'nccl.doubt') IS NOT NULL",
+    );
+    (ran, unmatched[0].i64("n"))
+}
+
+#[test]
+fn a_selection_draws_the_same_collectives_on_all_ranks() {
+    let numbers =
+        |ran: &Ran| ran.iter().map(|((_, function), ranks)| (function.clone(), ranks.len())).collect::<Vec<_>>();
+    let (all, doubts) = ran_with(&[]);
+    assert!(numbers(&all).len() >= 4 && doubts == 0, "{all:?}");
+    let counts = |ran: &Ran, keep: &dyn Fn(usize, i64) -> bool| {
+        let mut counts: Vec<_> = (ran.iter())
+            .flat_map(|((_, function), ranks)| ranks.values().map(move |it| (function.clone(), it)))
+            .map(|(function, it)| {
+                (function, it.iter().enumerate().filter(|(at, (_, bytes))| keep(*at, *bytes)).count())
+            })
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        counts.sort();
+        counts
+    };
+    let (third, doubts) = ran_with(&[("NCCLSCOPE_EVERY", "3")]);
+    assert_eq!(doubts, 0);
+    for (of, ranks) in &third {
+        let first = ranks.values().next().unwrap();
+        assert!(ranks.values().all(|it| it == first), "{of:?} differs between ranks: {ranks:?}");
+    }
+    assert_eq!(counts(&third, &|_, _| true), counts(&all, &|at, _| at % 3 == 0));
+    let (large, _) = ran_with(&[("NCCLSCOPE_MIN_BYTES", "4M")]);
+    assert_eq!(counts(&large, &|_, _| true), counts(&all, &|_, bytes| bytes >= 4 << 20));
+}
+
 #[test]
 fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
     let job = Plan::new(NCCL, "training").with_cupti(CUPTI).run();

@@ -82,7 +82,7 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
         let name = (!name.is_null()).then(|| {
             // SAFETY: the caller's promise.
             let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
-            CString::new(&bytes[..bytes.len().min(NAME_LENGTH)]).unwrap_or_default()
+            CString::new(bytes.get(..NAME_LENGTH).unwrap_or(bytes)).unwrap_or_default()
         });
         if let Some(mut kept) = lock() {
             *kept = name.filter(|name| !name.is_empty());

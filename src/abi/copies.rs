@@ -33,6 +33,7 @@ struct First(*mut c_void);
 static TABLES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
 /// The table that `init` calls instead of our own, if another copy records.
+#[expect(clippy::indexing_slicing, reason = "there is a place for each version of the interface")]
 pub(super) fn table<A: Abi, Init: Copy>() -> Option<&'static Table<A, Init>> {
     let found = catch_unwind(|| {
         let first = first()?;
@@ -49,6 +50,7 @@ pub(super) fn table<A: Abi, Init: Copy>() -> Option<&'static Table<A, Init>> {
 
 /// The table to call instead of our own after `init`. Its `init` must not be called.
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "there is a place for each version of the interface")]
 pub(super) fn known_table<A: Abi>() -> Option<&'static Table<A, *const c_void>> {
     // SAFETY: as above; the tables differ only in the type of `init`, which is a function pointer
     // in each.

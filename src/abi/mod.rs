@@ -6,6 +6,11 @@
 //! NCCL's outlives it. Every call answers success, whatever happens: a profiler must never change
 //! what NCCL does.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+)]
+
 mod c;
 mod common;
 mod copies;

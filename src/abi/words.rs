@@ -66,6 +66,7 @@ impl Words {
     ///
     /// `text` is null, or points at a NUL-terminated string that nobody changes during the call.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "`home` is within the table")]
     pub(super) unsafe fn word(&self, text: *const c_char) -> Word {
         if text.is_null() {
             return Word::ABSENT;
@@ -87,6 +88,7 @@ impl Words {
     /// As for [`Words::word`], and not null.
     #[cold]
     #[inline(never)]
+    #[expect(clippy::indexing_slicing, reason = "`home` is within the table, whose length is even")]
     unsafe fn word_elsewhere(&self, text: *const c_char) -> Word {
         let (first, second) = (home(text), home(text) ^ 1);
         // SAFETY: the caller's promise.
@@ -174,6 +176,7 @@ unsafe fn rest(text: *const c_char) -> (usize, u64) {
 ///
 /// `text` points at a NUL-terminated string.
 #[cold]
+#[expect(clippy::indexing_slicing, reason = "`length` is at most `TEXT_BYTES`, and `kept` at most both lengths")]
 unsafe fn look_up(text: *const c_char) -> Entry {
     let mut bytes = [0_u8; TEXT_BYTES];
     let mut length = 0;
@@ -208,6 +211,7 @@ unsafe fn look_up(text: *const c_char) -> Entry {
 }
 
 /// Marks a text that was cut: its last bytes become an ellipsis, placed on a character boundary.
+#[expect(clippy::indexing_slicing, reason = "the ellipsis is shorter than the text, and `end` only shrinks")]
 fn cut(text: &mut [u8; TEXT_BYTES]) -> &[u8] {
     const ELLIPSIS: &[u8] = "…".as_bytes();
     let mut end = TEXT_BYTES - ELLIPSIS.len();

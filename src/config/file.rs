@@ -28,7 +28,7 @@ impl Settings {
         match text(Path::new(path)) {
             Ok(text) => settings.parse(path, &text),
             Err(error) => {
-                settings.complaints.push(format!("{CONFIG}={path}: failed to read it: {error}; it is ignored"))
+                settings.complaints.push(format!("{CONFIG}={path}: failed to read it: {error}; it is ignored"));
             }
         }
         settings

@@ -152,6 +152,7 @@ impl Pool {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "the number of a buffer of ours, from its address")]
     fn complete_buffer(&self, index: usize, valid: usize, at: u64) {
         let bit = 1 << index;
         if self.lent.fetch_and(!bit, Relaxed) & bit == 0 {
@@ -180,6 +181,7 @@ impl Pool {
     }
 
     /// Appends all completed buffers to `into`, in the order of completion.
+    #[expect(clippy::indexing_slicing, reason = "only bits of our buffers are set; `into` only grows")]
     pub(super) fn take(&self, into: &mut Vec<Taken>) {
         let mut full = self.full.swap(0, Acquire);
         let first = into.len();

@@ -14,6 +14,11 @@
 //! [`Reader`] is what the collector drains. CUPTI is never called unless the driver is in the
 //! process, and never in a forked child.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+)]
+
 mod absent;
 mod buffers;
 mod callbacks;

@@ -5,6 +5,11 @@
 //! A thread's first call is the exception: it takes a ring from the pool, records the thread's id
 //! and name, and may allocate its thread-local storage.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+)]
+
 #[cfg(not(loom))]
 pub mod recorder;
 pub mod ring;

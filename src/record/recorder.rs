@@ -321,6 +321,7 @@ pub fn step(number: u64) {
 }
 
 /// A node's place in [`NODES`].
+#[expect(clippy::indexing_slicing, reason = "a hash of 16 bits, and a word for each 64 of them")]
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (&NODES[hash as usize / 64], 1 << (hash % 64))
@@ -370,6 +371,7 @@ pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
 
 /// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
 #[cold]
+#[expect(clippy::indexing_slicing, reason = "the text is cut to what the words hold")]
 pub fn text(text: &[u8]) -> Word {
     let text = &text[..text.len().min(TEXT_BYTES)];
     let mut words = [0_u64; TEXT_BYTES / 8];

@@ -169,18 +169,29 @@ impl Rings {
         }
     }
 
+    #[expect(clippy::indexing_slicing, reason = "numbers of slots come from `claim`, which counts within them")]
+    fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "numbers of segments come from the free list, which was made of them")]
+    fn segment(&self, index: u32) -> &Segment {
+        &self.segments[index as usize]
+    }
+
     /// A ring for the calling thread; `None` if no slot or no segment is left.
     #[must_use]
     pub fn claim(&self) -> Option<Writer<'_>> {
         let count = self.slots.len() as u32;
         let first = self.next_slot.load(Ordering::Relaxed);
         let index = (0..count).map(|step| (first + step) % count).find(|&index| {
-            self.slots[index as usize]
+            self.slot(index)
                 .state
                 .compare_exchange(state::FREE, state::OWNED, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
         })?;
-        let slot = &self.slots[index as usize];
+        let slot = self.slot(index);
         let Some(segment) = self.take() else {
             slot.state.store(state::FREE, Ordering::Release);
             return None;
@@ -214,7 +225,7 @@ impl Rings {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let used = self.used_slots() as usize;
-        let in_rings: u64 = self.slots[..used].iter().map(|slot| slot.dropped.load(Ordering::Relaxed)).sum();
+        let in_rings: u64 = self.slots.iter().take(used).map(|slot| slot.dropped.load(Ordering::Relaxed)).sum();
         in_rings + self.homeless.load(Ordering::Relaxed)
     }
 
@@ -234,7 +245,7 @@ impl Rings {
     /// Prefetches the cache lines that [`Rings::take`] will need.
     fn look_ahead(&self) {
         if let Some(next) = FreeList(self.free.load(Ordering::Relaxed)).first() {
-            let segment = &self.segments[next as usize];
+            let segment = self.segment(next);
             prefetch(&segment.next);
             segment.words.iter().step_by(8).take(4).for_each(prefetch);
         }
@@ -245,7 +256,7 @@ impl Rings {
         let mut head = FreeList(self.free.load(Ordering::Acquire));
         for _ in 0..POOL_TRIES {
             let index = head.first()?;
-            let segment = &self.segments[index as usize];
+            let segment = self.segment(index);
             // Another thread may already have taken it and be writing this field; the exchange
             // fails then.
             let next = segment.next.load(Ordering::Relaxed);
@@ -269,7 +280,7 @@ impl Rings {
     /// Puts a drained segment on the free list. Only the reader calls this; it may retry as often
     /// as it must.
     fn give_back(&self, index: u32) {
-        let segment = &self.segments[index as usize];
+        let segment = self.segment(index);
         let mut head = FreeList(self.free.load(Ordering::Relaxed));
         loop {
             segment.next.store(head.first().unwrap_or(NONE), Ordering::Relaxed);
@@ -330,7 +341,7 @@ impl Writer<'_> {
             return false;
         }
         let at = self.at.get() as usize;
-        let segment = &self.rings.segments[self.segment.get() as usize];
+        let segment = self.rings.segment(self.segment.get());
         let Some(words) = segment.words.get(at..at + length) else { return false };
         let (first, rest) = words.split_at(head.len());
         for (word, value) in first.iter().zip(head) {
@@ -348,13 +359,13 @@ impl Writer<'_> {
     #[cold]
     pub fn count_drop(&self) {
         // The only writer of this counter is the thread that owns the slot.
-        let dropped = &self.rings.slots[self.slot as usize].dropped;
+        let dropped = &self.rings.slot(self.slot).dropped;
         dropped.store(dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Marks the ring as left by its thread. Nothing may be pushed afterwards.
     pub fn leave(&self) {
-        self.rings.slots[self.slot as usize].state.store(state::LEFT, Ordering::Release);
+        self.rings.slot(self.slot).state.store(state::LEFT, Ordering::Release);
     }
 
     /// Room for a record where the current limit leaves none. False when the pool has none either.
@@ -370,13 +381,13 @@ impl Writer<'_> {
     /// Goes on in a new segment from the pool.
     fn extend(&self) -> bool {
         let rings = self.rings;
-        let returned = rings.slots[self.slot as usize].returned.load(Ordering::Relaxed);
+        let returned = rings.slot(self.slot).returned.load(Ordering::Relaxed);
         if self.taken.get().wrapping_sub(returned) >= rings.share {
             return false;
         }
         let Some(index) = rings.take() else { return false };
         self.taken.set(self.taken.get().wrapping_add(1));
-        rings.segments[self.segment.get() as usize].next.store(index, Ordering::Release);
+        rings.segment(self.segment.get()).next.store(index, Ordering::Release);
         self.segment.set(index);
         self.at.set(0);
         self.limit.set(LOOK_AHEAD);
@@ -400,7 +411,7 @@ impl Reader {
     /// The first two words of the oldest record: its header and its time. Also gives drained
     /// segments back to the pool and, once its thread has left, the ring.
     pub fn peek(&mut self, rings: &Rings) -> Option<(u64, u64)> {
-        let slot = &rings.slots[self.slot as usize];
+        let slot = rings.slot(self.slot);
         // Loaded before the words: a thread that has left has published everything it ever will.
         let left = slot.state.load(Ordering::Acquire) == state::LEFT;
         if self.segment == NONE {
@@ -411,7 +422,7 @@ impl Reader {
             self.at = 0;
         }
         loop {
-            let segment = &rings.segments[self.segment as usize];
+            let segment = rings.segment(self.segment);
             let next = segment.next.load(Ordering::Acquire);
             if self.at < segment.committed.load(Ordering::Acquire) {
                 let word = |offset: u32| {
@@ -440,15 +451,15 @@ impl Reader {
 
     /// Copies the record that [`Reader::peek`] just showed, and moves on.
     pub fn read<'b>(&mut self, rings: &Rings, buffer: &'b mut [u64; MAX_WORDS]) -> &'b [u64] {
-        let segment = &rings.segments[self.segment as usize];
-        let first = segment.words[self.at as usize].load(Ordering::Relaxed);
+        let segment = rings.segment(self.segment);
+        let rest = segment.words.get(self.at as usize..).unwrap_or_default();
+        let first = rest.first().map_or(0, |word| word.load(Ordering::Relaxed));
         let length = event::length(first).clamp(1, MAX_WORDS);
-        let words = &segment.words[self.at as usize..][..length];
-        for (to, from) in buffer.iter_mut().zip(words) {
+        for (to, from) in buffer.iter_mut().zip(rest.iter().take(length)) {
             *to = from.load(Ordering::Relaxed);
         }
         self.at += length as u32;
-        &buffer[..length]
+        buffer.get(..length).unwrap_or_default()
     }
 }
 

@@ -373,7 +373,8 @@ impl Session {
         source.select();
         let process = this_process(&config);
         let folder = config.folder(&process);
-        let metrics = config.metrics_path(&process);
+        // Before the program changes its directory.
+        let metrics = config.metrics_path(&process).and_then(|path| std::path::absolute(path).ok());
         let local_rank = config.local_rank.and_then(|rank| u16::try_from(rank).ok()).unwrap_or(0);
         let clocks = read_clocks();
         let file = create_file(&config, &process, &clocks, &folder, moment)?;

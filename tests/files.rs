@@ -216,6 +216,16 @@ fn a_thread_that_cannot_start_is_reported_and_leaves_no_file() {
 // ---- the folder ----
 
 #[test]
+fn what_comes_at_the_end_is_beside_the_trace_after_a_change_of_directory() {
+    let script = format!("{INIT}do leave_the_folder\n{}{FINALIZE}", collective(5));
+    let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_METRICS_FILE", "it.prom").play();
+    let folder = played.recording.traces.path();
+    let found: Vec<_> = files(&folder.join("here"));
+    assert!(found.iter().any(|path| path.to_string_lossy().ends_with(".summary.txt")), "{found:?}");
+    assert!(!Path::new("/it.prom").exists() && !played.recording.outcome.stderr.contains("failed"), "{:?}", played.recording);
+}
+
+#[test]
 fn free_space_is_checked_where_the_file_is() {
     let script = format!("{INIT}{}do leave_the_folder\ndo nearly_fill_the_disk\n{FINALIZE}", collective(1));
     let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_MIN_FREE", "1M").play();

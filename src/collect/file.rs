@@ -67,6 +67,8 @@ pub struct TraceFile {
     sender: Sender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
+    /// The same, also after the program changes its directory.
+    absolute: PathBuf,
     has_trace: bool,
     compresses: bool,
     capture: Option<PathBuf>,
@@ -117,6 +119,7 @@ enum Command {
 struct Text {
     /// In one word.
     what: &'static str,
+    /// Absolute.
     path: PathBuf,
     text: String,
 }
@@ -176,7 +179,8 @@ impl TraceFile {
             }
         };
         let compresses = options.compress;
-        Ok(TraceFile { sender, shared, path, has_trace: options.trace, compresses, capture, thread })
+        let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
+        Ok(TraceFile { sender, shared, path, absolute, has_trace: options.trace, compresses, capture, thread })
     }
 
     /// The state of the disk, for other threads.
@@ -225,7 +229,7 @@ impl TraceFile {
 
     /// Hands over the summary, which gets a file of its own.
     pub fn write_summary(&self, text: String) {
-        let _ = self.sender.send(Command::Text(Text { what: "summary", path: self.summary_path(), text }));
+        let _ = self.sender.send(Command::Text(Text { what: "summary", path: self.absolute.with_extension(summary::ENDING), text }));
     }
 
     /// Hands over metrics for this file. Nobody waits for them: if the queue is full, the next ones
@@ -506,8 +510,7 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
 /// Writes a text into a new file, which then takes the place of the old one: whoever reads it finds
 /// the one or the other.
 fn replace(text: &Text, mode: Option<u32>) -> io::Result<()> {
-    let path = std::path::absolute(&text.path)?;
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+    let (Some(parent), Some(name)) = (text.path.parent(), text.path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidFilename));
     };
     let folder = sys::folder::open(parent, None, |_| ())?;

@@ -582,7 +582,7 @@ impl Pipeline {
     fn settle(&mut self) {
         if self.intake.is_none() {
             // Only the program's steps wait then.
-            self.due = Some(self.activities_until());
+            self.due = self.due.or(Some(self.activities_until()));
         }
         while self.draw_next() {}
         let (now, notes) = (self.now(), self.intake.as_mut().map(Intake::take_notes).unwrap_or_default());
@@ -608,8 +608,12 @@ impl Pipeline {
     }
 
     fn end(&mut self, ending: Ending) {
-        self.settle();
         let now = self.now();
+        if let Some(last) = self.steps.take() {
+            self.activity(Activity::Marker(Marker { time: now, edge: Edge::End, ..last }));
+            self.due = Some(HostNs(u64::MAX));
+        }
+        self.settle();
         // What only becomes certain now is counted, even if there is no room to draw it.
         let draws = self.level == Level::All;
         let (correlator, mut draw) = self.stages();

@@ -20,6 +20,7 @@ mod open;
 mod progress;
 mod reason;
 mod replay;
+mod report;
 mod run;
 mod summary;
 mod survey;
@@ -128,6 +129,12 @@ enum Command {
     /// delays. Further tables: communicators, kernels that carry several operations, calls, buffers,
     /// the proxy's waits, losses and doubts. Several ranks also have rows for all of them together.
     Summary(summary::Wish),
+    /// Write a page for a browser: bandwidths, who came late, links, exposed communication, the
+    /// slowest operations
+    ///
+    /// One file that needs no network: to look at, to print and to send. Its figures are those of
+    /// summary and diagnose; each picture also is a table.
+    Report(report::Wish),
     /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a
     /// trace with another tool's file of the same run
     ///
@@ -233,6 +240,7 @@ impl Command {
             | Command::Compare(_)
             | Command::Diagnose(_)
             | Command::Summary(_)
+            | Command::Report(_)
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
@@ -355,6 +363,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Diagnose(wish) => diagnose::run(&wish, out),
         Command::Summary(wish) => summary::run(&wish, out),
+        Command::Report(wish) => report::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),

@@ -31,6 +31,15 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// What is wrong with several files, if there is anything.
+    pub(super) fn all(mut reasons: Vec<Reason>) -> Result<(), Reason> {
+        match reasons.len() {
+            0 => Ok(()),
+            1 => Err(reasons.remove(0)),
+            _ => Err(Reason::Several(reasons)),
+        }
+    }
+
     /// For `map_err`: the file cannot be read.
     pub(super) fn read(path: &Path) -> impl Fn(io::Error) -> Reason + Copy {
         move |error| Reason::Read(path.to_owned(), error)

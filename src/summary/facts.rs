@@ -119,6 +119,13 @@ impl<'a> Facts<'a> {
         self.peer.is_some()
     }
 
+    /// The run of its graph, counted from 1.
+    #[cfg(feature = "cli")]
+    #[must_use]
+    pub fn replay(&self) -> Option<u64> {
+        self.replay
+    }
+
     /// How long it had queued, ns.
     #[must_use]
     pub fn queued_ns(&self) -> Option<u64> {

@@ -26,6 +26,8 @@ use rustc_hash::FxHashMap;
 pub use facts::Facts;
 use groups::{Gathering, Group};
 pub use metrics::Live;
+#[cfg(feature = "cli")]
+pub use report::Link;
 pub use report::{Cell, Column, FORMAT_VERSION, Kind, Report, Table};
 pub use text::BLOCK;
 use times::Room;
@@ -89,7 +91,16 @@ pub struct Summary {
     /// The figures of the last remark; `None` while the recording goes on.
     ended: Option<Vec<(u32, u64)>>,
     room: Room,
-    last: Option<(u32, u64)>,
+    last: Option<(Row, u64)>,
+}
+
+/// A row of the operations or of the groups, in order of appearance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Row {
+    /// Kernels that carried one operation.
+    Operation(u32),
+    /// Kernels that carried several.
+    Group(u32),
 }
 
 /// A GPU of the process.
@@ -470,7 +481,7 @@ impl Summary {
             match (ns, run.of) {
                 (Some(ns), None) => {
                     row.kernel.add(ns, room);
-                    self.last = Some((run.row, ns));
+                    self.last = Some((Row::Operation(run.row), ns));
                 }
                 (None, _) => {}
                 (Some(_), Some(_)) => row.grouped += 1,
@@ -498,6 +509,7 @@ impl Summary {
             let place = self.groups.place(group, Group::REST);
             if let Some(times) = self.groups.at(place) {
                 times.add(ns, &mut self.room);
+                self.last = Some((Row::Group(place), ns));
             }
         }
     }
@@ -586,8 +598,8 @@ impl Summary {
         }
     }
 
-    /// The last duration of a kernel that carried one operation, once: its row and the ns.
-    pub fn take_last(&mut self) -> Option<(u32, u64)> {
+    /// The last duration that was added up, once: its row and the ns.
+    pub fn take_last(&mut self) -> Option<(Row, u64)> {
         self.last.take()
     }
 
@@ -660,8 +672,10 @@ impl Summary {
         word.spelling().unwrap_or(if number == u16::MAX { "others" } else { "operation" })
     }
 
-    /// Adds another process's sums, whatever the ranks and peers are.
-    pub fn add_all(&mut self, other: &Summary) {
+    /// Adds another process's sums, whatever the ranks and peers are. Returns where its rows of
+    /// operations and of groups are now.
+    pub fn add_all(&mut self, other: &Summary) -> impl Fn(Row) -> Row + use<> {
+        let (mut of_operations, mut of_groups) = (Vec::new(), Vec::new());
         let mut comms = Vec::new();
         for comm in &other.comms {
             let facts = Facts { comm: comm.hash, comm_name: comm.name.as_bytes(), ..Facts::default() };
@@ -693,10 +707,12 @@ impl Summary {
         for (key, row) in &other.operations.rows {
             let place = operations.place(arguments(key), Arguments::REST);
             operations.at(place).into_iter().for_each(|ours| ours.add_all(row, room));
+            of_operations.push(place);
         }
         for (key, times) in &other.groups.rows {
             let place = groups.place(key.with(comm_of(key.comm()), translated), Group::REST);
             groups.at(place).into_iter().for_each(|ours| ours.add_all(times, room));
+            of_groups.push(place);
         }
         for (key, times) in &other.calls.rows {
             let place = calls.place(arguments(key), Arguments::REST);
@@ -705,6 +721,10 @@ impl Summary {
         for (key, row) in &other.peers.rows {
             let place = peers.place(Peer { comm: comm_of(key.comm), peer: None, ..*key }, Peer::REST);
             peers.at(place).into_iter().for_each(|ours| ours.add_all(row));
+        }
+        move |row| match row {
+            Row::Operation(at) => Row::Operation(of_operations[at as usize]),
+            Row::Group(at) => Row::Group(of_groups[at as usize]),
         }
     }
 }
@@ -750,6 +770,11 @@ impl Operations {
             (Some(ours), Some(theirs)) => Some((ours.0.min(theirs.0), ours.1.max(theirs.1))),
             (ours, theirs) => ours.or(theirs),
         };
+    }
+
+    /// The larger comes first in the table.
+    fn rank(&self) -> (u64, u64) {
+        (self.kernel.total(), self.seen().number())
     }
 
     /// The better known of the two: what NCCL handed over, and what ran.

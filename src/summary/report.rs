@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::groups::Group;
-use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
+use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Row, Summary, Times, Transfers, UNKNOWN, Wait};
 use crate::model::event::Network;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;
@@ -74,6 +74,29 @@ pub(super) fn figures(args: &[u8]) -> Vec<(u32, u64)> {
 pub struct Report {
     /// In the order in which they are printed.
     pub tables: Vec<Table>,
+}
+
+/// What the proxy transferred between this process and a peer in one direction: a row of the table
+/// of the proxy.
+#[cfg(feature = "cli")]
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// The communicator's hash, and its name for people.
+    pub hash: u64,
+    /// See `hash`.
+    pub communicator: String,
+    /// The peer's rank in the communicator.
+    pub peer: i32,
+    /// Whether this process sends.
+    pub is_send: bool,
+    /// How many transfers.
+    pub transfers: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How long they waited for the network, summed over transfers that overlap, ns.
+    pub network_wait_ns: u64,
+    /// The longest single wait, for anything, ns.
+    pub longest_wait_ns: u64,
 }
 
 /// A table.
@@ -361,8 +384,65 @@ impl Summary {
         Table { name: "durations", title: "durations", columns: LABELS, rows }
     }
 
+    /// The rows of the tables of operations and of groups, in their order.
+    #[cfg(feature = "cli")]
+    #[must_use]
+    pub fn sorted_rows(&self) -> [Vec<Row>; 2] {
+        let mut operations: Vec<u32> = (0..self.operations.rows.len() as u32).collect();
+        operations.sort_by_key(|at| Reverse(self.operations.rows[*at as usize].1.rank()));
+        let mut groups: Vec<u32> = (0..self.groups.rows.len() as u32).collect();
+        groups.sort_by_key(|at| Reverse(self.groups.rows[*at as usize].1.total()));
+        [operations.into_iter().map(Row::Operation).collect(), groups.into_iter().map(Row::Group).collect()]
+    }
+
+    /// A row's communicator and what it is of, for people: `world` and `AllReduce 16 MiB f32`.
+    #[cfg(feature = "cli")]
+    #[must_use]
+    pub fn title(&self, row: Row) -> [String; 2] {
+        match row {
+            Row::Operation(at) => {
+                let (key, of) = &self.operations.rows[at as usize];
+                [self.comm_name(key.comm), self.short_name(key, of.bytes)]
+            }
+            Row::Group(at) => {
+                let (group, _) = &self.groups.rows[at as usize];
+                let size = group.traffic().map_or(String::new(), |it| format!(" {}", names::size(it.bytes())));
+                [self.comm_name(group.comm()), format!("{}{size}", self.group_name(group))]
+            }
+        }
+    }
+
+    /// This process's ranks in communicators: the communicator's hash and the rank.
+    #[cfg(feature = "cli")]
+    pub fn memberships(&self) -> impl Iterator<Item = (u64, i32)> {
+        let of = |comm: &Comm| {
+            let hash = comm.hash;
+            comm.members.iter().filter_map(move |member| Some((hash, member.rank?))).collect::<Vec<_>>()
+        };
+        self.comms.iter().flat_map(of)
+    }
+
+    /// What the proxy transferred, by communicator, direction and peer.
+    #[cfg(feature = "cli")]
+    pub fn links(&self) -> impl Iterator<Item = Link> {
+        let known = self.peers.rows.iter().filter(|(_, of)| of.number > 0);
+        known.filter_map(|(key, of)| {
+            Some(Link {
+                hash: self.comms.get(key.comm as usize)?.hash,
+                communicator: self.comm_name(key.comm),
+                peer: key.peer?,
+                is_send: key.is_send,
+                transfers: of.number,
+                bytes: of.bytes,
+                network_wait_ns: of.waits[Wait::Network as usize],
+                longest_wait_ns: of.longest,
+            })
+        })
+    }
+
     /// The rank in the job, or else the process.
-    pub(super) fn rank_name(&self) -> String {
+    #[must_use]
+    pub fn rank_name(&self) -> String {
         let process = names::without_gpu(&self.process).0;
         let rank = process.split(" · ").next().and_then(|who| who.strip_prefix("rank "));
         rank.unwrap_or(process).to_owned()
@@ -380,7 +460,7 @@ impl Summary {
     /// The kinds of operations, those first whose kernels took the most time.
     pub(super) fn sorted_operations(&self) -> Vec<&(Arguments, Operations)> {
         let mut rows: Vec<_> = self.operations.rows.iter().collect();
-        rows.sort_by_key(|(_, row)| Reverse((row.kernel.total(), row.seen().number())));
+        rows.sort_by_key(|(_, row)| Reverse(row.rank()));
         rows
     }
 

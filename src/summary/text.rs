@@ -146,7 +146,7 @@ impl Summary {
     }
 
     /// `AllReduce 16 MiB f32 → 3`.
-    fn short_name(&self, key: &Arguments, bytes: Option<u64>) -> String {
+    pub(super) fn short_name(&self, key: &Arguments, bytes: Option<u64>) -> String {
         let mut name = self.function(key);
         match (bytes, key.count) {
             (Some(bytes), _) => {

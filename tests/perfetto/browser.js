@@ -297,8 +297,7 @@ async function main(words) {
     context = await chromium.launchPersistentContext(profile, {
       executablePath,
       viewport: {width: wish.size[0], height: wish.size[1]},
-      args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking', '--no-proxy-server',
-        '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1'],
+      args: FLAGS,
     });
     const page = context.pages()[0] || (await context.newPage());
     const complaints = [];
@@ -330,7 +329,16 @@ async function main(words) {
   }
 }
 
-main(process.argv.slice(2)).catch((error) => {
+// Ends the process with the status that the reason has.
+function fail(error) {
   process.stderr.write(`${error.message}\n`);
   process.exitCode = error instanceof Missing ? 3 : error instanceof Usage ? 2 : 1;
-});
+}
+
+// How the browser is started: it can reach only the loopback interface.
+const FLAGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking', '--no-proxy-server',
+  '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1'];
+
+// Also for tests/report/page.js, which looks at another page.
+module.exports = {Usage, FLAGS, browser, playwright, fail, say};
+if (require.main === module) main(process.argv.slice(2)).catch(fail);

@@ -1,7 +1,7 @@
 //! The answer in words and as data: what the causes are, what each of them costs, and where to look.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -420,6 +420,12 @@ impl Report {
     }
 }
 
+/// What to type to look at a part of a trace, in ns after its begin.
+pub(in crate::cli) fn look_at(file: &Path, from_ns: i64, to_ns: i64) -> String {
+    let (file, from, to) = (quoted(file), from_ns / 1000, (to_ns + 1000) / 1000);
+    format!("ncclscope cut {file} --time {from}us..{to}us -o part.perfetto-trace && ncclscope open part.perfetto-trace")
+}
+
 /// Writes a table, with this many columns of words before those of figures.
 fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>, words: usize, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Table::new();
@@ -596,14 +602,9 @@ impl Names<'_> {
         let (from, to) = self.job.step_times(rank, cause.step, cause.what.is_idleness());
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
         let file = quoted(&facts.file);
-        let us = |ns: i64| format!("{}us", ns / 1000);
         LookAt {
             command: match facts.is_ours {
-                true => format!(
-                    "ncclscope cut {file} --time {}..{} -o part.perfetto-trace && ncclscope open part.perfetto-trace",
-                    us(from_ns),
-                    us(to_ns + 1000)
-                ),
+                true => look_at(&facts.file, from_ns, to_ns),
                 false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
             },
             file: facts.file.display().to_string(),

@@ -276,6 +276,12 @@ impl Graph {
         self.meetings.iter().map(|members| &self.members[members.clone()])
     }
 
+    /// When an item began, on a clock that is roughly common to all ranks, ns.
+    pub(super) fn time(&self, item: u32) -> i64 {
+        let rank = self.rank_of(item);
+        self.begins[rank] + self.items[item as usize].start - self.items[self.ranks[rank].start].start
+    }
+
     /// How long an item waited for other ranks, ns.
     pub(super) fn waited(&self, item: usize) -> i64 {
         self.items[item].end - self.items[item].start - self.nodes[item].length

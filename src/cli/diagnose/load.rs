@@ -93,6 +93,8 @@ pub(super) struct Job {
     pub(super) kinds: Vec<Kind>,
     /// The communicators of operations, by kind.
     pub(super) communicators: FxHashMap<u32, String>,
+    /// How many ranks meet in each operation of a kind; `None` if not always as many.
+    pub(super) sizes: FxHashMap<u32, Option<usize>>,
     pub(super) links: Vec<Link>,
     pub(super) uses: Vec<Use>,
     /// What GPUs took that they had received over links, by item.
@@ -124,6 +126,7 @@ struct Loading {
     kinds: Vec<Kind>,
     known: FxHashMap<Kind, u32>,
     communicators: FxHashMap<u32, String>,
+    sizes: FxHashMap<u32, Option<usize>>,
     /// Sends: the communicator and the peer there; the link is the rank, the item its place there.
     uses: Vec<(u64, i32, Use)>,
     /// The rank, the item's place there, and what its GPU took that it had received.
@@ -261,6 +264,15 @@ impl Loading {
             if let Some(communicator) = first.map(|at| &profile.communicators[at]) {
                 self.communicators.entry(number).or_insert_with(|| name_of(communicator));
             }
+            for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
+                let operation = &profile.operations[*operation];
+                let size = match operation.function.as_str() {
+                    "Send" | "Recv" => Some(2),
+                    _ => operation.communicator.and_then(|at| usize::try_from(profile.communicators[at].ranks?).ok()),
+                };
+                let known = self.sizes.entry(number).or_insert(size);
+                *known = known.filter(|known| size == Some(*known));
+            }
             items.push(Item {
                 stream,
                 start: item.span.start.0,
@@ -337,7 +349,8 @@ impl Loading {
     }
 
     fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
-        let Loading { ranks, items, joined, kinds, communicators, uses, taken, members, mut sources, gaps, .. } = self;
+        let Loading { ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, .. } =
+            self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
         let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
@@ -367,6 +380,7 @@ impl Loading {
             ranks,
             kinds,
             communicators,
+            sizes,
             links: in_order.into_iter().map(|it| it.0).collect(),
             uses: all_uses,
             taken: taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
@@ -482,7 +496,7 @@ impl Job {
 
     /// The step that an item lies in.
     pub(super) fn step_of(&self, item: usize) -> Option<usize> {
-        let rank = (0..self.ranks.len()).find(|rank| self.graph.rank(*rank).contains(&item))?;
+        let rank = self.graph.rank_of(item as u32);
         let place = item - self.graph.rank(rank).start;
         let edges = &self.ranks[rank].edges;
         edges.partition_point(|edge| *edge <= place).checked_sub(1).filter(|step| step + 1 < edges.len())

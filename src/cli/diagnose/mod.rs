@@ -10,6 +10,7 @@
 mod answer;
 mod causes;
 mod graph;
+mod lateness;
 mod load;
 mod shares;
 #[cfg(test)]
@@ -19,7 +20,11 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use self::answer::Report;
+pub(super) use self::answer::look_at;
+pub(super) use self::lateness::Lateness;
 use super::compare::runs;
 use super::hang;
 use super::survey::Survey;
@@ -49,20 +54,7 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
     let files = runs::named(&wish.traces)?;
-    let ours: Vec<PathBuf> =
-        files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
-    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _| {});
-    let hangs = hang::find(&survey, &ours);
-    drop(survey);
-    let job = load::load(&files, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() });
-    let report = match job {
-        Ok(job) => Report::of(&job, &causes::find(&job), hangs),
-        // A job that hung in its first operation has no kernels.
-        Err(_) if !hangs.is_empty() => Report::of(&load::Job::default(), &causes::Findings::default(), hangs),
-        Err(reason) => return Err(reason),
-    };
-    let are_ours = ours.len() == files.len();
-    let report = if are_ours { report.with_all_ranks(&wish.traces) } else { report };
+    let (report, _) = diagnosed(&files, &wish.traces, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() })?;
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }
@@ -70,6 +62,36 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         return Ok(());
     }
     report.write(out).map_err(Reason::Output)
+}
+
+/// The answer of `ncclscope diagnose` about these files, which `named` stands for; and how late ranks
+/// came.
+fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
+    let ours: Vec<PathBuf> =
+        files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
+    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _| {});
+    let hangs = hang::find(&survey, &ours);
+    drop(survey);
+    let (report, lateness) = match load::load(files, wish) {
+        Ok(job) => {
+            let found = causes::find(&job);
+            (Report::of(&job, &found, hangs), Lateness::of(&job, found.steps.mean))
+        }
+        // A job that hung in its first operation has no kernels.
+        Err(_) if !hangs.is_empty() => {
+            (Report::of(&load::Job::default(), &causes::Findings::default(), hangs), Lateness::default())
+        }
+        Err(reason) => return Err(reason),
+    };
+    let report = if ours.len() == files.len() { report.with_all_ranks(named) } else { report };
+    Ok((report, lateness))
+}
+
+/// The same for a report: the JSON of `--json`.
+pub(super) fn for_report(files: &[PathBuf], named: &[PathBuf]) -> Result<(Value, Lateness), Reason> {
+    let (report, lateness) = diagnosed(files, named, &load::Wish::default())?;
+    let report = serde_json::to_value(&report).map_err(Reason::failed("write JSON"))?;
+    Ok((report, lateness))
 }
 
 /// A cause, for a look at it.

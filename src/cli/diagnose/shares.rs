@@ -143,20 +143,25 @@ fn of_rank(job: &Job, rank: usize) -> OfRank {
 fn lasts(job: &Job, step: f64) -> (BTreeMap<(u32, usize), u64>, u64) {
     let (mut lasts, mut count) = (BTreeMap::new(), 0);
     for members in job.graph.meetings() {
-        let waits = members.iter().map(|item| job.graph.waited(*item as usize));
         let inside = members.first().is_some_and(|item| job.step_of(*item as usize).is_some());
         if !inside {
             continue;
         }
         count += 1;
-        if waits.max().unwrap_or(0) as f64 > COUNTS * step
-            && let Some(last) = members.iter().min_by_key(|item| job.graph.waited(**item as usize))
-        {
-            let kind = job.graph.items[*last as usize].kind;
-            *lasts.entry((kind, job.graph.rank_of(*last))).or_insert(0) += 1;
+        if let Some(last) = last_of(job, members, step) {
+            let kind = job.graph.items[last as usize].kind;
+            *lasts.entry((kind, job.graph.rank_of(last))).or_insert(0) += 1;
         }
     }
     (lasts, count)
+}
+
+/// The item of the rank that came last to an operation, if others waited for it.
+pub(super) fn last_of(job: &Job, members: &[u32], step: f64) -> Option<u32> {
+    let waited = |item: &u32| job.graph.waited(*item as usize);
+    let longest = members.iter().map(waited).max().unwrap_or(0);
+    let last = members.iter().copied().min_by_key(waited);
+    last.filter(|_| longest as f64 > COUNTS * step)
 }
 
 /// What each kind of operation takes; the one that takes most comes first.

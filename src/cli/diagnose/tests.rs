@@ -101,6 +101,7 @@ impl Made {
                 kind(Class::Kernel, "check"),
             ],
             communicators: [(ALL_REDUCE, "dp".to_owned())].into_iter().collect(),
+            sizes: [(ALL_REDUCE, Some(self.ranks))].into_iter().collect(),
             links: (0..self.ranks)
                 .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
                 .collect(),

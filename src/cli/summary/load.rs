@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::cli::Fault;
 use crate::model::time::HostNs;
-use crate::summary::{Facts, Run, Summary, Transfer, Wait};
+use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
 use crate::trace::fields::{trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
@@ -17,8 +17,9 @@ use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
 /// What the processes of a file add up to.
 #[derive(Default)]
 pub(super) struct Load {
-    /// In the order of the file.
-    pub(super) processes: Vec<Summary>,
+    /// In the order of the file; `None` for what is no recording.
+    pub(super) recorded: Vec<Option<Summary>>,
+    processes: Vec<Summary>,
     tags: Vec<u64>,
     places: FxHashMap<u64, usize>,
     tracks: FxHashMap<u64, Track>,
@@ -26,6 +27,22 @@ pub(super) struct Load {
     peers: FxHashMap<(u64, String), u32>,
     /// The tags of what a merge drew.
     merged: Vec<u64>,
+    /// The first time of anything: from there the viewer counts.
+    pub(super) first: Option<HostNs>,
+    /// The kernel that ended last: when it began, and the operation's mark with the replay.
+    ended: (HostNs, Option<(u64, u64)>),
+}
+
+/// A kernel whose duration was added up.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Lasted {
+    /// Its process, in the order of the file, and the row there.
+    pub(in crate::cli) process: usize,
+    pub(in crate::cli) row: Row,
+    pub(in crate::cli) begin: HostNs,
+    pub(in crate::cli) ns: u64,
+    /// What tells its operation from others, the same on all ranks: its mark, and the replay.
+    pub(in crate::cli) mark: Option<(u64, u64)>,
 }
 
 #[derive(Default)]
@@ -38,21 +55,22 @@ struct Track {
 /// An open slice.
 enum Open {
     Call(u32, HostNs),
-    Run(Run, HostNs),
+    /// With its mark and replay.
+    Run(Run, HostNs, Option<(u64, u64)>),
     Transfer(Transfer),
     Other,
 }
 
 impl Load {
-    /// Reads a file as far as it can be read. `each` gets the process and the row of each duration of
-    /// a kernel that carried one operation, ns.
-    pub(super) fn read(path: &Path, mut each: impl FnMut(usize, u32, u64)) -> (Load, Result<Extent, reader::Error>) {
+    /// Reads a file as far as it can be read. `each` gets each kernel whose duration was added up.
+    pub(super) fn read(path: &Path, mut each: impl FnMut(Lasted)) -> (Load, Result<Extent, reader::Error>) {
         let mut load = Load::default();
         let result = reader::read_file(path, |packet| {
             if let Some(process) = load.take(packet)
                 && let Some((row, ns)) = load.processes[process].take_last()
             {
-                each(process, row, ns);
+                let (begin, mark) = load.ended;
+                each(Lasted { process, row, begin, ns, mark });
             }
             Ok::<(), Fault>(())
         });
@@ -79,6 +97,7 @@ impl Load {
             descriptor.name().clone_into(&mut track.name);
             return None;
         }
+        self.first = self.first.into_iter().chain(packet.time).min();
         let Some(event) = &packet.event else {
             self.attributes(packet);
             return None;
@@ -133,7 +152,10 @@ impl Load {
                 hand_over(summary, &facts());
                 Open::Other
             }
-            Some(Category::Run) => Open::Run(summary.run(&facts()), time),
+            Some(Category::Run) => {
+                let facts = facts();
+                Open::Run(summary.run(&facts), time, event.correlation.map(|mark| (mark, facts.replay().unwrap_or(0))))
+            }
             Some(Category::Proxy) => {
                 if let Some(Open::Transfer(transfer)) = track.open.last_mut() {
                     transfer.waits(time, Wait::named(event.name), facts().bytes());
@@ -160,7 +182,10 @@ impl Load {
             Open::Call(call, begin) if Facts::of(event.args()).doubt.is_empty() => {
                 summary.called(call, time.since(begin));
             }
-            Open::Run(run, begin) => summary.ran(&run, begin, Some(time.since(begin))),
+            Open::Run(run, begin, mark) => {
+                self.ended = (begin, mark);
+                summary.ran(&run, begin, Some(time.since(begin)));
+            }
             Open::Transfer(transfer) => match Facts::of(event.args()).is_given_up() {
                 true => summary.not_transferred(),
                 false => summary.transferred(transfer, time),
@@ -197,9 +222,8 @@ impl Load {
         }
         let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
         // What a merge drew is no recording, nor is a track without a process.
-        self.processes = processes
-            .filter(|(summary, tag)| !self.merged.contains(tag) && summary.has_process())
-            .map(|(summary, _)| summary)
+        self.recorded = processes
+            .map(|(summary, tag)| Some(summary).filter(|it| !self.merged.contains(tag) && it.has_process()))
             .collect();
     }
 }

@@ -4,18 +4,20 @@ mod durations;
 mod load;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use self::durations::Durations;
+pub(super) use self::load::Lasted;
 use self::load::Load;
 use super::compare::runs;
 use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format as Of};
-use crate::summary::{Cell, FORMAT_VERSION, Report, Summary, Table};
+use crate::model::time::HostNs;
+use crate::summary::{Cell, FORMAT_VERSION, Report, Row, Summary, Table};
 
 /// What to print.
 #[derive(clap::Args)]
@@ -58,65 +60,105 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         return Err(Reason::Refused(format!("there is no table {name}; the tables are {}", names.join(", "))));
     }
     let files = files(&wish.traces)?;
+    let mut durations = wish.durations.then(Durations::default);
+    let mut labels = Vec::new();
+    let added = add_up(
+        &files,
+        |lasted| {
+            if let (Some(durations), Row::Operation(row)) = (&mut durations, lasted.row) {
+                durations.add(lasted.process, row, lasted.ns);
+            }
+        },
+        |of| {
+            if wish.durations {
+                labels.extend(of.recorded.iter().map(|it| it.as_ref().map(Summary::labels)));
+            }
+        },
+    );
+    if added.processes > 0 {
+        match durations {
+            Some(durations) => list(&durations, &labels, wish.format, out)?,
+            None => print(added.report, wish, out)?,
+        }
+    }
+    Reason::all(added.reasons)
+}
+
+/// What several files add up to.
+pub(super) struct Added {
+    /// The tables of `ncclscope summary`.
+    pub(super) report: Report,
+    /// All processes together, and how many there are.
+    pub(super) all: Summary,
+    pub(super) processes: usize,
+    /// The files that cannot be read to their end, or have no recording in them.
+    pub(super) reasons: Vec<Reason>,
+}
+
+/// A file that was read.
+pub(super) struct OfFile<'a> {
+    pub(super) path: &'a Path,
+    /// How many processes the files before it have.
+    pub(super) before: usize,
+    /// Its processes in the order of the file; `None` for what is no recording.
+    pub(super) recorded: Vec<Option<Summary>>,
+    /// The places of their rows of operations and of groups in [`Added::all`].
+    pub(super) places: &'a [Box<dyn Fn(Row) -> Row>],
+    /// Its first time: from there the viewer counts.
+    pub(super) first: Option<HostNs>,
+}
+
+/// Reads files and adds up what they contain. `each` gets every kernel whose duration is added up,
+/// with the number of its process over all files, and `done` each file when it has been read.
+pub(super) fn add_up(files: &[PathBuf], mut each: impl FnMut(Lasted), mut done: impl FnMut(OfFile<'_>)) -> Added {
     let bytes = files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|it| it.len()).sum();
     let stage = Stage::begin("adding up".into(), bytes);
-    let mut durations = wish.durations.then(Durations::default);
-    let (mut report, mut all, mut processes, mut labels) = (known, Summary::new(), 0, Vec::new());
-    let mut reasons = Vec::new();
-    for path in &files {
-        let before = processes;
-        let (load, result) = Load::read(path, |process, row, ns| {
-            if let Some(durations) = &mut durations {
-                durations.add(before + process, row, ns);
-            }
-        });
-        for summary in &load.processes {
+    let mut added = Added { report: Report::empty(), all: Summary::new(), processes: 0, reasons: Vec::new() };
+    let mut before = 0;
+    for path in files {
+        let (load, result) = Load::read(path, |it| each(Lasted { process: before + it.process, ..it }));
+        let mut places: Vec<Box<dyn Fn(Row) -> Row>> = Vec::new();
+        let processes = added.processes;
+        for summary in &load.recorded {
+            let Some(summary) = summary else {
+                places.push(Box::new(|row| row));
+                continue;
+            };
             let mut of_it = summary.report();
             let remark = match &result {
                 Ok(extent) => extent.remark(),
                 Err(error) => Some(error.to_string()),
             };
             remark.into_iter().for_each(|remark| of_it.add_loss(summary, "file", &remark));
-            report.add(of_it);
-            all.add_all(summary);
-            if wish.durations {
-                labels.push(summary.labels());
-            }
+            added.report.add(of_it);
+            places.push(Box::new(added.all.add_all(summary)));
+            added.processes += 1;
         }
-        processes += load.processes.len();
+        let number = load.recorded.len();
+        done(OfFile { path, before, recorded: load.recorded, places: &places, first: load.first });
+        before += number;
         stage.advance(std::fs::metadata(path).map_or(0, |it| it.len()));
         match result {
-            Err(error) => reasons.push(Reason::file(path)(error)),
-            Ok(extent) if load.processes.is_empty() => {
+            Err(error) => added.reasons.push(Reason::file(path)(error)),
+            Ok(extent) if processes == added.processes => {
                 let why = extent.remark().map_or(String::new(), |remark| format!(": {remark}"));
                 let text = format!("no process recorded by ncclscope is in this Perfetto trace{why}");
-                reasons.push(Reason::file(path)(text));
+                added.reasons.push(Reason::file(path)(text));
             }
             Ok(_) => {}
         }
     }
-    drop(stage);
-    if processes > 1 {
-        let mut joined = all.report_of_all();
-        joined.add(report);
-        report = joined;
-        report.join_environment();
+    if added.processes > 1 {
+        let mut joined = added.all.report_of_all();
+        joined.add(std::mem::replace(&mut added.report, Report::empty()));
+        joined.join_environment();
+        added.report = joined;
     }
-    if processes > 0 {
-        match durations {
-            Some(durations) => list(&durations, &labels, wish.format, out)?,
-            None => print(report, wish, out)?,
-        }
-    }
-    match reasons.len() {
-        0 => Ok(()),
-        1 => Err(reasons.remove(0)),
-        _ => Err(Reason::Several(reasons)),
-    }
+    added
 }
 
 /// The traces that are named, and those in the folders that are named.
-fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
@@ -176,9 +218,9 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
 }
 
 /// Prints the lists of durations: what of, how many, and each in microseconds.
-fn list(durations: &Durations, labels: &[Table], format: Format, out: &mut dyn Write) -> Result<(), Reason> {
+fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &mut dyn Write) -> Result<(), Reason> {
     let wrote = Reason::Output;
-    let Some(columns) = labels.first() else { return Ok(()) };
+    let Some(columns) = labels.iter().flatten().next() else { return Ok(()) };
     let is_json = matches!(format, Format::Json | Format::Jsonl);
     match format {
         Format::Json => writeln!(out, "{{\"format_version\":{FORMAT_VERSION},\"durations\":["),
@@ -189,7 +231,7 @@ fn list(durations: &Durations, labels: &[Table], format: Format, out: &mut dyn W
     .map_err(wrote)?;
     let mut is_first = true;
     for (process, row) in durations.lists() {
-        let Some(table) = labels.get(process) else { continue };
+        let Some(Some(table)) = labels.get(process) else { continue };
         let Some(cells) = table.rows.get(row as usize) else { continue };
         let number = durations.number(process, row);
         if is_json {
@@ -216,7 +258,7 @@ fn list(durations: &Durations, labels: &[Table], format: Format, out: &mut dyn W
     Ok(())
 }
 
-fn names(table: &Table) -> Vec<&'static str> {
+pub(super) fn names(table: &Table) -> Vec<&'static str> {
     table.columns.iter().map(|column| column.name).collect()
 }
 
@@ -232,7 +274,7 @@ fn csv(row: &[Cell]) -> String {
     row.iter().map(cell).collect::<Vec<_>>().join(",")
 }
 
-fn object(table: &Table, row: &[Cell]) -> Value {
+pub(super) fn object(table: &Table, row: &[Cell]) -> Value {
     let cell = |cell: &Cell| match cell {
         Cell::Empty => Value::Null,
         Cell::Number(number) => (*number).into(),

@@ -46,6 +46,8 @@ pub(crate) struct Job {
     pub(crate) marks: u32,
     /// How long an operation takes once all have come, ns.
     pub(crate) transfer: u64,
+    /// What the communicator of all ranks is called.
+    pub(crate) world: String,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
@@ -84,7 +86,14 @@ impl Job {
                 false => (0..hosts).map(|host| of(host * each..(host + 1) * each)).collect(),
             }
         };
-        Job { ranks, hosts, marks: ranks, transfer: TRANSFER, last: (0..steps).map(last).collect() }
+        Job {
+            ranks,
+            hosts,
+            marks: ranks,
+            transfer: TRANSFER,
+            world: "world".into(),
+            last: (0..steps).map(last).collect(),
+        }
     }
 
     fn host(&self, rank: u32) -> u32 {
@@ -199,7 +208,7 @@ impl Rank<'_> {
             version: 23_007,
             device: Some(rank % each),
         };
-        let world = comm(1, WORLD, "world", rank, job.ranks, job.hosts);
+        let world = comm(1, WORLD, &job.world, rank, job.ranks, job.hosts);
         let host = comm(2, WORLD + (u64::from(host) + 1) * HOST, "tp", rank % each, each, 1);
         let mut drawn = Rank { job, rank, clock, tracks, tag, events: 2, world, host };
         for (id, name) in [(0, "python3"), (1, "NCCL Progress")] {

@@ -1,4 +1,5 @@
-//! Perfetto's own user interface in a browser: what a user sees of a trace, as text.
+//! Perfetto's own user interface in a browser: what a user sees of a trace, as text. And the page of
+//! `ncclscope report`.
 
 use crate::perfetto::Trace;
 use crate::timeline::difference;
@@ -13,7 +14,21 @@ use std::process::Command;
 /// If a step fails; in continuous integration, also if there is no browser.
 #[track_caller]
 pub fn browse(words: &[&str]) -> Option<String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js");
+    run(concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/browser.js"), words)
+}
+
+/// The same for a page of `ncclscope report`.
+///
+/// # Panics
+///
+/// As [`browse`]; and if the page reports an error or asks for anything but itself.
+#[track_caller]
+pub fn look(words: &[&str]) -> Option<String> {
+    run(concat!(env!("CARGO_MANIFEST_DIR"), "/report/page.js"), words)
+}
+
+#[track_caller]
+fn run(script: &str, words: &[&str]) -> Option<String> {
     let output = Command::new("node").arg(script).args(words).output().expect("node can be started");
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     match output.status.code() {

@@ -114,7 +114,9 @@ impl Axis {
     /// The column of an item.
     fn column(&self, job: &Job, item: u32) -> Option<usize> {
         let at = match self.is_by_step {
-            true => job.step_of(item as usize).filter(|step| *step < job.steps.end).map(|step| (job.first + step) as u64)?,
+            true => {
+                job.step_of(item as usize).filter(|step| *step < job.steps.end).map(|step| (job.first + step) as u64)?
+            }
             false => (job.graph.time(item) - self.begin) as u64,
         };
         let last = self.edges.len().checked_sub(2)?;

@@ -54,7 +54,8 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
     let files = runs::named(&wish.traces)?;
-    let (report, _) = diagnosed(&files, &wish.traces, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() })?;
+    let (report, _) =
+        diagnosed(&files, &wish.traces, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() })?;
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }

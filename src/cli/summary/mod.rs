@@ -171,7 +171,12 @@ pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         }
         let of_folder = runs::named(std::slice::from_ref(path))?;
         let before = files.len();
-        files.extend(of_folder.into_iter().filter(|path| matches!(import::format(path), Ok(Of::Perfetto))));
+        // One that should be a trace and is none is named later.
+        let is_trace = |path: &PathBuf| {
+            let is_named_so = path.extension().is_some_and(|ending| ending == "perfetto-trace");
+            is_named_so || matches!(import::format(path), Ok(Of::Perfetto))
+        };
+        files.extend(of_folder.into_iter().filter(is_trace));
         if files.len() == before {
             return Err(Reason::file(path)(
                 "the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file",

@@ -12,7 +12,7 @@
 //   --tab               press the tab key until it comes around; print what has the focus, in order
 //   --type KEY          press a key
 //   --ask SCRIPT        print the value of an expression in the page, as JSON
-//   --only ID           show only this part of the page
+//   --keep IDS          show only these parts of the page, as in verdict,links
 //   --picture FILE      write a PNG of the whole page
 //   --print FILE        write a PDF of it, as it would be printed
 //
@@ -50,12 +50,12 @@ function focused() {
   return `${it.tagName.toLowerCase()} ${(it.getAttribute('aria-label') || it.name || it.textContent || '').trim().slice(0, 60)}`.trim();
 }
 
-function only(id) {
-  document.querySelectorAll('header, nav, footer, main > *, .alternative').forEach((it) => {
-    it.style.display = it.id === id || it.tagName === 'MAIN' ? '' : 'none';
+function keep(ids) {
+  const kept = ids.split(',');
+  document.querySelectorAll('nav, footer, main > *, .alternative').forEach((it) => {
+    if (!kept.includes(it.id)) it.style.display = 'none';
   });
-  document.body.style.padding = '1.2rem 1.5rem';
-  document.getElementById(id).style.margin = '0';
+  document.body.style.paddingBottom = '1.5rem';
 }
 
 const print = (value) => say([JSON.stringify(value ?? null)]);
@@ -67,7 +67,7 @@ const STEPS = {
   '--select': (page, number) => page.selectOption('#slowest-of', number),
   '--type': (page, key) => page.keyboard.press(key),
   '--ask': async (page, script) => print(await page.evaluate(script)),
-  '--only': (page, id) => page.evaluate(only, id),
+  '--keep': (page, ids) => page.evaluate(keep, ids),
   '--picture': async (page, file) => {
     await page.mouse.move(0, 0);
     await page.screenshot({path: file, fullPage: true});

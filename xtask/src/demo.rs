@@ -124,7 +124,7 @@ impl Built {
         Ok(Built { folder: place.target.join(folder) })
     }
 
-    fn program(&self, name: &str) -> PathBuf {
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 

@@ -1,5 +1,6 @@
 //! The pictures in `docs/`: scenarios of the demo in Perfetto's own user interface.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use crate::demo::{Built, Profile, RELEASE};
@@ -146,14 +147,28 @@ const PICTURES: &[Picture] = &[
     },
 ];
 
+/// A picture of `ncclscope report`: the scenario, and the parts of the page.
+struct OfReport {
+    scenario: &'static str,
+    parts: &'static str,
+}
+
+const REPORTS: &[OfReport] = &[
+    OfReport { scenario: "straggler", parts: "verdict,lateness,shares" },
+    OfReport { scenario: "slow_link", parts: "verdict,links" },
+];
+
 const USAGE: &str = "\
 usage: cargo xtask pictures [SCENARIO...]
 
   Draws the pictures of docs/pictures, or those of some scenarios. Look at them before you commit them.
+  With --reports, only those of the report.
 ";
 
+const ONLY_REPORTS: &str = "--reports";
+
 pub(crate) fn run(words: &[String]) -> ExitCode {
-    let known = |word: &String| PICTURES.iter().any(|picture| picture.scenario == word);
+    let known = |word: &String| word == ONLY_REPORTS || PICTURES.iter().any(|picture| picture.scenario == word);
     if !words.iter().all(known) {
         let names: Vec<_> = PICTURES.iter().map(|picture| picture.scenario).collect();
         eprint!("{USAGE}\n  SCENARIO   one of {}\n", names.join(", "));
@@ -167,7 +182,10 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
     let library = built.library(place, RELEASE)?;
     let folder = place.root.join("docs/pictures");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    for picture in PICTURES.iter().filter(|it| wanted.is_empty() || wanted.iter().any(|name| name == it.scenario)) {
+    let only_reports = wanted.iter().any(|word| word == ONLY_REPORTS);
+    let wanted: Vec<&String> = wanted.iter().filter(|word| *word != ONLY_REPORTS).collect();
+    let is_wanted = |scenario: &str| wanted.is_empty() || wanted.iter().any(|name| *name == scenario);
+    for picture in PICTURES.iter().filter(|it| is_wanted(it.scenario) && !only_reports) {
         let trace = built.play(place, &library, picture.scenario, None)?;
         let mut browser = place.command("node");
         browser.args(["tests/perfetto/browser.js", "--size", picture.size, "--trace"]).arg(trace);
@@ -177,6 +195,21 @@ fn draw(place: &Place, wanted: &[String]) -> Result<(), Failure> {
             .arg("--picture")
             .arg(folder.join(picture.scenario).with_extension("png"));
         call(&mut browser)?;
+    }
+    for picture in REPORTS.iter().filter(|it| is_wanted(it.scenario)) {
+        let joined = built.play(place, &library, picture.scenario, None)?;
+        let (Some(above), traces) = (joined.parent().and_then(Path::parent), Path::new(picture.scenario).join("trace"))
+        else {
+            continue;
+        };
+        // As it is named from the folder of all scenarios.
+        let page = joined.with_extension("html");
+        let mut report = place.command(built.program("ncclscope"));
+        call(report.current_dir(above).arg("report").arg(&traces).arg("-o").arg(&page))?;
+        let mut browser = place.command("node");
+        browser.args(["tests/report/page.js", "--size", "1100x800"]).arg(&page);
+        let name = format!("report_{}.png", picture.scenario);
+        call(browser.args(["--keep", picture.parts, "--picture"]).arg(folder.join(name)))?;
     }
     Ok(())
 }

@@ -20,8 +20,7 @@ pub(in crate::cli) struct Lateness {
     /// Columns are steps, or else parts of the time.
     pub(in crate::cli) is_by_step: bool,
     /// Where each column begins, and the last one ends: numbers of steps, without those left out as
-    /// warm-up; or ns after the begin of
-    /// the job.
+    /// warm-up; or ns after the begin of the job.
     pub(in crate::cli) edges: Vec<u64>,
     /// What is known, in order of rank and column.
     pub(in crate::cli) cells: Vec<Cell>,
@@ -49,8 +48,13 @@ impl Lateness {
     pub(super) fn of(job: &Job, step: f64) -> Lateness {
         let axis = Axis::of(job);
         let columns = axis.edges.len().saturating_sub(1);
+        // By their numbers, whatever the files are called.
+        let mut order: Vec<usize> = (0..job.ranks.len()).collect();
+        order.sort_by_key(|rank| (job.ranks[*rank].number.is_none(), job.ranks[*rank].number));
+        let mut places = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(place, rank)| places[*rank] = place);
         let mut all = Lateness {
-            ranks: job.ranks.iter().map(|rank| rank.label.clone()).collect(),
+            ranks: order.iter().map(|rank| job.ranks[*rank].label.clone()).collect(),
             is_by_step: axis.is_by_step,
             edges: axis.edges.clone(),
             ..Lateness::default()
@@ -69,7 +73,7 @@ impl Lateness {
             let last = shares::last_of(job, members, step).filter(|_| !members.iter().any(|item| is_free(*item)));
             let first = members.iter().map(|item| job.graph.waited(*item as usize)).max().unwrap_or(0);
             for item in members.iter().filter(|item| !is_free(**item)) {
-                let at = job.graph.rank_of(*item) * columns + column;
+                let at = places[job.graph.rank_of(*item)] * columns + column;
                 let late = u64::try_from(first - job.graph.waited(*item as usize)).unwrap_or(0);
                 let cell = &mut sums[at];
                 cell.operations += 1;

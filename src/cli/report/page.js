@@ -189,7 +189,7 @@
         splitArea: {show: true, areaStyle: {color: [look.shade]}},
         axisLabel: {hideOverlap: true, formatter: (text) => short(areRanks ? text.replaceAll('rank ', '') : text, 22)}}),
       yAxis: axis(look, '', {type: 'category', data: rows, inverse: true, splitLine: {show: false}, axisTick: {show: false},
-        axisLabel: {hideOverlap: true, width: widest - 10, overflow: 'truncate'}}),
+        axisLabel: {interval: Math.max(0, Math.ceil(15 / side) - 1), width: widest - 10, overflow: 'truncate'}}),
       visualMap: {type: 'continuous', seriesIndex: 0, dimension: 2, min: 0, max: top, calculable: false, orient: 'horizontal',
         left: widest - 4, bottom: 6, itemWidth: 11, itemHeight: 170, hoverLink: false, inRange: {color: look.scale},
         text: [`${format(top)}${top < most ? ' and more' : ''}`, `${scaleTitle}   0`], textStyle: {color: look.quiet, fontSize: 12}, textGap: 10},
@@ -284,9 +284,9 @@
     const unknown = it.unknown > 0 ? ` ${count(it.unknown, 'operation')} left out: not all of their ranks are in these files.` : '';
     picture(section, {
       ...map({rows: it.labels, columns, columnTitle: it.is_by_step ? 'step' : 'time since the first operation', cells,
-        marks: cells.filter((cell) => cell.isLast).map((cell) => [cell.column, cell.row]), format: duration, scaleTitle: 'late by, on average'}),
+        marks: cells.filter((cell) => it.each === 1 && cell.isLast).map((cell) => [cell.column, cell.row]), format: duration, scaleTitle: 'late by, on average'}),
       words: `Heat map of lateness by rank and ${it.is_by_step ? 'step' : 'time'}. ${worst.rank} came latest, on average ${duration(worst.mean_ns)} after the first rank. The table below has the same figures by rank.`,
-      caption: `A ring marks who came last to at least half of the operations of a cell, so that others waited. Blank: not known, or no operation.${several}${steps}${warm}${unknown}`,
+      caption: `${it.each === 1 ? 'A ring marks who came last to at least half of the operations of a cell, so that others waited. ' : ''}Blank: not known, or no operation.${several}${steps}${warm}${unknown}`,
     });
     section.append(alternative('Lateness by rank, as a table', () => table('Lateness by rank', [
       {name: 'rank', title: 'rank', kind: 'text'}, {name: 'operations', title: 'operations', kind: 'number'},
@@ -304,7 +304,9 @@
     const each = diagnosis && diagnosis.steps.count > 0 ? 'a step' : 'the recording';
     const section = part('shares', 'Exposed and hidden communication',
       `What the time of each rank's GPU goes into, in ${each}. Communication beside the application's own kernels is hidden; the rest of it is exposed.`);
-    const ranks = diagnosis ? diagnosis.ranks : [];
+    // By their numbers, whatever the files are called.
+    const number = (it) => Number((/^rank (\d+)/.exec(it.rank) || [0, Infinity])[1]);
+    const ranks = diagnosis ? [...diagnosis.ranks].sort((one, other) => number(one) - number(other) || 0) : [];
     if (ranks.length === 0) {
       section.append(el('p', {}, 'Not known from these files.'));
       return;
@@ -505,7 +507,7 @@
       return {
         grid: {left: 72, right: 18, top: 14, bottom: 50},
         xAxis: axis(look, 'time of the kernel, from … on', {type: 'category', data: bins.map(name), nameGap: 30, splitLine: {show: false}, axisLabel: {hideOverlap: true}}),
-        yAxis: axis(look, 'kernels', {type: 'log', min: .5, nameGap: 48, axisLabel: {formatter: (it) => (it < 1 ? '' : it.toLocaleString('en'))}}),
+        yAxis: axis(look, 'kernels', {type: 'log', min: .5, startValue: .5, nameGap: 48, axisLabel: {formatter: (it) => (it < 1 ? '' : it.toLocaleString('en'))}}),
         tooltip: {trigger: 'item', formatter: ({dataIndex}) => tip(`${duration(edge(bins[dataIndex]))} to ${duration(edge(bins[dataIndex] + 1))}`, [count(numbers.get(bins[dataIndex]) || 0, 'kernel')])},
         series: [{type: 'bar', data: bins.map((bin) => numbers.get(bin) ?? null), barCategoryGap: '12%', barMaxWidth: 34, itemStyle: {color: look.series[0]}}],
       };

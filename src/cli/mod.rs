@@ -22,6 +22,7 @@ mod reason;
 mod replay;
 mod report;
 mod run;
+mod scrub;
 mod summary;
 mod survey;
 
@@ -212,6 +213,14 @@ enum Command {
         #[arg(long, value_name = "KERNEL", conflicts_with = "output")]
         explain: Option<u32>,
     },
+    /// Make copies of traces that can be shared: without names, addresses and paths
+    ///
+    /// Replaces host names, names of communicators, programs and threads, the application's kernels
+    /// and ranges, values of variables, paths, network addresses, UUIDs of GPUs, jobs and runs,
+    /// pointers, and every other word that ncclscope, NCCL and CUDA do not say themselves. The same
+    /// name has the same stand-in in all files of one call, so that they can be merged and diagnosed.
+    /// Times, sizes, ranks, process ids and the versions of software stay.
+    Scrub(scrub::Wish),
     /// List the environment variables of the plugin
     #[command(after_long_help = settings())]
     Settings {
@@ -241,6 +250,7 @@ impl Command {
             | Command::Diagnose(_)
             | Command::Summary(_)
             | Command::Report(_)
+            | Command::Scrub(_)
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
@@ -364,6 +374,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Diagnose(wish) => diagnose::run(&wish, out),
         Command::Summary(wish) => summary::run(&wish, out),
         Command::Report(wish) => report::run(&wish, out),
+        Command::Scrub(wish) => scrub::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),

@@ -1,0 +1,303 @@
+//! What stands for what: the same text, the same stand-in.
+
+use std::borrow::Cow;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::words::{self, Word};
+use crate::correlate::step_of;
+use crate::model::activity::is_nccl;
+use crate::sys;
+use crate::trace::names;
+
+/// Texts that have stand-ins of their own, of each kind. Further ones share one, so that memory is
+/// bounded.
+const TEXTS: usize = 200_000;
+
+/// What a text names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Host,
+    Communicator,
+    /// The second part of PyTorch's names.
+    Group,
+    Process,
+    Thread,
+    Kernel,
+    Range,
+    Domain,
+    Gpu,
+    Uuid,
+    Boot,
+    Job,
+    Value,
+    Path,
+    Network,
+    Address,
+    Other,
+}
+
+impl Kind {
+    const ALL: [Kind; 17] = [
+        Kind::Host,
+        Kind::Communicator,
+        Kind::Group,
+        Kind::Process,
+        Kind::Thread,
+        Kind::Kernel,
+        Kind::Range,
+        Kind::Domain,
+        Kind::Gpu,
+        Kind::Uuid,
+        Kind::Boot,
+        Kind::Job,
+        Kind::Value,
+        Kind::Path,
+        Kind::Network,
+        Kind::Address,
+        Kind::Other,
+    ];
+
+    /// What a stand-in begins with.
+    fn stem(self) -> &'static str {
+        match self {
+            Kind::Host => "host",
+            Kind::Communicator => "comm",
+            Kind::Group => "group",
+            Kind::Process => "program",
+            Kind::Thread => "thread",
+            Kind::Kernel => "kernel",
+            Kind::Range => "range",
+            Kind::Domain => "domain",
+            Kind::Gpu => "GPU",
+            Kind::Uuid => "uuid",
+            Kind::Boot => "boot",
+            Kind::Job => "job",
+            Kind::Value => "value",
+            Kind::Path => "path",
+            Kind::Network => "address",
+            Kind::Address => "pointer",
+            Kind::Other => "word",
+        }
+    }
+
+    /// One of them and several of them, in the report.
+    fn counted(self) -> [&'static str; 2] {
+        match self {
+            Kind::Host => ["host name", "host names"],
+            Kind::Communicator => ["name of a communicator", "names of communicators"],
+            Kind::Group => ["name of a process group", "names of process groups"],
+            Kind::Process => ["name of a program", "names of programs"],
+            Kind::Thread => ["name of a thread", "names of threads"],
+            Kind::Kernel => ["kernel of the application", "kernels of the application"],
+            Kind::Range => ["range of the application", "ranges of the application"],
+            Kind::Domain => ["domain of ranges", "domains of ranges"],
+            Kind::Gpu => ["model of a GPU", "models of GPUs"],
+            Kind::Uuid => ["UUID of a GPU", "UUIDs of GPUs"],
+            Kind::Boot => ["boot of a host", "boots of hosts"],
+            Kind::Job => ["job or run", "jobs or runs"],
+            Kind::Value => ["value of a variable", "values of variables"],
+            Kind::Path => ["path", "paths"],
+            Kind::Network => ["network address", "network addresses"],
+            Kind::Address => ["pointer in the arguments", "pointers in the arguments"],
+            Kind::Other => ["other word", "other words"],
+        }
+    }
+}
+
+/// What stands for what.
+pub(super) struct StandIns {
+    known: [FxHashMap<Box<str>, u32>; Kind::ALL.len()],
+    /// Which kinds a text has, for those that are met inside of others.
+    any: FxHashMap<Box<str>, Kind>,
+    /// Short forms of communicators' hashes.
+    hashes: FxHashSet<String>,
+    /// Makes pointers into others, in a way that nobody can undo.
+    key: u64,
+    pointers: u64,
+    keeps_names: bool,
+}
+
+impl StandIns {
+    pub(super) fn new(keeps_names: bool) -> StandIns {
+        StandIns {
+            known: Default::default(),
+            any: FxHashMap::default(),
+            hashes: FxHashSet::default(),
+            key: sys::random(),
+            pointers: 0,
+            keeps_names,
+        }
+    }
+
+    /// What stands for a text of this kind.
+    pub(super) fn stand(&mut self, kind: Kind, text: &str) -> String {
+        let known = &mut self.known[kind as usize];
+        let number = match known.get(text) {
+            Some(number) => *number,
+            None if known.len() >= TEXTS => known.len() as u32 + 1,
+            None => {
+                let number = known.len() as u32 + 1;
+                known.insert(text.into(), number);
+                self.any.entry(text.into()).or_insert(kind);
+                number
+            }
+        };
+        format!("{}-{number}", kind.stem())
+    }
+
+    /// A communicator's name, with the parts of PyTorch's names.
+    pub(super) fn communicator(&mut self, name: &str) -> String {
+        match name.split_once(':') {
+            Some((first @ ("undefined" | ""), rest)) if !rest.is_empty() => {
+                format!("{first}:{}", self.stand(Kind::Communicator, rest))
+            }
+            Some((first, rest)) if !first.is_empty() => {
+                format!("{}:{}", self.stand(Kind::Communicator, first), self.stand(Kind::Group, rest))
+            }
+            _ => self.stand(Kind::Communicator, name),
+        }
+    }
+
+    /// The hash is one of a communicator.
+    pub(super) fn hash(&mut self, hash: u64) {
+        self.hashes.insert(names::short_hash(hash));
+        self.hashes.insert(format!("{hash:016x}"));
+    }
+
+    /// A kernel's name, demangled or not: NCCL's own is kept.
+    pub(super) fn kernel(&mut self, name: &str) -> String {
+        let plain = names::demangled(name);
+        if self.keeps_names || self.is_plain(&plain) || is_nccl(name) && words::is_kernel_of_nccl(&plain) {
+            return name.to_owned();
+        }
+        let number = self.stand(Kind::Kernel, &plain);
+        // It has to be told from the application's.
+        if is_nccl(name) { format!("ncclKernel_{number}") } else { number }
+    }
+
+    /// A range of the application. If it names a step, its number stays.
+    pub(super) fn range(&mut self, name: &str) -> String {
+        if self.keeps_names || self.is_plain(name) {
+            return name.to_owned();
+        }
+        match step_of(name) {
+            None => self.stand(Kind::Range, name),
+            Some(number) => {
+                let base = name.trim_end_matches(|last: char| last.is_ascii_digit());
+                format!("{} step {number}", self.stand(Kind::Range, base))
+            }
+        }
+    }
+
+    /// Where something was, or what it was called, by a number in place of its address.
+    pub(super) fn pointer(&mut self, address: u64) -> u64 {
+        if address == 0 {
+            return 0;
+        }
+        self.pointers += 1;
+        let mixed = (address ^ self.key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 29 ^ self.key.rotate_left(17)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ mixed >> 32) >> 17 | 1
+    }
+
+    /// Whether all words of a text are known ones.
+    pub(super) fn is_plain(&self, text: &str) -> bool {
+        words::split(text).all(|word| match word {
+            Word::Between(_) => true,
+            Word::Text(word) => self.is_known(word),
+        })
+    }
+
+    fn is_known(&self, word: &str) -> bool {
+        words::is_known(word) || self.hashes.contains(word)
+    }
+
+    /// A text of ncclscope's, with stand-ins for what it says of others.
+    pub(super) fn text(&mut self, text: &str) -> String {
+        if self.is_plain(text) {
+            return text.to_owned();
+        }
+        let mut plain = String::with_capacity(text.len());
+        // Names have blanks, too.
+        for (at, part) in text.split(" · ").enumerate() {
+            plain.push_str(if at > 0 { " · " } else { "" });
+            match self.any.get(part) {
+                Some(kind) => plain.push_str(&self.stand(*kind, part)),
+                None => self.words(part, &mut plain),
+            }
+        }
+        plain
+    }
+
+    /// The name of a track: of a communicator, a thread, a peer.
+    pub(super) fn track(&mut self, text: &str) -> String {
+        let mut parts = text.split(" · ").map(str::to_owned).collect::<Vec<_>>();
+        for part in &mut parts {
+            // `python3 (4711)` is a thread.
+            let bare = part.rsplit_once(" (").map_or(part.as_str(), |it| it.0).to_owned();
+            *part = match (self.any.get(part.as_str()).copied(), self.any.get(bare.as_str()).copied()) {
+                (Some(kind), _) => self.stand(kind, part),
+                (None, Some(kind)) => {
+                    let rest = self.text(&part[bare.len()..]);
+                    format!("{}{rest}", self.stand(kind, &bare))
+                }
+                (None, None) => self.text(part),
+            };
+        }
+        parts.join(" · ")
+    }
+
+    fn words(&mut self, text: &str, plain: &mut String) {
+        for word in words::split(text) {
+            match word {
+                Word::Between(between) => plain.push_str(between),
+                Word::Text(word) if self.is_known(word) => plain.push_str(word),
+                Word::Text(word) => {
+                    // What was seen by itself keeps its stand-in.
+                    let kind = self.any.get(word).copied().unwrap_or_else(|| words::kind(word));
+                    plain.push_str(&self.stand(kind, word));
+                }
+            }
+        }
+    }
+
+    /// A GPU's model: those of the makers are kept.
+    pub(super) fn model<'a>(&mut self, name: &'a str) -> Cow<'a, str> {
+        match words::is_model(name) || self.is_plain(name) {
+            true => name.into(),
+            false => self.stand(Kind::Gpu, name).into(),
+        }
+    }
+
+    /// A process: `rank 3 · node17 · GPU 3 (H200)`.
+    pub(super) fn process(&mut self, name: &str) -> String {
+        let (process, device) = names::without_gpu(name);
+        let mut parts = process.split(" · ");
+        let who = parts.next().unwrap_or_default();
+        let number = who.strip_prefix("rank ").or_else(|| who.strip_prefix("process "));
+        let is_rank = number.is_some_and(|number| number.parse::<u32>().is_ok());
+        let who = if is_rank || self.is_plain(who) { who.to_owned() } else { self.stand(Kind::Process, who) };
+        let mut all = vec![who];
+        all.extend(parts.map(|host| self.stand(Kind::Host, host)));
+        let process = all.join(" · ");
+        let Some(device) = device else { return process };
+        let model = name.rsplit_once('(').and_then(|(_, model)| model.strip_suffix(')'));
+        let model = model.map(|model| self.model(model).into_owned());
+        names::on_gpu(&process, device, model.as_deref())
+    }
+
+    /// What was replaced, in words.
+    pub(super) fn said(&self) -> String {
+        let number = |kind: Kind| match kind {
+            Kind::Address => self.pointers,
+            kind => self.known[kind as usize].len() as u64,
+        };
+        let told: Vec<String> = Kind::ALL
+            .into_iter()
+            .filter(|kind| number(*kind) > 0)
+            .map(|kind| format!("{} {}", number(kind), kind.counted()[usize::from(number(kind) != 1)]))
+            .collect();
+        if told.is_empty() { "nothing: there was nothing in it".to_owned() } else { told.join(", ") }
+    }
+}

@@ -154,7 +154,7 @@ fn figures_are_those_of_summary_and_diagnose() {
     let job = Job::new(8, 2, 40);
     for (rank, row) in rows(lateness).enumerate() {
         let late = |step: u64| {
-            let members = if step % 2 == 0 { 0..8 } else { rank as u32 / 4 * 4..rank as u32 / 4 * 4 + 4 };
+            let members = if step.is_multiple_of(2) { 0..8 } else { rank as u32 / 4 * 4..rank as u32 / 4 * 4 + 4 };
             let first = members.map(|other| job.truth(other, step)[0]).min().unwrap();
             job.truth(rank as u32, step)[0] - first
         };

@@ -421,6 +421,13 @@ fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
         let said = String::from_utf8(said).unwrap();
         assert!(said.lines().count() > 3, "{command}: {said}");
     }
+    assert!(page.contains("`ncclscope report JOB -o report.html`"));
+    let drawn = tempfile::tempdir().unwrap();
+    let drawn = drawn.path().join("report.html");
+    let traces = job.traces();
+    let words = ["ncclscope".as_ref(), "report".as_ref(), traces.as_os_str(), "-o".as_ref(), drawn.as_os_str()];
+    ncclscope::cli::run(words, &mut Vec::new()).unwrap();
+    assert!(std::fs::read_to_string(drawn).unwrap().contains("AllReduce"));
 }
 
 #[test]

@@ -236,8 +236,9 @@ fn environment(mut table: Table) -> Table {
 
 /// The communicators, each once.
 fn communicators(table: &Table) -> Value {
-    // Ranks seen, and the first and last time after the begin of a recording.
-    let mut all: BTreeMap<String, (Vec<Value>, u64, Option<[u64; 2]>)> = BTreeMap::new();
+    // Their facts, ranks seen, and the first and last time after the begin of a recording.
+    type Seen = (Vec<Value>, u64, Option<[u64; 2]>);
+    let mut all: BTreeMap<String, Seen> = BTreeMap::new();
     let at = |name: &str| table.columns.iter().position(|column| column.name == name);
     for row in &table.rows {
         let cell = |name: &str| at(name).and_then(|at| row.get(at)).cloned().unwrap_or(Cell::Empty);

@@ -13,6 +13,9 @@ use crate::trace::reader::Packet;
 use crate::trace::words::Category;
 use crate::trace::writer::attribute;
 
+/// The beginning of the key of what a process lost.
+const LOST: &str = "ncclscope.lost.";
+
 /// What a file turned out to be.
 #[derive(Default)]
 pub(super) struct Known {
@@ -99,6 +102,12 @@ pub(super) fn attribute_of(key: &str, value: &str, stand: &mut StandIns) -> (Str
         attribute::RUN | "ncclscope.job" => said(Kind::Job, stand),
         attribute::TOOL_HOST => said(Kind::Host, stand),
         _ => {
+            // What a process lost: `ncclscope.lost.rank 3 · node17 4711`.
+            if let Some((who, pid)) = key.strip_prefix(LOST).and_then(|of| of.rsplit_once(' '))
+                && pid.parse::<u32>().is_ok()
+            {
+                return (format!("{LOST}{} {pid}", stand.process(who)), stand.text(value));
+            }
             if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK) {
                 let host = stand.stand(Kind::Host, host);
                 return (format!("{}{host}", attribute::HOST_CLOCK), stand.text(value));

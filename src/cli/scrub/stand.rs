@@ -168,7 +168,8 @@ impl StandIns {
     /// A kernel's name, demangled or not: NCCL's own is kept.
     pub(super) fn kernel(&mut self, name: &str) -> String {
         let plain = names::demangled(name);
-        if self.keeps_names || self.is_plain(&plain) || is_nccl(name) && words::is_kernel_of_nccl(&plain) {
+        let is_ours = words::is_drawn(&plain) && self.is_plain(&plain);
+        if self.keeps_names || is_ours || is_nccl(name) && words::is_kernel_of_nccl(&plain) {
             return name.to_owned();
         }
         let number = self.stand(Kind::Kernel, &plain);
@@ -178,7 +179,7 @@ impl StandIns {
 
     /// A range of the application. If it names a step, its number stays.
     pub(super) fn range(&mut self, name: &str) -> String {
-        if self.keeps_names || self.is_plain(name) {
+        if self.keeps_names || self.is_plain(name) && step_of(name).is_some() {
             return name.to_owned();
         }
         match step_of(name) {
@@ -215,7 +216,7 @@ impl StandIns {
 
     /// A text of ncclscope's, with stand-ins for what it says of others.
     pub(super) fn text(&mut self, text: &str) -> String {
-        if self.is_plain(text) {
+        if self.is_plain(text) || words::is_model_of_maker(text) {
             return text.to_owned();
         }
         let mut plain = String::with_capacity(text.len());

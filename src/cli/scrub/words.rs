@@ -160,7 +160,7 @@ pub(super) fn is_cuda_call(name: &str) -> bool {
     rest.is_some_and(|rest| {
         // Each of its words is one that CUDA uses.
         let parts = rest.split_inclusive('_').flat_map(|part| camel(part.trim_end_matches('_')));
-        parts.map(|part| part.to_lowercase()).all(|part| is_known_alone(&part) || CUDA.split(' ').any(|it| it == part))
+        parts.map(str::to_lowercase).all(|part| is_known_alone(&part) || CUDA.split(' ').any(|it| it == part))
     })
 }
 
@@ -202,128 +202,58 @@ pub(super) fn is_model(name: &str) -> bool {
         && parts.map(str::to_lowercase).all(|part| MODELS.contains(&part.as_str()) || is_number(&part))
 }
 
+/// The same where it may as well be something else: it begins with the maker.
+pub(super) fn is_model_of_maker(name: &str) -> bool {
+    const MAKERS: [&str; 6] = ["nvidia", "tesla", "geforce", "quadro", "amd", "emulated"];
+    name.split(' ').next().is_some_and(|first| MAKERS.contains(&first.to_lowercase().as_str())) && is_model(name)
+}
+
+/// Whether what ran on a GPU may have its name from us: an operation, a copy.
+pub(super) fn is_drawn(name: &str) -> bool {
+    const FIRST: [&str; 23] = [
+        "allreduce",
+        "allgather",
+        "reducescatter",
+        "broadcast",
+        "reduce",
+        "send",
+        "recv",
+        "sendrecv",
+        "alltoall",
+        "alltoallv",
+        "gather",
+        "scatter",
+        "putsignal",
+        "waitsignal",
+        "operation",
+        "unknown",
+        "no",
+        "copy",
+        "memset",
+        "host",
+        "ch",
+        "channel",
+        "kernel",
+    ];
+    name.split(' ').next().is_some_and(|first| FIRST.contains(&first.to_lowercase().as_str()))
+}
+
 /// Whether the name of a variable is made of known words: `NCCL_IB_HCA`.
 pub(super) fn is_variable(name: &str) -> bool {
-    name.split('_').map(str::to_lowercase).all(|part| VARIABLES.contains(&part.as_str()) || is_known_alone(&part))
+    name.split('_')
+        .map(str::to_lowercase)
+        .all(|part| VARIABLES.split(' ').any(|it| it == part) || is_known_alone(&part))
 }
 
 /// Words in the names of variables of NCCL's, CUDA's and launchers'.
-const VARIABLES: &[&str] = &[
-    "nccl",
-    "torch",
-    "cuda",
-    "nvidia",
-    "omp",
-    "ompi",
-    "pmi",
-    "pmix",
-    "slurm",
-    "pbs",
-    "lsb",
-    "flux",
-    "env",
-    "ib",
-    "hca",
-    "gid",
-    "gdr",
-    "tc",
-    "sl",
-    "ifname",
-    "socket",
-    "nsocks",
-    "perthread",
-    "nthreads",
-    "algo",
-    "proto",
-    "debug",
-    "subsys",
-    "file",
-    "cumem",
-    "nvls",
-    "pat",
-    "p2p",
-    "pxn",
-    "shm",
-    "cross",
-    "nic",
-    "topo",
-    "dump",
-    "buffsize",
-    "chunksize",
-    "min",
-    "max",
-    "nchannels",
-    "ctas",
-    "cta",
-    "policy",
-    "plugin",
-    "tuner",
-    "profiler",
-    "conf",
-    "hostid",
-    "visible",
-    "devices",
-    "async",
-    "error",
-    "handling",
-    "blocking",
-    "wait",
-    "enable",
-    "disable",
-    "num",
-    "threads",
-    "world",
-    "rank",
-    "size",
-    "local",
-    "group",
-    "role",
-    "restart",
-    "count",
-    "id",
-    "jobid",
-    "job",
-    "nnodes",
-    "nodeid",
-    "ntasks",
-    "tasks",
-    "per",
-    "node",
-    "nodes",
-    "task",
-    "gpus",
-    "gpu",
-    "on",
-    "cpus",
-    "localid",
-    "procid",
-    "step",
-    "partition",
-    "run",
-    "torchelastic",
-    "comm",
-    "launch",
-    "connections",
-    "order",
-    "module",
-    "loading",
-    "data",
-    "mps",
-    "active",
-    "thread",
-    "percentage",
-    "force",
-    "ptx",
-    "jit",
-    "auto",
-    "boost",
-    "perf",
-    "scale",
-    "queues",
-    "distributed",
-    "timeout",
-    "trace",
-    "heartbeat",
-    "monitoring",
-    "desync",
-];
+const VARIABLES: &str = "\
+    active adaptive affinity algo alloc async auto blocking boost buffer buffsize ce chunksize cnt comm conf \
+    connection connections count cpu cpus cross cta ctas ctx cuda cumem data debug depth desync devices disable \
+    distributed dmabuf dump enable env error family fifo file flux force gdr gid gpu gpus graph group handling hca \
+    heartbeat host hostid ib id iface ifname ignore jit job jobid launch level loading local localid lsb max mem \
+    merge min mixing module monitoring mps multi nccl nchannels net nic nics nnodes node nodeid nodes nsocks ntasks \
+    nthreads num nvidia nvls omp ompi on oob order ordering p2p partition pat pbs per percentage perf perthread \
+    plugin pmi pmix policy port process procid profiler proto ptx pxn qps queues rail rank ras rcvbuf read reg \
+    register relaxed restart retry role routing run scale set shm single size sl slurm sndbuf socket split stack step \
+    subsys support symmetric sync task tasks tc thread threads timeout topo torch torchelastic trace tuner use user \
+    version visible wait warn work world";

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 
+#[cfg(feature = "cli")]
+use super::Row;
 use super::groups::Group;
-use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Row, Summary, Times, Transfers, UNKNOWN, Wait};
+use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
 use crate::model::event::Network;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::stand::{Kind, StandIns};
+use super::kind::Kind;
+use super::stand::StandIns;
 use super::words;
 use crate::cli::reason::Reason;
 use crate::trace::fields::nccl;

@@ -10,6 +10,7 @@
 //! or CUDA says ([`words`]), and otherwise a stand-in takes its place. The same text has the same
 //! stand-in in all files of one call, so that the copies can still be merged and diagnosed.
 
+mod kind;
 mod known;
 mod packet;
 mod stand;

@@ -3,8 +3,9 @@
 
 use prost::Message as _;
 
+use super::kind::Kind;
 use super::known::{attribute_of, thread_name};
-use super::stand::{Kind, StandIns};
+use super::stand::StandIns;
 use crate::trace::fields::EXTENSION;
 use crate::trace::reader::proto::perfetto::protos::{
     GpuRenderStageEvent, InternedData, InternedGpuRenderStageSpecification, TrackDescriptor, TrackEvent,

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::stand::{Kind, StandIns};
+use super::kind::Kind;
+use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
 /// Where the texts come from that are in traces.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use rustc_hash::FxHashSet;
 
-use super::stand::Kind;
+use super::kind::Kind;
 
 /// One a line, in lower case: the words of the texts that ncclscope writes into traces. A test
 /// compares it with the source.

@@ -349,8 +349,9 @@ impl Loading {
     }
 
     fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
-        let Loading { ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, .. } =
-            self;
+        let Loading {
+            ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, ..
+        } = self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
         let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);

@@ -431,6 +431,36 @@ fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
 }
 
 #[test]
+fn a_scrubbed_job_has_the_same_diagnosis() {
+    let job = Plan::new(NCCL, "straggler").with_cupti(CUPTI).run();
+    let traces = job.traces();
+    let above = tempfile::tempdir().unwrap();
+    let copies = above.path().join("copies");
+    let run = |words: &[&std::ffi::OsStr]| {
+        let mut said = Vec::new();
+        let words = std::iter::once("ncclscope".as_ref()).chain(words.iter().copied());
+        ncclscope::cli::run(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
+        String::from_utf8(said).unwrap()
+    };
+    run(&["scrub".as_ref(), traces.as_os_str(), "-o".as_ref(), copies.as_os_str()]);
+    let diagnosis = |folder: &std::ffi::OsStr| -> Value {
+        serde_json::from_str(&run(&["diagnose".as_ref(), folder, "--json".as_ref(), "-".as_ref()])).unwrap()
+    };
+    let [before, after] = [traces.as_os_str(), copies.as_os_str()].map(diagnosis);
+    assert_eq!(before["verdict"], after["verdict"]);
+    for column in ["count", "median_ns", "mean_ns"] {
+        assert_eq!(before["steps"][column], after["steps"][column]);
+    }
+    let causes = |of: &Value| {
+        let all = of["causes"].as_array().unwrap().iter();
+        all.map(|cause| [&cause["kind"], &cause["ranks"], &cause["cost_ns"]].map(Value::to_string)).collect::<Vec<_>>()
+    };
+    assert!(!causes(&before).is_empty() && causes(&before) == causes(&after), "{before} {after}");
+    let text = after.to_string();
+    assert!(text.contains("host-1") && text.contains("kernel-") && !text.contains("backward"), "{text}");
+}
+
+#[test]
 fn summary_answers_what_the_queries_answer() {
     let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
     // Question 3: what the proxy waits for.

@@ -235,7 +235,10 @@
     const {steps, causes, hangs, what_if: whatIf, look_at_all: all} = diagnosis;
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
     if (hangs.length > 0) {
-      box.append(el('ul', {}, hangs.map((hang) => el('li', {}, hang.text, hang.details.map((line) => [el('br'), line])))));
+      // Without causes, the first one is the answer itself.
+      const isAnswer = (place) => place === 0 && (diagnosis.verdict === 'hang' || causes.length === 0);
+      const lines = hangs.flatMap((hang, place) => (isAnswer(place) ? hang.details : [hang.text, ...hang.details]));
+      if (lines.length > 0) box.append(el('ul', {}, lines.map((line) => el('li', {}, line))));
     }
     if (steps.count > 0) {
       const doubt = (it) => `${duration(it.step_ns)} ± ${duration(it.doubt_ns)}`;

@@ -158,12 +158,15 @@ fn rate(bytes: u64, ns: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(ns)).try_into().unwrap_or(u64::MAX)
 }
 
-/// What each so many of them are called together: `rank 8 … rank 15`.
+/// What each so many of them are called together: `ranks 8–15`.
 pub(super) fn several(names: &[String], each: usize) -> Vec<String> {
     let name = |names: &[String]| match names {
         [] => String::new(),
         [one] => one.clone(),
-        [first, .., last] => format!("{first} … {last}"),
+        [first, .., last] => match [first, last].map(|name| name.strip_prefix("rank ")) {
+            [Some(first), Some(last)] => format!("ranks {first}–{last}"),
+            _ => format!("{first} … {last}"),
+        },
     };
     names.chunks(each.max(1)).map(name).collect()
 }

@@ -176,7 +176,7 @@
   // A map of cells {column, row, value, lines}; what is not in it is blank.
   function map({rows, columns, columnTitle, cells, marks, format, scaleTitle, isSquare}) {
     const side = Math.max(4.5, Math.min(isSquare ? 44 : 32, 560 / rows.length));
-    const areRanks = isSquare && columns.every((it) => it.startsWith('rank '));
+    const areRanks = isSquare && columns.every((it) => /^ranks? /.test(it));
     const widest = Math.min(170, 18 + 6.4 * Math.max(...rows.map((it) => it.length)));
     const values = cells.map((cell) => cell.value).filter((value) => value !== null).sort((one, other) => one - other);
     const [most, nearly] = [values[values.length - 1] || 1, values[Math.floor(values.length * .98)] || 1];
@@ -187,7 +187,7 @@
       grid: {left: widest, right: isSquare ? undefined : 18, width: isSquare ? columns.length * side : undefined, top: 6, bottom: 102},
       xAxis: axis(look, areRanks ? 'to rank' : columnTitle, {type: 'category', data: columns, nameGap: 28, splitLine: {show: false}, axisTick: {show: false},
         splitArea: {show: true, areaStyle: {color: [look.shade]}},
-        axisLabel: {hideOverlap: true, formatter: (text) => short(areRanks ? text.replaceAll('rank ', '') : text, 22)}}),
+        axisLabel: {hideOverlap: true, formatter: (text) => short(areRanks ? text.replace(/^ranks? /, '') : text, 22)}}),
       yAxis: axis(look, '', {type: 'category', data: rows, inverse: true, splitLine: {show: false}, axisTick: {show: false},
         axisLabel: {interval: Math.max(0, Math.ceil(15 / side) - 1), width: widest - 10, overflow: 'truncate'}}),
       visualMap: {type: 'continuous', seriesIndex: 0, dimension: 2, min: 0, max: top, calculable: false, orient: 'horizontal',

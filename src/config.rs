@@ -236,6 +236,8 @@ pub struct Config {
     pub compress: bool,
     /// Where the summary goes.
     pub summary: Summary,
+    /// Whether its file has comma-separated values instead of text.
+    pub summary_csv: bool,
     /// How often the summary is made while the job runs, in seconds; 0: only at its end.
     pub summary_period_s: u64,
     /// The file for metrics, with its placeholders.
@@ -350,6 +352,11 @@ impl Config {
                 "NCCLSCOPE_SUMMARY",
                 &[("all", Summary::All), ("file", Summary::File), ("stderr", Summary::Stderr), ("off", Summary::Off)],
             ),
+            summary_csv: match reader.is_set("NCCLSCOPE_SUMMARY_FORMAT") || preset != Preset::Metrics {
+                true => reader.choice("NCCLSCOPE_SUMMARY_FORMAT", &[("table", false), ("csv", true)]),
+                // There is no trace to make it of.
+                false => true,
+            },
             summary_period_s: reader.number("NCCLSCOPE_SUMMARY_PERIOD"),
             metrics_file: variable("NCCLSCOPE_METRICS_FILE").filter(|path| !path.is_empty()),
             metrics_port: u16::try_from(reader.number("NCCLSCOPE_METRICS_PORT")).ok().filter(|port| *port > 0),

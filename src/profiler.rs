@@ -426,6 +426,7 @@ impl Session {
                 // One process for the whole job.
                 stderr: matches!(config.summary, config::Summary::Stderr | config::Summary::All)
                     && config.rank.is_some_and(|(rank, _)| rank == 0),
+                csv: config.summary_csv,
                 period: (config.summary_period_s > 0).then(|| Duration::from_secs(config.summary_period_s)),
                 metrics,
                 port: config.metrics_port.and_then(|port| port.checked_add(local_rank)),

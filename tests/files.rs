@@ -222,7 +222,11 @@ fn what_comes_at_the_end_is_beside_the_trace_after_a_change_of_directory() {
     let folder = played.recording.traces.path();
     let found: Vec<_> = files(&folder.join("here"));
     assert!(found.iter().any(|path| path.to_string_lossy().ends_with(".summary.txt")), "{found:?}");
-    assert!(!Path::new("/it.prom").exists() && !played.recording.outcome.stderr.contains("failed"), "{:?}", played.recording);
+    assert!(
+        !Path::new("/it.prom").exists() && !played.recording.outcome.stderr.contains("failed"),
+        "{:?}",
+        played.recording
+    );
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub struct Collector {
 pub struct Wanted {
     /// Into a file beside the trace.
     pub file: bool,
+    /// As comma-separated values.
+    pub csv: bool,
     /// A few lines of it to stderr.
     pub stderr: bool,
     /// How often while the job runs; `None`: only at its end.
@@ -511,15 +513,16 @@ impl Run {
 
     /// The summary, into a file and in a few lines.
     fn sum_up(&self) {
-        let Wanted { file, stderr, .. } = self.summary;
+        let Wanted { file, csv, stderr, .. } = self.summary;
         let summary = self.out.pipeline.summary();
         if file {
-            self.out.file.write_summary(summary.report().text());
+            let report = summary.report();
+            self.out.file.write_summary(if csv { report.csv() } else { report.text() }, csv);
         }
         let mut block = if stderr { summary.block() } else { Vec::new() };
         if !block.is_empty() {
             if file && self.out.file.stopped() == Stopped::No {
-                block.push(format!("  all of it: {}", self.out.file.summary_path().display()));
+                block.push(format!("  all of it: {}", self.out.file.summary_path(csv).display()));
             }
             message::block(&block);
         }

@@ -223,13 +223,14 @@ impl TraceFile {
 
     /// The path of the summary beside the trace.
     #[must_use]
-    pub fn summary_path(&self) -> PathBuf {
-        self.path.with_extension(summary::ENDING)
+    pub fn summary_path(&self, csv: bool) -> PathBuf {
+        self.path.with_extension(ending(csv))
     }
 
     /// Hands over the summary, which gets a file of its own.
-    pub fn write_summary(&self, text: String) {
-        let _ = self.sender.send(Command::Text(Text { what: "summary", path: self.absolute.with_extension(summary::ENDING), text }));
+    pub fn write_summary(&self, text: String, csv: bool) {
+        let path = self.absolute.with_extension(ending(csv));
+        let _ = self.sender.send(Command::Text(Text { what: "summary", path, text }));
     }
 
     /// Hands over metrics for this file. Nobody waits for them: if the queue is full, the next ones
@@ -505,6 +506,10 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
         }
     }
     files
+}
+
+fn ending(csv: bool) -> &'static str {
+    if csv { summary::ENDING_CSV } else { summary::ENDING }
 }
 
 /// Writes a text into a new file, which then takes the place of the old one: whoever reads it finds

@@ -215,6 +215,13 @@ pub const SETTINGS: &[Setting] = &[
                from world rank 0; all = both. ncclscope summary makes them from the trace, too",
     },
     Setting {
+        name: "NCCLSCOPE_SUMMARY_FORMAT",
+        values: Values::Words(&["table", "csv"]),
+        default: "table",
+        help: "what the file has: table = text for people, in .summary.txt; csv = comma-separated values, in .summary.csv, of which \
+               ncclscope summary makes the tables of all ranks. With preset metrics the default is csv",
+    },
+    Setting {
         name: "NCCLSCOPE_SUMMARY_PERIOD",
         values: Values::Number(0, 86_400, "seconds"),
         default: "0",

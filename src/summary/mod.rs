@@ -10,6 +10,7 @@
 //!  report   the summary as tables          text     the tables for people
 //! ```
 
+mod csv;
 mod facts;
 mod groups;
 mod metrics;
@@ -23,6 +24,7 @@ mod tests;
 
 use rustc_hash::FxHashMap;
 
+pub use csv::values;
 pub use facts::Facts;
 use groups::{Gathering, Group};
 pub use metrics::Live;
@@ -41,8 +43,10 @@ use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::matched_by;
 use crate::trace::words::{instant, remark, wait};
 
-/// What the name of a summary's file ends with.
+/// What the name of a summary's file ends with: as text for people, and as comma-separated values.
 pub const ENDING: &str = "summary.txt";
+/// See [`ENDING`].
+pub const ENDING_CSV: &str = "summary.csv";
 
 /// Unique arguments, groups, calls and peers that have rows of their own, of each kind. What comes
 /// later shares one row.

@@ -523,6 +523,12 @@ impl Report {
         report
     }
 
+    /// Whether no table has a row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tables.iter().all(|table| table.rows.is_empty())
+    }
+
     /// Adds the rows of another.
     pub fn add(&mut self, other: Report) {
         for (ours, theirs) in self.tables.iter_mut().zip(other.tables) {

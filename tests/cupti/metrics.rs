@@ -289,37 +289,72 @@ fn assert_contains(whole: &Value, part: &Value, at: &str) {
 #[test]
 fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
     let collectives: Vec<_> = (0..12).map(|n| collective(&format!("d{n}"), "dp", "1Ki")).collect();
-    let script = job(&collectives) + "user sleep 50ms\n";
-    let by = |preset: &str| {
-        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_PRESET", preset);
+    let script = job(&collectives);
+    let folder = tempfile::tempdir().unwrap();
+    let by = |settings: &[(&str, &str)]| {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
+        let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
         let recording = Recording::by(play.respect_mask());
         assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
         recording
     };
-    let files = |recording: &Recording| {
-        let all = fs::read_dir(recording.traces.path()).unwrap().map(|it| it.unwrap().path());
-        all.collect::<Vec<_>>()
+    let output = folder.path().to_str().unwrap();
+    let of_rank = |rank: &str| {
+        let recording =
+            by(&[("NCCLSCOPE_PRESET", "metrics"), ("NCCLSCOPE_OUTPUT", output), ("RANK", rank), ("WORLD_SIZE", "2")]);
+        recording.outcome.stderr
     };
-    let table = |text: &str, name: &str| {
-        let rest = text.split_once(name).unwrap_or_else(|| panic!("no {name}: {text}")).1;
-        rest.split("\n\n").next().unwrap().to_owned()
+    let said = of_rank("0") + &of_rank("1");
+    assert!(said.contains("(a summary, no trace)") && said.contains(".summary.csv"), "{said}");
+    let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    assert!(files.len() == 2 && files.iter().all(|it| it.to_str().unwrap().ends_with(".summary.csv")), "{files:?}");
+
+    let rows = |path: &Path, table: &str| {
+        let text = ncclscope(&["summary", path.to_str().unwrap(), "--format", "json"]).unwrap();
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        whole["tables"][table].as_array().unwrap().clone()
     };
-    let (metrics, light) = (by("metrics"), by("light"));
-    let path = &files(&metrics)[..];
-    assert!(matches!(path, [only] if only.to_str().unwrap().ends_with(".summary.txt")), "{path:?}");
-    assert!(metrics.said()[0].contains("(a summary, no trace)"), "{:?}", metrics.said());
-    let text = fs::read_to_string(&path[0]).unwrap();
-    let of_light = fs::read_to_string(light.traces.file().with_extension("summary.txt")).unwrap();
-    // Number, timed, and how they were found; the times themselves differ between two plays.
-    for text in [&text, &of_light] {
-        let operations = table(text, "operations (");
-        let row = operations.lines().find(|line| line.contains("AllReduce")).unwrap();
-        let numbers: Vec<&str> = row.split_whitespace().filter(|word| *word == "12").collect();
-        assert_eq!(numbers.len(), 2, "{operations}");
+    let light = by(&[("NCCLSCOPE_PRESET", "light"), ("RANK", "0"), ("WORLD_SIZE", "2")]);
+    let expected = rows(&light.traces.file(), "operations");
+    let all = rows(folder.path(), "operations");
+    let ranks: Vec<&str> = all.iter().map(|row| row["rank"].as_str().unwrap()).collect();
+    assert_eq!(ranks, ["all", "0", "1"]);
+    for name in ["communicator", "operation", "datatype", "count", "bytes", "number", "timed", "contradicted"] {
+        assert_eq!(all[1][name], expected[0][name], "{name}");
     }
-    assert!(!text.contains("gemm"), "{text}");
-    let losses = table(&text, "losses and doubts");
-    for doubt in ["unmatched", "unknown", "dropped", "orphan"] {
-        assert!(!losses.contains(doubt), "{losses}");
+    let number = |row: &Value, name: &str| row[name].as_u64().unwrap();
+    assert_eq!(number(&all[0], "timed"), 24);
+    for (name, sum) in [
+        ("kernel_total_ns", (|a, b| a + b) as fn(u64, u64) -> u64),
+        ("kernel_max_ns", u64::max),
+        ("kernel_min_ns", u64::min),
+    ] {
+        assert_eq!(number(&all[0], name), sum(number(&all[1], name), number(&all[2], name)), "{name}");
     }
+    assert!(all[0]["kernel_median_ns"].is_null(), "nobody knows it");
+    let of_bytes = 24.0 * 4096.0 / (number(&all[0], "kernel_total_ns") as f64 / 1e9);
+    assert!((number(&all[0], "busbw_bytes_per_s") as f64 / of_bytes - 1.0).abs() < 1e-3, "{of_bytes} {}", all[0]);
+    let losses = rows(folder.path(), "losses");
+    for doubt in ["unmatched", "unknown", "dropped"] {
+        assert!(!losses.iter().any(|row| row["what"].as_str().unwrap().contains(doubt)), "{losses:?}");
+    }
+    // Read and written again, it is the same.
+    let text = fs::read_to_string(&files[0]).unwrap();
+    assert_eq!(ncclscope(&["summary", files[0].to_str().unwrap(), "--format", "csv"]).unwrap(), text);
+    // What it cannot do, it says.
+    let refused = ncclscope(&["summary", output, "--durations"]).unwrap_err();
+    assert!(refused.contains("single durations are in traces only"), "{refused}");
+    for (damage, says) in [
+        (text.replace("format 1", "format 2"), "it has format 2"),
+        (text.replacen(",4096,", ",many,", 1), "not a number where one belongs"),
+        ("rank,name\n".to_owned(), "no tables"),
+    ] {
+        let path = folder.path().join("it.summary.csv");
+        fs::write(&path, damage).unwrap();
+        let said = ncclscope(&["summary", path.to_str().unwrap()]).unwrap_err();
+        assert!(said.contains(says), "{said}");
+    }
+    // The files of two ranks are read beside the damaged one, which is named.
+    let said = ncclscope(&["summary", output]).unwrap_err();
+    assert!(said.contains("it.summary.csv") && said.contains("no tables"), "{said}");
 }

@@ -57,7 +57,8 @@ pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
 /// Whether a file is the summary beside a trace, by its name. A shell names it with the traces of a
 /// folder.
 pub(in crate::cli) fn is_summary(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(summary::ENDING))
+    let ends = |name: &str| [summary::ENDING, summary::ENDING_CSV].iter().any(|ending| name.ends_with(ending));
+    path.file_name().is_some_and(|name| ends(&name.to_string_lossy()))
 }
 
 /// The files that may be profiles, by their names.

@@ -2,6 +2,7 @@
 
 mod durations;
 mod load;
+mod written;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,12 +18,13 @@ use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format as Of};
 use crate::model::time::HostNs;
-use crate::summary::{Cell, FORMAT_VERSION, Report, Row, Summary, Table};
+use crate::summary::{Cell, FORMAT_VERSION, Report, Row, Summary, Table, values};
 
 /// What to print.
 #[derive(clap::Args)]
 pub(super) struct Wish {
-    /// Traces, or folders with the traces of a job's ranks
+    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the preset
+    /// metrics, files that end in .summary.csv
     #[arg(required = true, value_name = "TRACE|FOLDER")]
     traces: Vec<PathBuf>,
     /// How to print it
@@ -58,6 +60,16 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     {
         let names: Vec<&str> = known.tables.iter().map(|table| table.name).collect();
         return Err(Reason::Refused(format!("there is no table {name}; the tables are {}", names.join(", "))));
+    }
+    if let Some(files) = written::files(&wish.traces)? {
+        if wish.durations {
+            return Err("single durations are in traces only, and these are summaries of jobs without any".into());
+        }
+        let (report, reasons) = written::add_up(&files);
+        if !report.is_empty() {
+            print(report, wish, out)?;
+        }
+        return Reason::all(reasons);
     }
     let files = files(&wish.traces)?;
     let mut durations = wish.durations.then(Durations::default);
@@ -192,14 +204,7 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
     }
     let written = match wish.format {
         Format::Table => out.write_all(report.text().as_bytes()),
-        Format::Csv => report.tables.iter().enumerate().try_for_each(|(at, table)| {
-            if at > 0 {
-                writeln!(out)?;
-            }
-            writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: {}", table.name)?;
-            writeln!(out, "{}", names(table).join(","))?;
-            table.rows.iter().try_for_each(|row| writeln!(out, "{}", csv(row)))
-        }),
+        Format::Csv => out.write_all(report.csv().as_bytes()),
         Format::Json => {
             let tables: Map<String, Value> = report
                 .tables
@@ -231,7 +236,7 @@ fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &m
         Format::Json => writeln!(out, "{{\"format_version\":{FORMAT_VERSION},\"durations\":["),
         Format::Jsonl => writeln!(out, "{}", json!({ "format_version": FORMAT_VERSION })),
         Format::Table | Format::Csv => writeln!(out, "# ncclscope summary, format {FORMAT_VERSION}: durations")
-            .and_then(|()| writeln!(out, "{},op_count,[duration-us;*]", names(columns).join(","))),
+            .and_then(|()| writeln!(out, "{},op_count,[duration-us;*]", columns.header())),
     }
     .map_err(wrote)?;
     let mut is_first = true;
@@ -246,7 +251,7 @@ fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &m
             let comma = if format == Format::Json && !is_first { "," } else { "" };
             write!(out, "{comma}{},\"duration_us\":[", label.trim_end_matches('}')).map_err(wrote)?;
         } else {
-            write!(out, "{},{number},[", csv(cells)).map_err(wrote)?;
+            write!(out, "{},{number},[", values(cells)).map_err(wrote)?;
         }
         is_first = false;
         let mut between = "";
@@ -261,22 +266,6 @@ fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &m
         writeln!(out, "]}}").map_err(wrote)?;
     }
     Ok(())
-}
-
-pub(super) fn names(table: &Table) -> Vec<&'static str> {
-    table.columns.iter().map(|column| column.name).collect()
-}
-
-fn csv(row: &[Cell]) -> String {
-    let cell = |cell: &Cell| match cell {
-        Cell::Empty => String::new(),
-        Cell::Number(number) => number.to_string(),
-        Cell::Text(text) if text.contains([',', '"', '\n', '\r']) || text.starts_with('#') => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Cell::Text(text) => text.clone(),
-    };
-    row.iter().map(cell).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn object(table: &Table, row: &[Cell]) -> Value {

@@ -9,7 +9,7 @@ use std::{fs, thread};
 
 /// A collective as NCCL runs it: group, call, launch with its kernel, hand-over, and the proxy's
 /// work for it. Its label distinguishes it.
-pub fn collective(label: &str, comm: &str, count: &str) -> String {
+pub(super) fn collective(label: &str, comm: &str, count: &str) -> String {
     let facts = format!("func=AllReduce count={count} datatype=ncclFloat32");
     format!(
         "user start g{label} {comm} GroupApi groupDepth=1\n\
@@ -32,7 +32,7 @@ pub fn collective(label: &str, comm: &str, count: &str) -> String {
 }
 
 /// A job with these collectives, a kernel of the application after each.
-pub fn job(collectives: &[String]) -> String {
+pub(super) fn job(collectives: &[String]) -> String {
     let body: String = collectives.iter().map(|it| format!("{it}user kernel gemm for=1ms\n")).collect();
     format!(
         "{CUDA}user init dp comm=0xabc rank=0 nranks=2 name=dp\n\

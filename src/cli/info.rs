@@ -336,29 +336,32 @@ impl Info {
         if let Some(channels) = channels(&self.ends) {
             writeln!(out, "  GPU channels  {channels}")?;
         }
-        let open = self.recordings.iter().filter(|(tag, _)| !self.is_closed(tag));
-        let mut open: Vec<&str> = open.map(|(_, process)| process.as_str()).collect();
-        open.sort_by_key(|process| (survey::rank(process), *process));
-        if !open.is_empty() {
-            let missing = open.len();
-            let rest = missing.saturating_sub(NAMED);
-            let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-            open.truncate(NAMED);
-            let names = open.join(", ");
-            let what = match missing {
-                1 => "this recording has no end",
-                _ => "these recordings have no end",
-            };
-            let why = match is_being_written(path) {
-                true => "it is still running",
-                false => "still running or killed",
-            };
-            writeln!(out, "  {}    {what}, {why}: {names}{more}", colour::paint(colour::NOTE, "not closed"))?;
-        }
+        self.print_open(path, out)?;
         if let Some(fault) = fault {
             writeln!(out, "  {}         {fault}", colour::paint(colour::BAD, "fault"))?;
         }
         Ok(())
+    }
+
+    /// Names the recordings without an end, if there are any.
+    fn print_open(&self, path: &Path, out: &mut dyn Write) -> std::io::Result<()> {
+        let open = self.recordings.iter().filter(|(tag, _)| !self.is_closed(tag));
+        let mut open: Vec<&str> = open.map(|(_, process)| process.as_str()).collect();
+        open.sort_by_key(|process| (survey::rank(process), *process));
+        let what = match open.len() {
+            0 => return Ok(()),
+            1 => "this recording has no end",
+            _ => "these recordings have no end",
+        };
+        let rest = open.len().saturating_sub(NAMED);
+        let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        open.truncate(NAMED);
+        let names = open.join(", ");
+        let why = match is_being_written(path) {
+            true => "it is still running",
+            false => "still running or killed",
+        };
+        writeln!(out, "  {}    {what}, {why}: {names}{more}", colour::paint(colour::NOTE, "not closed"))
     }
 }
 

@@ -344,8 +344,6 @@ impl<'a> Together<'a> {
         }
         let mut common = origin::judge(&origins)?;
         let mut shared = Shared::of(evidence, &common.clocks);
-        // A host whose processes were killed before anything relates its clock to another one must
-        // not prevent the merge of the others.
         let is_alone = alone(&common.clocks, &files, &shared);
         if is_alone.contains(&true) && is_alone.contains(&false) {
             for (path, ..) in files.iter().zip(&is_alone).filter(|(_, alone)| **alone).map(|(file, _)| file) {
@@ -355,28 +353,16 @@ impl<'a> Together<'a> {
                     path.display()
                 );
             }
-            let before = std::mem::take(&mut common.clocks);
-            let mut keep = is_alone.iter().map(|is_alone| !is_alone).cycle();
-            files.retain(|_| keep.next() == Some(true));
-            origins.retain(|_| keep.next() == Some(true));
-            common = origin::judge(&origins)?;
-            let kept = before.iter().zip(&is_alone).filter(|(_, is_alone)| !**is_alone).map(|(clock, _)| *clock);
-            shared.keep(&kept.zip(common.clocks.iter().copied()).collect());
+            keep(&mut files, &is_alone);
+            keep(&mut origins, &is_alone);
+            let mut before = std::mem::replace(&mut common, origin::judge(&origins)?).clocks;
+            keep(&mut before, &is_alone);
+            shared.keep(&before.into_iter().zip(common.clocks.iter().copied()).collect());
         }
         if let Some(remark) = &common.remark {
             let _ = writeln!(out, "{remark}");
         }
-        let twice = members.twice();
-        if !twice.is_empty() {
-            let _ = writeln!(
-                out,
-                "more than one process says that it is rank {twice}: if these files are from several runs, merge \
-                 only those of one"
-            );
-        }
-        for line in members.impossible().into_iter().chain(members.missing()) {
-            let _ = writeln!(out, "{line}");
-        }
+        members.remarks().iter().for_each(|line| drop(writeln!(out, "{line}")));
         let moves = moves(&origins, &common.clocks, &shared)?;
         for Move { host, how, .. } in moves.iter().flatten() {
             let _ = writeln!(out, "{host}: {how}");
@@ -461,13 +447,20 @@ impl<'a> Together<'a> {
 }
 
 /// For each file, whether all files of its clock were cut off and share nothing with files of
-/// another clock.
+/// another clock. A host whose processes were killed before anything relates its clock to another
+/// one must not prevent the merge of the others.
 fn alone(clocks: &[usize], files: &[(&Path, Extent, Option<File>)], shared: &Shared) -> Vec<bool> {
     let related = shared.related_clocks();
     let is_cut = |clock| clocks.iter().zip(files).all(|(its, (_, extent, _))| *its != clock || extent.unfinished > 0);
     let count = clocks.iter().max().map_or(0, |last| last + 1);
     let alone: Vec<bool> = (0..count).map(|clock| is_cut(clock) && !related.contains(&clock)).collect();
     clocks.iter().map(|clock| alone[*clock]).collect()
+}
+
+/// Drops what belongs to files that are left out.
+fn keep<T>(of_files: &mut Vec<T>, is_left_out: &[bool]) {
+    let mut is_left_out = is_left_out.iter();
+    of_files.retain(|_| is_left_out.next() == Some(&false));
 }
 
 /// For each clock, how its times become those of the first one.

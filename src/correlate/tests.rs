@@ -5,7 +5,7 @@ mod script;
 
 use super::proxy::PENDING_OPS;
 use super::*;
-use crate::model::event::CommInit;
+use crate::model::event::{self, CommInit};
 use crate::model::time::Ticks;
 pub(crate) use random::Records;
 use random::Rules;

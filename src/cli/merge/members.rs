@@ -151,9 +151,21 @@ impl Members {
         self.named_all.extend(other.named_all);
     }
 
+    /// What all of them together show to be missing or impossible, one sentence each.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let twice = self.twice();
+        let twice = (!twice.is_empty()).then(|| {
+            format!(
+                "more than one process says that it is rank {twice}: if these files are from several runs, merge \
+                 only those of one"
+            )
+        });
+        twice.into_iter().chain(self.impossible()).chain(self.missing()).collect()
+    }
+
     /// Ranks without a file, one sentence each: those of the job if a communicator has all of them,
     /// otherwise those of each communicator.
-    pub(super) fn missing(&self) -> Vec<String> {
+    fn missing(&self) -> Vec<String> {
         let is_world = |group: &&Group| group.ranks.iter().all(|(rank, mark)| self.ranks.get(mark) == Some(rank));
         let largest = self.groups.values().filter(is_world).max_by_key(|group| group.size);
         let known = self.groups.values().map(|group| group.size).max();
@@ -185,7 +197,7 @@ impl Members {
     }
 
     /// What processes say about their ranks that is impossible, one sentence each.
-    pub(super) fn impossible(&self) -> Vec<String> {
+    fn impossible(&self) -> Vec<String> {
         let jobs: BTreeSet<u32> =
             self.jobs.iter().filter(|(mark, _)| !self.named_all.contains(mark)).map(|(_, size)| *size).collect();
         let mut lines = Vec::new();
@@ -212,7 +224,7 @@ impl Members {
     }
 
     /// Ranks in the job that several processes claim to be.
-    pub(super) fn twice(&self) -> Ranks {
+    fn twice(&self) -> Ranks {
         let mut processes: HashMap<u32, usize> = HashMap::new();
         self.ranks.values().for_each(|rank| *processes.entry(*rank).or_default() += 1);
         Ranks::of(processes.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect())

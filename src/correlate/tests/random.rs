@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::super::*;
 use super::script::{PID, tag, zeroed};
-use crate::model::event::{CommInit, Flag, Net, Network};
-use crate::model::time::Ticks;
+use crate::model::event::{self, CommInit, Flag, Net, Network};
+use crate::model::time::{GpuNs, Ticks};
 
 /// A small pseudo-random generator; the same seed gives the same numbers.
 pub(crate) struct Random(u64);

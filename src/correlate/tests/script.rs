@@ -28,12 +28,14 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::super::*;
 use crate::model::activity::{self, Kernel, Place, Span};
-use crate::model::event::{CommInit, Flag, Net, Network};
-use crate::model::time::Ticks;
-use crate::model::timeline::{Around, CopyOf, Flaw, Owner, ProxyOp, Timing};
+use crate::model::event::{self, CommInit, Flag, Net, Network};
+use crate::model::state;
+use crate::model::time::{GpuNs, Ticks};
+use crate::model::timeline::{Around, Comm, CopyOf, Flaw, Owner, ProxyOp, Thread, Timing};
 
 pub(crate) const PID: i32 = 4711;
 

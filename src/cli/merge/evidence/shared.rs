@@ -1,0 +1,353 @@
+//! What all files show together about the operations that ranks share. This relates the clocks of
+//! hosts ([`Shared::orders`]), and `job` draws it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+
+use super::{End, Evidence, Member, Role, Visit, Waits};
+use crate::clock::chains::{self, Transfer};
+use crate::clock::hosts::Orders;
+use crate::model::time::{Bounded, HostNs};
+
+/// How many times of other hosts all transfers together may carry, 8 bytes each. Beyond that, a
+/// transfer relates only its own two hosts.
+const CHAINED: usize = 64 << 20;
+
+/// What all files together show.
+#[derive(Default)]
+pub(in crate::cli::merge) struct Shared {
+    pub(in crate::cli::merge) members: Vec<Member>,
+    /// Visits; those of one operation are adjacent.
+    visits: Vec<Visit>,
+    /// The ranges of visits of operations that at least two ranks are known to have had.
+    operations: Vec<Range<u32>>,
+    /// Sends and receives whose other end is not known, by index.
+    lonely: Vec<u32>,
+    ends: Vec<End>,
+    /// In order of members and marks.
+    waits: Vec<((u32, u64), Waits)>,
+    /// The sending and the receiving end of each transfer, by index.
+    transfers: Vec<(u32, u32)>,
+    /// For each file, how many operations are known by inference only.
+    inferred: Vec<u64>,
+    /// There was not enough room for all operations or all transfers; or for all operations.
+    pub(in crate::cli::merge) is_sample: bool,
+    pub(in crate::cli::merge) lacks_visits: bool,
+}
+
+impl Shared {
+    /// Combines several files, each with the number of its clock.
+    pub(in crate::cli::merge) fn of(files: Vec<Evidence>, clocks: &[usize]) -> Shared {
+        let bits = |of: fn(&Evidence) -> u64| files.iter().fold(0, |all, file| all | of(file));
+        let (visits, ends) = (bits(|it| it.visits.left_out), bits(|it| it.ends.left_out));
+        // Exactly as much as there is: these are the largest things in memory.
+        let kept = |of: fn(&Evidence) -> usize| files.iter().map(of).sum();
+        let (all_visits, all_ends) = (kept(|it| it.visits.kept.len()), kept(|it| it.ends.kept.len()));
+        let all_waits = kept(|it| it.waits.len());
+        let mut all = Shared { is_sample: visits | ends != 0, lacks_visits: visits != 0, ..Shared::default() };
+        all.visits.reserve_exact(all_visits);
+        all.ends.reserve_exact(all_ends);
+        all.waits.reserve_exact(all_waits);
+        for (number, mut file) in files.into_iter().enumerate() {
+            let base = all.members.len() as u32;
+            file.leave_out(visits);
+            file.ends.leave_out(ends, End::mark);
+            let clock = clocks[number];
+            all.members.extend(file.members.into_iter().map(|it| Member { clock, ..it }));
+            let moved = |member: u32| base + member;
+            all.visits.extend(file.visits.kept.into_iter().map(|it| Visit { member: moved(it.member), ..it }));
+            all.ends.extend(file.ends.kept.into_iter().map(|it| End { member: moved(it.member), ..it }));
+            // Each file's are in order, and so are the members of all files.
+            all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
+            all.inferred.push(file.inferred);
+        }
+        all.find_operations();
+        all.find_transfers();
+        all
+    }
+
+    /// Finds operations that several ranks had. NCCL does not number operations while a graph is
+    /// captured, so several in one run of a graph may share a number. They ran in the same order on
+    /// all ranks, and all of them are known if every rank has equally many.
+    fn find_operations(&mut self) {
+        self.visits.sort_unstable_by_key(|it| (it.operation, it.member, it.entered));
+        let mut start = 0;
+        for group in self.visits.chunk_by_mut(|one, other| one.operation == other.operation) {
+            let end = start + group.len();
+            let per_rank: Vec<usize> =
+                group.chunk_by(|one, other| one.member == other.member).map(<[_]>::len).collect();
+            let (ranks, times) = (per_rank.len(), per_rank[0]);
+            if ranks > 1 && per_rank.iter().all(|it| *it == times) {
+                // Sorted by occurrence first, then by rank.
+                let by_rank = group.to_vec();
+                for (place, visit) in group.iter_mut().enumerate() {
+                    *visit = by_rank[place % ranks * times + place / ranks];
+                }
+                let of = |time: usize| (start + time * ranks) as u32..(start + (time + 1) * ranks) as u32;
+                self.operations.extend((0..times).map(of));
+            }
+            // What a rank sends to itself has both of its ends.
+            if (ranks, times) == (1, 1) && group[0].is_send_recv {
+                self.lonely.push(start as u32);
+            }
+            start = end;
+        }
+    }
+
+    /// Finds the transfers whose two ends are each known exactly once.
+    fn find_transfers(&mut self) {
+        self.ends.sort_unstable_by_key(|it| (it.transfer, !it.is_send));
+        let mut start = 0;
+        for group in self.ends.chunk_by(|one, other| one.transfer == other.transfer) {
+            if matches!(group, [End { is_send: true, .. }, End { is_send: false, .. }]) {
+                self.transfers.push((start, start + 1));
+            }
+            start += group.len() as u32;
+        }
+    }
+
+    /// The clocks whose files have an operation or a transfer in common with files of another
+    /// clock.
+    pub(in crate::cli::merge) fn related_clocks(&self) -> BTreeSet<usize> {
+        let mut related = BTreeSet::new();
+        for visits in self.operations() {
+            let clock = |visit: &Visit| self.member_of(visit).clock;
+            if visits.iter().any(|visit| clock(visit) != clock(&visits[0])) {
+                related.extend(visits.iter().map(clock));
+            }
+        }
+        for [(from, _), (to, _)] in self.transfers().map(|ends| ends.map(|end| self.time_of(end))) {
+            if from != to {
+                related.extend([from, to]);
+            }
+        }
+        related
+    }
+
+    /// Forgets the clocks that have no new number. They must have nothing in common with the
+    /// others.
+    pub(in crate::cli::merge) fn keep(&mut self, numbers: &HashMap<usize, usize>) {
+        let is_kept = |members: &[Member], member: u32| numbers.contains_key(&members[member as usize].clock);
+        let (members, visits, ends) = (&self.members, &self.visits, &self.ends);
+        self.operations.retain(|range| is_kept(members, visits[range.start as usize].member));
+        self.transfers.retain(|(sent, _)| is_kept(members, ends[*sent as usize].member));
+        for member in &mut self.members {
+            member.clock = numbers.get(&member.clock).copied().unwrap_or_default();
+        }
+    }
+
+    /// Each operation with the parts of its ranks, by communicator.
+    pub(in crate::cli::merge) fn operations(&self) -> impl Iterator<Item = &[Visit]> {
+        self.operations.iter().map(|range| &self.visits[range.start as usize..range.end as usize])
+    }
+
+    /// Sends and receives of ranks whose peer's part is not known.
+    pub(in crate::cli::merge) fn lonely(&self) -> impl Iterator<Item = &Visit> {
+        self.lonely.iter().map(|index| &self.visits[*index as usize])
+    }
+
+    /// Each transfer with both of its ends, the sending one first.
+    pub(in crate::cli::merge) fn transfers(&self) -> impl Iterator<Item = [&End; 2]> {
+        self.transfers.iter().map(|(sent, arrived)| [&self.ends[*sent as usize], &self.ends[*arrived as usize]])
+    }
+
+    pub(in crate::cli::merge) fn member_of(&self, visit: &Visit) -> &Member {
+        &self.members[visit.member as usize]
+    }
+
+    /// What the sends of a rank's part waited for; `None` for replays, which may share one mark.
+    pub(in crate::cli::merge) fn waits_of(&self, visit: &Visit) -> Option<&Waits> {
+        let (_, mark, run) = visit.operation;
+        let place = self.waits.binary_search_by_key(&(visit.member, mark), |(of, _)| *of).ok()?;
+        (run == 0).then(|| &self.waits[place].1)
+    }
+
+    /// The clock of an end, and its time there.
+    pub(in crate::cli::merge) fn time_of(&self, end: &End) -> (usize, Bounded) {
+        let member = &self.members[end.member as usize];
+        (member.clock, Bounded { time: end.at, error_ns: member.error_ns })
+    }
+
+    /// How many operations are known by inference only, in the files of a clock.
+    pub(in crate::cli::merge) fn inferred(&self, clocks: &[usize], clock: usize) -> u64 {
+        self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
+    }
+
+    /// What the files show about each two clocks, by the clocks' numbers.
+    pub(in crate::cli::merge) fn orders(&self) -> HashMap<(usize, usize), Orders> {
+        let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
+        // For each clock: the last rank that others wait for arrived at this time or later; the
+        // first rank that waits for others was done at this time or earlier.
+        let mut clocks: Vec<(usize, Option<HostNs>, Option<HostNs>)> = Vec::new();
+        for visits in self.operations() {
+            clocks.clear();
+            if !visits.iter().all(|it| it.is_exact) {
+                continue;
+            }
+            for visit in visits {
+                let clock = self.member_of(visit).clock;
+                let [enters, leaves] = visit.times();
+                let entered = (visit.role != Role::Takes).then(|| enters.earliest());
+                let left = (visit.role != Role::Gives).then(|| leaves.latest());
+                match clocks.iter_mut().find(|it| it.0 == clock) {
+                    Some(known) => {
+                        known.1 = known.1.max(entered);
+                        known.2 = known.2.into_iter().chain(left).min();
+                    }
+                    None => clocks.push((clock, entered, left)),
+                }
+            }
+            clocks.sort_unstable_by_key(|it| it.0);
+            let Some(((reference, entered_here, left_here), others)) = clocks.split_first() else { continue };
+            for (other, entered, left) in others {
+                let between = orders.entry((*reference, *other)).or_default();
+                if let (Some(here), Some(there)) = (entered_here, left) {
+                    between.here_first(*here, *there);
+                }
+                if let (Some(here), Some(there)) = (left_here, entered) {
+                    between.there_first(*here, *there);
+                }
+            }
+        }
+        let transfers: Vec<Transfer> = self
+            .transfers()
+            .map(|ends| {
+                let [(from, sent), (to, arrived)] = ends.map(|end| self.time_of(end));
+                Transfer { from, sent: sent.earliest(), to, arrived: arrived.latest() }
+            })
+            .filter(|it| it.from != it.to)
+            .collect();
+        for Transfer { from, to, .. } in &transfers {
+            orders.entry((*from.min(to), *from.max(to))).or_default();
+        }
+        let clocks = self.members.iter().map(|it| it.clock + 1).max().unwrap_or(0);
+        let mut before = |one: usize, at, other: usize, later| {
+            // Hosts that share no operations are related through other hosts.
+            if let Some(between) = orders.get_mut(&(one.min(other), one.max(other))) {
+                if one < other { between.here_first(at, later) } else { between.there_first(later, at) }
+            }
+        };
+        if clocks.saturating_mul(transfers.len()) <= CHAINED {
+            chains::orders(clocks, &transfers, before);
+        } else {
+            transfers.iter().for_each(|it| before(it.from, it.sent, it.to, it.arrived));
+        }
+        orders
+    }
+}
+
+#[cfg(test)]
+impl Shared {
+    /// What two ranks show of each send and receive between them: the rank and its peer, whether it
+    /// sends, and when its kernel began and ended. Each rank is on the clock with its number.
+    pub(in crate::cli::merge) fn exchanges(parts: &[(i32, i32, bool, [u64; 2])]) -> Shared {
+        let ranks = parts.iter().map(|part| part.0 + 1).max().unwrap_or(0);
+        let member = |rank: i32| Member {
+            process: rank as u64,
+            comm: 7,
+            label: "world".to_owned(),
+            rank,
+            size: ranks,
+            group: None,
+            clock: rank as usize,
+            error_ns: 0,
+        };
+        let visit = |&(rank, peer, sends, [entered, left]): &(i32, i32, bool, [u64; 2])| {
+            let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
+            Visit {
+                member: rank as u32,
+                left: HostNs(left),
+                role: if sends { Role::Gives } else { Role::Takes },
+                is_send_recv: true,
+                peer,
+                ..super::tests::visit((from * ranks + to) as u64, 0, entered)
+            }
+        };
+        let mut shared = Shared {
+            members: (0..ranks).map(member).collect(),
+            visits: parts.iter().map(visit).collect(),
+            ..Shared::default()
+        };
+        shared.find_operations();
+        shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::visit;
+    use super::*;
+
+    fn shared(visits: Vec<Visit>, ends: Vec<End>) -> Shared {
+        let mut shared = Shared { visits, ends, ..Shared::default() };
+        shared.find_operations();
+        shared.find_transfers();
+        shared
+    }
+
+    #[test]
+    fn operations_with_one_number_are_told_apart_by_order_if_all_are_known() {
+        let shared = shared(
+            vec![
+                visit(1, 1, 20),
+                visit(1, 0, 31),
+                visit(1, 0, 10),
+                visit(1, 1, 40),
+                // One of rank 1's is missing, so it is unclear which.
+                visit(2, 0, 50),
+                visit(2, 0, 60),
+                visit(2, 1, 51),
+                // No other rank has it.
+                visit(3, 0, 70),
+            ],
+            Vec::new(),
+        );
+        let found: Vec<Vec<(u32, u64)>> =
+            shared.operations().map(|it| it.iter().map(|it| (it.member, it.entered.0)).collect()).collect();
+        assert_eq!(found, [[(0, 10), (1, 20)], [(0, 31), (1, 40)]]);
+    }
+
+    #[test]
+    fn a_send_to_another_rank_without_its_receive_is_lonely() {
+        let part = |operation, member, role| Visit { role, is_send_recv: true, ..visit(operation, member, 10) };
+        let shared = shared(
+            vec![
+                part(1, 0, Role::Gives),
+                part(1, 1, Role::Takes),
+                // To itself.
+                part(2, 0, Role::Gives),
+                part(2, 0, Role::Takes),
+                part(3, 1, Role::Gives),
+                // A collective whose other ranks are not known.
+                visit(4, 0, 10),
+            ],
+            Vec::new(),
+        );
+        let lonely: Vec<(u64, u32)> = shared.lonely().map(|it| (it.operation.1, it.member)).collect();
+        assert_eq!((lonely, shared.operations().count()), (vec![(3, 1)], 1));
+    }
+
+    #[test]
+    fn a_transfer_needs_each_end_exactly_once() {
+        let end = |transfer: u64, is_send: bool, at: u64| End {
+            transfer: (7, 1, transfer),
+            is_send,
+            member: 0,
+            track: 0,
+            at: HostNs(at),
+        };
+        let ends = vec![
+            end(1, false, 20),
+            end(2, true, 30),
+            end(1, true, 10),
+            end(3, true, 1),
+            end(3, true, 2),
+            end(3, false, 3),
+            end(4, false, 5),
+            end(4, false, 6),
+        ];
+        let shared = shared(Vec::new(), ends);
+        let found: Vec<[u64; 2]> = shared.transfers().map(|ends| ends.map(|end| end.at.0)).collect();
+        assert_eq!(found, [[10, 20]]);
+    }
+}

@@ -12,6 +12,7 @@ use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
 use crate::model::selection;
 use crate::model::time::FileNs;
+use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
@@ -60,6 +61,8 @@ struct Reader {
     carried: Vec<(usize, String, Span, usize)>,
     /// By track: what has ended inside an open step.
     waits: HashMap<u64, Vec<(String, u64)>>,
+    /// Memory for the arguments of slices.
+    spare: Vec<Vec<u8>>,
     versions: BTreeSet<String>,
     /// The tool whose file it was imported from.
     imported: Option<Source>,
@@ -71,7 +74,7 @@ struct Reader {
 #[derive(Default)]
 struct Track {
     parent: Option<u64>,
-    name: String,
+    name: Arc<str>,
     thread: Option<(i64, String)>,
     /// Its open slices, outermost first; `None` for those that are not read.
     open: Vec<Option<Open>>,
@@ -81,8 +84,8 @@ struct Open {
     begin: FileNs,
     name: Arc<str>,
     category: Category,
-    /// Boxed, because it has room for all arguments that there are.
-    nccl: Box<Nccl>,
+    /// Its arguments, decoded when they are needed: that takes longer than all else.
+    args: Vec<u8>,
     correlation: Option<u64>,
     arrows: Vec<u64>,
 }
@@ -135,7 +138,7 @@ impl Reader {
         }
         let track = self.tracks.entry(uuid).or_default();
         track.parent = descriptor.parent_uuid;
-        descriptor.name().clone_into(&mut track.name);
+        track.name = descriptor.name().into();
         track.thread = thread;
     }
 
@@ -170,21 +173,21 @@ impl Reader {
         match event.r#type() {
             Type::SliceBegin => {
                 let category = event.category.filter(|it| CATEGORIES.contains(it));
-                let open = category.map(|category| Open {
-                    begin: time,
-                    name: event.shared_name(),
-                    category,
-                    nccl: Box::new(event.nccl()),
-                    correlation: event.correlation,
-                    arrows: event.flows().collect(),
+                let open = category.map(|category| {
+                    let mut args = self.spare.pop().unwrap_or_default();
+                    args.extend_from_slice(event.args());
+                    let (begin, name, correlation) = (time, event.shared_name(), event.correlation);
+                    Open { begin, name, category, args, correlation, arrows: event.flows().collect() }
                 });
                 self.tracks.entry(uuid).or_default().open.push(open);
             }
             Type::SliceEnd => {
                 let track = self.tracks.entry(uuid).or_default();
-                if let Some(Some(open)) = track.open.pop() {
+                if let Some(Some(mut open)) = track.open.pop() {
                     let depth = track.open.len();
-                    self.slice(uuid, open, time, depth);
+                    self.slice(uuid, &mut open, time, depth);
+                    open.args.clear();
+                    self.spare.push(open.args);
                 }
             }
             Type::Instant => self.instant(uuid, event.name, time, event.category, event.nccl()),
@@ -242,28 +245,34 @@ impl Reader {
         }
     }
 
-    fn slice(&mut self, uuid: u64, open: Open, end: FileNs, depth: usize) {
+    fn slice(&mut self, uuid: u64, open: &mut Open, end: FileNs, depth: usize) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
-        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str()).to_owned();
+        let track = self.tracks.get(&uuid).map_or_else(|| "".into(), |track| Arc::clone(&track.name));
+        if open.category == Category::Proxy {
+            if track.ends_with(track::STEPS) {
+                self.transfer(uuid, process, span, open, depth);
+            }
+            return;
+        }
+        let nccl = &reader::nccl(&open.args);
         match open.category {
-            Category::Kernel if open.nccl.kernel.is_some() => self.kernel(process, &track, span, &open),
-            Category::Kernel => self.copy(process, span, &open),
+            Category::Kernel if nccl.kernel.is_some() => self.kernel(process, &track, span, open, nccl),
+            Category::Kernel => self.copy(process, span, open, nccl),
             Category::Carried => {
-                let operation = self.operation(process, &open);
+                let operation = self.operation(process, open, nccl);
                 let of = track.strip_suffix(track::OPERATIONS).unwrap_or(&track).to_owned();
                 self.carried.push((process, of, span, operation));
             }
             Category::Operation => {
-                self.handover(process, span, &open);
-                let operation = self.operation(process, &open);
+                self.handover(process, span, open, nccl);
+                let operation = self.operation(process, open, nccl);
                 let operation = &mut self.profile.operations[operation];
-                (operation.call, operation.tid) = (Some(span), open.nccl.tid.map(i64::from));
+                (operation.call, operation.tid) = (Some(span), nccl.tid.map(i64::from));
             }
-            Category::Api => self.api(uuid, process, span, &open),
-            Category::Proxy if track.ends_with(track::STEPS) => self.transfer(uuid, process, span, open, depth),
+            Category::Api => self.api(uuid, process, span, open, nccl),
             Category::Cuda => {
-                let tid = open.nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
+                let tid = nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
                 let call = CudaCall {
                     process,
                     tid: tid.unwrap_or(0),
@@ -272,13 +281,13 @@ impl Reader {
                         .into_iter()
                         .find(|api| track.starts_with(api.name()))
                         .unwrap_or(Api::Runtime),
-                    correlation: open.nccl.correlation(),
-                    name: open.name,
+                    correlation: nccl.correlation(),
+                    name: Arc::clone(&open.name),
                 };
                 self.profile.cuda_calls.push(call);
             }
             Category::Nvtx | Category::PyTorch => {
-                let range = self.range(uuid, process, span, &open.name, &open.nccl);
+                let range = self.range(uuid, process, span, &open.name, nccl);
                 self.profile.ranges.push(range);
             }
             _ => {}
@@ -299,7 +308,7 @@ impl Reader {
     }
 
     fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
-        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
+        let track = self.tracks.get(&uuid).map_or("", |track| &*track.name);
         let domain = nccl
             .nvtx_domain
             .as_deref()
@@ -308,8 +317,7 @@ impl Reader {
         Range { process, tid: self.thread(uuid), span, name: name.into(), domain }
     }
 
-    fn kernel(&mut self, process: usize, track: &str, span: Span, open: &Open) {
-        let nccl = &open.nccl;
+    fn kernel(&mut self, process: usize, track: &str, span: Span, open: &Open, nccl: &Nccl) {
         let how = match nccl.r#match() {
             MatchedBy::ExactLaunchBracket | MatchedBy::ExactGraphNode | MatchedBy::ExactExternalId => How::Exact,
             MatchedBy::InferredCallBracket
@@ -326,7 +334,7 @@ impl Reader {
         let mut carried = Carried { count, operations: Vec::new(), how };
         match carried.count {
             0 => {}
-            1 => carried.operations.push(self.operation(process, open)),
+            1 => carried.operations.push(self.operation(process, open, nccl)),
             _ => drop(self.several.insert((process, track.to_owned(), span), self.profile.kernels.len())),
         }
         self.profile.kernels.push(Kernel {
@@ -342,8 +350,8 @@ impl Reader {
         });
     }
 
-    fn copy(&mut self, process: usize, span: Span, open: &Open) {
-        let name = open.nccl.note.as_deref().unwrap_or(&open.name);
+    fn copy(&mut self, process: usize, span: Span, open: &Open, nccl: &Nccl) {
+        let name = nccl.note.as_deref().unwrap_or(&open.name);
         let kinds = [
             CopyKind::HostToDevice,
             CopyKind::DeviceToHost,
@@ -352,14 +360,14 @@ impl Reader {
             CopyKind::Set,
         ];
         let kind = kinds.into_iter().find(|kind| names::copy(*kind) == name).unwrap_or(CopyKind::Other(0));
-        let (place, correlation, bytes) = (place(&open.nccl), open.nccl.correlation(), open.nccl.bytes);
+        let (place, correlation, bytes) = (place(nccl), nccl.correlation(), nccl.bytes);
         self.profile.copies.push(Copy { process, span, place, correlation, bytes, kind });
     }
 
-    fn api(&mut self, uuid: u64, process: usize, span: Span, open: &Open) {
+    fn api(&mut self, uuid: u64, process: usize, span: Span, open: &mut Open, nccl: &Nccl) {
         let Some(tid) = self.thread(uuid) else { return };
-        let communicator = self.communicator_of(process, &open.nccl);
-        let launch = Launch { process, tid, span, communicator, stream: open.nccl.stream() };
+        let communicator = self.communicator_of(process, nccl);
+        let launch = Launch { process, tid, span, communicator, stream: nccl.stream() };
         let lists = [
             (Kind::KernelLaunch, &mut self.profile.launches),
             (Kind::Group, &mut self.profile.plans),
@@ -368,54 +376,55 @@ impl Reader {
         let list = lists.into_iter().find(|(kind, _)| kind.name() == &*open.name).map(|(_, list)| list);
         if let Some(list) = list {
             list.push(launch);
-        } else if open.nccl.count.is_some() {
+        } else if nccl.count.is_some() {
             // The operation of the call; its run has an entry of its own.
-            let operation = describe(process, &open.nccl, None, None);
+            let operation = describe(process, nccl, None, None);
             let operation = Operation { call: Some(span), tid: Some(tid), ..operation };
             self.profile.nccl_calls.push(NcclCall {
                 process,
                 tid,
                 span,
                 operation: Operation { communicator, ..operation },
-                captured: open.nccl.captured(),
-                arrows: open.arrows.clone(),
+                captured: nccl.captured(),
+                arrows: std::mem::take(&mut open.arrows),
             });
         }
     }
 
     /// All replays of an operation in a graph share one number, so its entry among the operations
     /// does not show each of them.
-    fn handover(&mut self, process: usize, span: Span, open: &Open) {
-        let Some(tid) = open.nccl.tid.map(i64::from) else { return };
-        let communicator = self.communicator_of(process, &open.nccl);
-        let operation = describe(process, &open.nccl, open.correlation, communicator);
-        let arrows = open.arrows.clone();
+    fn handover(&mut self, process: usize, span: Span, open: &mut Open, nccl: &Nccl) {
+        let Some(tid) = nccl.tid.map(i64::from) else { return };
+        let communicator = self.communicator_of(process, nccl);
+        let operation = describe(process, nccl, open.correlation, communicator);
+        let arrows = std::mem::take(&mut open.arrows);
         self.profile.handovers.push(Handover { process, tid, span, operation, arrows });
     }
 
-    fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: Open, depth: usize) {
+    fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: &Open, depth: usize) {
         if depth > 0 {
             self.waits.entry(uuid).or_default().push((open.name.to_string(), span.duration()));
             return;
         }
         let waits = self.waits.remove(&uuid).unwrap_or_default();
         // `dp · send → 4 · steps`.
-        let track = self.tracks.get(&uuid).map_or("", |track| track.name.as_str());
+        let track = self.tracks.get(&uuid).map_or("", |track| &*track.name);
         let peer = track.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
         let is_send = track.contains(track::SEND);
-        let (correlation, bytes, channel) = (open.correlation, open.nccl.bytes, open.nccl.channel);
+        let [bytes, channel] = reader::uints(&open.args, [nccl::BYTES, nccl::CHANNEL]);
+        let (correlation, channel) = (open.correlation, channel.map(|channel| channel as u32));
         self.profile.transfers.push(Transfer { process, span, correlation, bytes, peer, channel, is_send, waits });
     }
 
-    fn operation(&mut self, process: usize, open: &Open) -> usize {
-        let key = open.correlation.map(|number| (process, number, open.nccl.function));
+    fn operation(&mut self, process: usize, open: &Open, nccl: &Nccl) -> usize {
+        let key = open.correlation.map(|number| (process, number, nccl.function));
         let known = key.and_then(|key| self.operations.get(&key)).copied();
         if let Some(known) = known {
             return known;
         }
-        let communicator = self.communicator_of(process, &open.nccl);
+        let communicator = self.communicator_of(process, nccl);
         let new = self.profile.operations.len();
-        self.profile.operations.push(describe(process, &open.nccl, open.correlation, communicator));
+        self.profile.operations.push(describe(process, nccl, open.correlation, communicator));
         if let Some(key) = key {
             self.operations.insert(key, new);
         }

@@ -137,6 +137,34 @@ pub(crate) enum Value<'a> {
 /// Takes a number off the front; `None` if there is none.
 #[inline(always)]
 pub(crate) fn varint(rest: &mut &[u8]) -> Option<u64> {
+    match rest.split_first() {
+        Some((byte @ ..0x80, after)) => {
+            *rest = after;
+            Some((*byte).into())
+        }
+        _ => long_varint(rest),
+    }
+}
+
+/// The same for numbers of more than one byte: up to eight of them are taken together.
+#[inline]
+fn long_varint(rest: &mut &[u8]) -> Option<u64> {
+    let word = rest.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
+    let ends = !word & 0x8080_8080_8080_8080;
+    if ends == 0 {
+        return any_varint(rest);
+    }
+    let bits = ends.trailing_zeros() + 1;
+    *rest = &rest[bits as usize / 8..];
+    // Seven bits of each byte count: they are moved together by pairs, fours and eights.
+    let word = word & u64::MAX >> (u64::BITS - bits);
+    let word = word & 0x007f_007f_007f_007f | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let word = word & 0x0000_3fff_0000_3fff | (word & 0x3fff_0000_3fff_0000) >> 2;
+    Some(word & 0x0fff_ffff | (word & 0x0fff_ffff_0000_0000) >> 4)
+}
+
+/// The same byte by byte.
+fn any_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for (place, byte) in rest.iter().take(LONGEST).enumerate() {
         number |= u64::from(byte & 0x7f) << (7 * place);
@@ -163,13 +191,7 @@ impl<'a> Iterator for Fields<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Field<'a>> {
         let start = self.rest;
-        if start.is_empty() {
-            return None;
-        }
-        let Some((number, value)) = self.field() else {
-            (self.rest, self.is_damaged) = (&[], true);
-            return None;
-        };
+        let (number, value) = self.pair()?;
         Some(Field { number, value, raw: &start[..start.len() - self.rest.len()] })
     }
 }
@@ -179,6 +201,19 @@ impl<'a> Fields<'a> {
     #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only files are damaged"))]
     pub(crate) fn is_damaged(&self) -> bool {
         self.is_damaged
+    }
+
+    /// The number and the value of the next field; `None` at the end, or if the rest is no message.
+    #[inline(always)]
+    pub(crate) fn pair(&mut self) -> Option<(u32, Value<'a>)> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let pair = self.field();
+        if pair.is_none() {
+            (self.rest, self.is_damaged) = (&[], true);
+        }
+        pair
     }
 
     #[inline(always)]
@@ -206,21 +241,37 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Field<'a> {
-    /// Its integer; 0 if it has none.
-    pub(crate) fn uint(&self) -> u64 {
-        match self.value {
+impl<'a> Value<'a> {
+    /// Its integer; 0 if it is none.
+    #[inline(always)]
+    pub(crate) fn uint(self) -> u64 {
+        match self {
             Value::Varint(number) | Value::Fixed(number) => number,
             Value::Bytes(_) => 0,
         }
     }
 
     /// Its bytes; empty if it is a number.
-    pub(crate) fn bytes(&self) -> &'a [u8] {
-        match self.value {
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        match self {
             Value::Bytes(bytes) => bytes,
             Value::Varint(_) | Value::Fixed(_) => &[],
         }
+    }
+}
+
+impl<'a> Field<'a> {
+    /// Its integer; 0 if it has none.
+    #[inline(always)]
+    pub(crate) fn uint(&self) -> u64 {
+        self.value.uint()
+    }
+
+    /// Its bytes; empty if it is a number.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.value.bytes()
     }
 }
 
@@ -252,6 +303,28 @@ mod tests {
             patched.message(5, |inner| inner.bytes.extend_from_slice(&body));
             known.bytes_field(5, &body);
             assert_eq!(patched.bytes(), known.bytes(), "{length}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_all_lengths_are_read_wherever_they_end() {
+        let numbers = (0..64).flat_map(|bit| [1 << bit, (1 << bit) - 1, 0x5555_5555_5555_5555 >> bit, u64::MAX >> bit]);
+        for number in numbers {
+            let mut buf = Buf::new();
+            buf.varint(number);
+            let length = buf.len();
+            for after in [0, 1, 7, 20] {
+                let bytes = [buf.bytes(), &vec![0xa5; after]].concat();
+                let mut rest = &bytes[..];
+                assert_eq!((varint(&mut rest), rest.len()), (Some(number), after), "{number:#x}");
+                let mut cut = &buf.bytes()[..length - 1];
+                assert_eq!(varint(&mut cut), None, "{number:#x}");
+            }
+        }
+        // More than 64 bits, and more than ten bytes.
+        for last in [2, 0x80] {
+            let bytes = [&[0xff; 9][..], &[last, 0, 0]].concat();
+            assert_eq!(varint(&mut &bytes[..]), None);
         }
     }
 }

@@ -118,23 +118,23 @@ impl Skim {
         let raw = &block[place];
         self.raw = Part::of(block, raw);
         let mut fields = fields(raw);
-        for field in fields.by_ref() {
-            match field.number {
-                trace_packet::TRUSTED_PACKET_SEQUENCE_ID => self.sequence = field.uint() as u32,
-                trace_packet::SEQUENCE_FLAGS if field.uint() & 1 != 0 => self.has.add(Has::CLEARED_STATE),
+        while let Some((number, value)) = fields.pair() {
+            match number {
+                trace_packet::TRUSTED_PACKET_SEQUENCE_ID => self.sequence = value.uint() as u32,
+                trace_packet::SEQUENCE_FLAGS if value.uint() & 1 != 0 => self.has.add(Has::CLEARED_STATE),
                 trace_packet::TIMESTAMP => {
-                    self.timestamp = field.uint();
+                    self.timestamp = value.uint();
                     self.has.add(Has::TIMESTAMP);
                 }
                 trace_packet::TIMESTAMP_CLOCK_ID => {
-                    self.clock = field.uint() as u32;
+                    self.clock = value.uint() as u32;
                     self.has.add(Has::CLOCK);
                 }
                 trace_packet::CLOCK_SNAPSHOT | trace_packet::INTERNED_DATA | trace_packet::TRACE_PACKET_DEFAULTS => {
                     self.has.add(Has::STATE);
                 }
-                trace_packet::TRACK_DESCRIPTOR => self.descriptor = Part::of(block, field.bytes()),
-                trace_packet::TRACK_EVENT => self.event(block, field.bytes()),
+                trace_packet::TRACK_DESCRIPTOR => self.descriptor = Part::of(block, value.bytes()),
+                trace_packet::TRACK_EVENT => self.event(block, value.bytes()),
                 _ => {}
             }
         }
@@ -144,31 +144,32 @@ impl Skim {
     fn event(&mut self, block: &[u8], event: &[u8]) {
         self.event = Part::of(block, event);
         self.has.add(Has::EVENT);
-        for field in fields(event) {
-            match field.number {
-                track_event::TYPE => self.kind = field.uint() as u32,
+        let mut fields = fields(event);
+        while let Some((number, value)) = fields.pair() {
+            match number {
+                track_event::TYPE => self.kind = value.uint() as u32,
                 track_event::TRACK_UUID => {
-                    self.track = field.uint();
+                    self.track = value.uint();
                     self.has.add(Has::TRACK);
                 }
                 // The first one counts.
                 track_event::CATEGORY_IIDS if !self.has.all_of(Has::CATEGORY) => {
-                    self.category = field.uint();
+                    self.category = value.uint();
                     self.has.add(Has::CATEGORY);
                 }
                 track_event::NAME_IID => {
-                    self.name = field.uint();
+                    self.name = value.uint();
                     self.has.add(Has::NAME);
                 }
                 track_event::NAME => self.has.add(Has::INLINE_NAME),
                 track_event::FLOW_IDS | TERMINATING_FLOW_IDS => self.has.add(Has::FLOWS),
-                track_event::NCCL => self.args = Part::of(block, field.bytes()),
+                track_event::NCCL => self.args = Part::of(block, value.bytes()),
                 track_event::CORRELATION_ID => {
-                    self.correlation = field.uint();
+                    self.correlation = value.uint();
                     self.has.add(Has::CORRELATION);
                 }
                 track_event::COUNTER_VALUE => {
-                    self.value = field.uint().cast_signed();
+                    self.value = value.uint().cast_signed();
                     self.has.add(Has::VALUE);
                 }
                 _ => {}
@@ -192,7 +193,13 @@ impl Skim {
 
 /// The state of all sequences of a file.
 #[derive(Default)]
-pub(crate) struct Sequences(FxHashMap<u32, Sequence>);
+pub(crate) struct Sequences {
+    all: Vec<Sequence>,
+    /// Their places, by their ids.
+    places: FxHashMap<u32, usize>,
+    /// The one of the last packet: most come in runs.
+    last: Option<(u32, usize)>,
+}
 
 /// The state of one sequence.
 #[derive(Default)]
@@ -200,10 +207,42 @@ struct Sequence {
     clocks: Vec<(u64, Clock)>,
     default_clock: Option<u64>,
     default_track: u64,
-    names: FxHashMap<u64, Interned>,
-    categories: FxHashMap<u64, Interned>,
+    names: Dictionary,
+    categories: Dictionary,
     /// Entries of other dictionaries.
     others: FxHashMap<(u32, u64), Vec<u8>>,
+}
+
+/// Interned names by their numbers, most of which are small.
+#[derive(Default)]
+struct Dictionary {
+    first: Vec<Option<Interned>>,
+    others: FxHashMap<u64, Interned>,
+}
+
+impl Dictionary {
+    /// How many are found without a search.
+    const FIRST: usize = 1 << 12;
+
+    #[inline]
+    fn get(&self, iid: u64) -> Option<&Interned> {
+        match self.first.get(iid as usize) {
+            Some(first) => first.as_ref(),
+            None => self.others.get(&iid),
+        }
+    }
+
+    fn insert(&mut self, iid: u64, name: Interned) {
+        let place = iid as usize;
+        if place >= Dictionary::FIRST {
+            self.others.insert(iid, name);
+            return;
+        }
+        if place >= self.first.len() {
+            self.first.resize_with(place + 1, || None);
+        }
+        self.first[place] = Some(name);
+    }
 }
 
 /// An interned name: its entry as written, and its text.
@@ -302,8 +341,8 @@ impl Packet<'_> {
     /// An interned entry of its sequence, as written.
     pub(crate) fn interned(&self, dictionary: u32, iid: u64) -> Option<&[u8]> {
         let name = match dictionary {
-            interned_data::EVENT_NAMES => self.state.names.get(&iid),
-            interned_data::EVENT_CATEGORIES => self.state.categories.get(&iid),
+            interned_data::EVENT_NAMES => self.state.names.get(iid),
+            interned_data::EVENT_CATEGORIES => self.state.categories.get(iid),
             _ => return self.state.others.get(&(dictionary, iid)).map(Vec::as_slice),
         };
         Some(&name?.raw)
@@ -319,6 +358,23 @@ impl Packet<'_> {
         let (_, clock) = self.state.clocks.iter().find(|(_, clock)| clock.is_delta)?;
         Some(clock.in_trace(clock.time))
     }
+}
+
+/// Our arguments, decoded; all absent if they are damaged.
+pub(crate) fn nccl(args: &[u8]) -> Nccl {
+    Nccl::decode(args).unwrap_or_default()
+}
+
+/// Several of our arguments as numbers, looked for at once.
+#[inline(always)]
+pub(crate) fn uints<const N: usize>(args: &[u8], numbers: [u32; N]) -> [Option<u64>; N] {
+    let (mut found, mut fields) = ([None; N], fields(args));
+    while let Some((number, value)) = fields.pair() {
+        if let Some(place) = numbers.iter().position(|wanted| *wanted == number) {
+            found[place].get_or_insert(value.uint());
+        }
+    }
+    found
 }
 
 impl<'a> Event<'a> {
@@ -337,7 +393,7 @@ impl<'a> Event<'a> {
     /// Our arguments, decoded; all absent if they are damaged.
     #[must_use]
     pub fn nccl(&self) -> Nccl {
-        Nccl::decode(self.args).unwrap_or_default()
+        nccl(self.args)
     }
 
     /// Our arguments, as written.
@@ -356,14 +412,9 @@ impl<'a> Event<'a> {
     }
 
     /// Several of our arguments as numbers, looked for at once.
+    #[inline(always)]
     pub(crate) fn uints<const N: usize>(&self, numbers: [u32; N]) -> [Option<u64>; N] {
-        let mut found = [None; N];
-        for field in fields(self.args) {
-            if let Some(place) = numbers.iter().position(|number| *number == field.number) {
-                found[place].get_or_insert(field.uint());
-            }
-        }
-        found
+        uints(self.args, numbers)
     }
 
     /// One of our arguments, as text.
@@ -385,6 +436,19 @@ impl<'a> Event<'a> {
 }
 
 impl Sequences {
+    #[inline]
+    fn of(&mut self, id: u32) -> &mut Sequence {
+        let place = match self.last {
+            Some((last, place)) if last == id => place,
+            _ => *self.places.entry(id).or_insert(self.all.len()),
+        };
+        if place == self.all.len() {
+            self.all.push(Sequence::default());
+        }
+        self.last = Some((id, place));
+        &mut self.all[place]
+    }
+
     /// Takes the next packet of the file, and hands it on to `each`: it is too large to be moved.
     ///
     /// # Errors
@@ -398,7 +462,7 @@ impl Sequences {
         each: impl FnOnce(&Packet<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let raw = skim.raw(block);
-        let state = self.0.entry(skim.sequence).or_default();
+        let state = self.of(skim.sequence);
         let clears_state = skim.has.all_of(Has::CLEARED_STATE);
         if clears_state {
             *state = Sequence::default();
@@ -435,8 +499,9 @@ impl Sequences {
     /// counts in distances.
     pub(super) fn pass(&mut self, times: &[(u64, HostNs)]) {
         for (sequence, time) in times {
-            let clocks = self.0.get_mut(&(*sequence as u32)).into_iter().flat_map(|state| &mut state.clocks);
-            clocks.filter(|(_, clock)| clock.is_delta).for_each(|(_, clock)| clock.time = clock.reading_at(*time));
+            let clocks = &mut self.of(*sequence as u32).clocks;
+            let clocks = clocks.iter_mut().filter(|(_, clock)| clock.is_delta);
+            clocks.for_each(|(_, clock)| clock.time = clock.reading_at(*time));
         }
     }
 }
@@ -531,7 +596,7 @@ impl Sequence {
     fn event<'a>(&'a self, block: &'a [u8], skim: &Skim) -> Event<'a> {
         let (args, raw) = (skim.args.get(block), skim.event.get(block));
         let iid = skim.has.some(Has::NAME, skim.name);
-        let shared_name = iid.and_then(|iid| Some(&self.names.get(&iid)?.text));
+        let shared_name = iid.and_then(|iid| Some(&self.names.get(iid)?.text));
         let name = match shared_name {
             Some(name) => name,
             None if iid.is_none() && skim.has.all_of(Has::INLINE_NAME) => {
@@ -546,7 +611,7 @@ impl Sequence {
             track: skim.has.some(Has::TRACK, skim.track).unwrap_or(self.default_track),
             name,
             shared_name,
-            category: category.and_then(|iid| self.categories.get(&iid)?.category),
+            category: category.and_then(|iid| self.categories.get(iid)?.category),
             correlation: skim.has.some(Has::CORRELATION, skim.correlation),
             value: skim.has.some(Has::VALUE, skim.value),
             args,

@@ -296,8 +296,13 @@ impl Survey {
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
         of_file.last = of_file.last.max(time);
-        let mut event = packet.event?;
-        event.track = self.uuid(self.extents.len(), event.track);
+        let mut event = packet.event.as_ref()?;
+        let mut of_namesake;
+        if !self.namesakes.is_empty() {
+            of_namesake = *event;
+            of_namesake.track = self.uuid(self.extents.len(), event.track);
+            event = &of_namesake;
+        }
         match event.kind {
             kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
                 of_file.ended.insert(event.track, time);
@@ -307,7 +312,7 @@ impl Survey {
             }
             _ => {}
         }
-        self.event(&event, time);
+        self.event(event, time);
         None
     }
 

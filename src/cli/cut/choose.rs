@@ -236,8 +236,9 @@ pub(super) struct Chooser {
     choice: Choice,
     /// The number of the next event.
     number: usize,
-    /// The last times on the sequences of the current chunk.
+    /// The last times on the sequences of the current chunk, and on the current sequence.
     times: FxHashMap<u64, HostNs>,
+    now: Option<(u64, HostNs)>,
 }
 
 #[derive(Default)]
@@ -279,6 +280,7 @@ impl Chooser {
             choice: Choice::default(),
             number: 0,
             times: FxHashMap::default(),
+            now: None,
         }
     }
 
@@ -298,7 +300,10 @@ impl Chooser {
             self.choice.chunks.push(Chunk { at, is_packed, first, is_general, undecided: None, times: Vec::new() });
         }
         if let (Some(time), true) = (packet.time, packet.is_delta) {
-            self.times.insert(packet.sequence, time);
+            match &mut self.now {
+                Some((sequence, last)) if *sequence == packet.sequence => *last = time,
+                now => self.times.extend(now.replace((packet.sequence, time))),
+            }
         }
         let mut is_general = packet.has_state;
         match (&packet.event, packet.time) {
@@ -322,6 +327,7 @@ impl Chooser {
     }
 
     fn end_chunk(&mut self) {
+        self.times.extend(self.now.take());
         let times = self.times.drain().collect();
         if let Some(chunk) = self.choice.chunks.last_mut() {
             chunk.times = times;

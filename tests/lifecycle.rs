@@ -1,5 +1,7 @@
 //! From the first `init` to the end of the process, however it ends: files, lives, settings, masks.
 
+mod command;
+
 use ncclscope::trace::reader::{self, proto::perfetto::protos::track_event::Type};
 use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;
@@ -143,33 +145,57 @@ fn an_abrupt_end_loses_only_what_was_not_flushed() {
     }
 }
 
+/// How many processes the next test kills; `NCCLSCOPE_KILLS=1000` for as many.
+fn kills() -> u64 {
+    std::env::var("NCCLSCOPE_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(6)
+}
+
+/// All threads send all the time, so that a flush is always under way. The signal, the moment (from
+/// before `init` on) and the settings are random; the number of the kill is their seed.
 #[test]
 fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
-    // All threads send all the time, so that a flush is always under way.
-    for _ in 0..3 {
+    let (mut traces_read, mut without) = (0, 0);
+    for seed in 0..kills() {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
         let traces = Traces::new();
         let mut command = Command::new(play::host_path().unwrap());
         play::clean_environment(&mut command);
-        command.arg("flood").arg("--plugin").arg(play::plugin_path().unwrap()).args([
-            "--interface",
-            "7",
-            "--threads",
-            "2",
-        ]);
+        command.arg("flood").arg("--plugin").arg(play::plugin_path().unwrap());
+        let (version, threads) = (1 + random(7), 1 + random(3));
+        command.args(["--interface", &version.to_string(), "--threads", &threads.to_string(), "--kind", "mixed"]);
         command.args(["--events", "100000000", "--rate", "100000"]);
         command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");
-        command.env("NCCLSCOPE_FLUSH_PERIOD", "10");
+        command.env("NCCLSCOPE_FLUSH_PERIOD", (10 + random(50)).to_string());
+        command.env("NCCLSCOPE_COMPRESS", random(2).to_string()).env("NCCLSCOPE_CAPTURE", random(2).to_string());
+        command.env("NCCLSCOPE_SUMMARY_PERIOD", random(2).to_string());
         let mut flood = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let written = || traces.files().pop().map_or(0, |file| reader::whole_length(&fs::read(file).unwrap()));
-        while written() < 100_000 && flood.try_wait().unwrap().is_none() {
-            thread::sleep(Duration::from_millis(5));
+        let signal = [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV, libc::SIGKILL][random(4) as usize];
+        thread::sleep(Duration::from_millis(random(400)));
+        // Rust's own handler lets the first SIGSEGV pass that no access has caused.
+        while flood.try_wait().unwrap().is_none() {
+            // SAFETY: a process of ours that nobody has waited for.
+            assert_eq!(unsafe { libc::kill(flood.id() as i32, signal) }, 0);
+            thread::sleep(Duration::from_millis(2));
         }
-        flood.kill().unwrap();
-        assert_eq!(flood.wait().unwrap().signal(), Some(libc::SIGKILL), "it was not done");
+        assert_eq!(flood.wait().unwrap().signal(), Some(signal), "seed {seed}");
+        let files = traces.files();
+        if files.iter().all(|file| fs::metadata(file).unwrap().len() == 0) {
+            without += 1;
+            continue;
+        }
         let trace = traces.open();
         let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
-        assert!(bad.is_empty(), "{bad:?}");
+        assert!(bad.is_empty(), "seed {seed}: {bad:?}");
+        let info = command::ncclscope(&["info", files[0].to_str().unwrap()]);
+        assert!(info.is_ok_and(|info| info.contains("not closed")), "seed {seed}");
+        traces_read += 1;
     }
+    println!("{traces_read} traces read, {without} killed before there was one");
+    assert!(traces_read > kills() / 2, "{traces_read} of {}", kills());
 }
 
 // ---- fork ----

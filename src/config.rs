@@ -14,7 +14,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use environment::environment;
-pub use launcher::{RUN_ID, job, run};
+pub use launcher::{RUN_ID, job};
 use reader::Reader;
 pub use settings::{SETTINGS, Setting, Values};
 
@@ -258,6 +258,8 @@ pub struct Config {
     pub local_rank: Option<u32>,
     /// The number of ranks in the job.
     pub world_size: Option<u32>,
+    /// What names the run, with the variable that says so.
+    pub run: Option<String>,
     /// The ranks in the job that record; `None`: all.
     pub ranks: Option<Ranks>,
     /// Which part of the job is drawn.
@@ -366,6 +368,7 @@ impl Config {
             tsc: reader.choice("NCCLSCOPE_CLOCK", &[("auto", true), ("boottime", false)]),
             rank,
             local_rank: launcher::local_rank(variable),
+            run: launcher::run(variable),
             ranks: reader.ranks(),
             selection,
             world_size: reader.world_size(rank),

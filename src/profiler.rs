@@ -456,7 +456,10 @@ impl Session {
             Some(cupti) => format!("GPU kernels: yes, through {}", cupti.facts().announcement()),
             None => format!("GPU kernels: no, {}", self.gpu),
         };
-        format!("recording to {}; {nccl}; preset {}; {gpu}", self.place, self.config.wish())
+        let ranks = self.config.selection.ranks.as_ref().map_or_else(String::new, |ranks| {
+            format!("; ranks {ranks} of each communicator (no launcher tells this process its rank in the job)")
+        });
+        format!("recording to {}; {nccl}; preset {}{ranks}; {gpu}", self.place, self.config.wish())
     }
 
     fn release_cupti(&self) -> HandOver {
@@ -607,7 +610,7 @@ fn attributes(config: &Config, process: &Process, cupti: Option<&Cupti>, moment:
         ("ncclscope.events", events),
         ("ncclscope.job", Some(process.job.clone())),
         (attribute::BOOT, sys::boot_id()),
-        (attribute::RUN, config::run(&|name| std::env::var(name).ok())),
+        (attribute::RUN, config.run.clone()),
         ("cupti.release", Some(cupti_release.into())),
         (attribute::DRIVER, driver(moment)),
     ];

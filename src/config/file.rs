@@ -1,7 +1,8 @@
 //! Settings in a TOML file, by their names in lower case: `max_size = "4G"`.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use toml_span::value::{Table, Value, ValueInner};
@@ -73,8 +74,13 @@ impl Settings {
 }
 
 fn text(path: &Path) -> std::io::Result<String> {
+    // Not opened as a pipe, which would wait for a writer.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a file"));
+    }
     let mut text = String::new();
-    let read = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    let read = file.take(MOST_BYTES + 1).read_to_string(&mut text)?;
     match read as u64 > MOST_BYTES {
         true => Err(std::io::Error::other("it is larger than 1 MiB")),
         false => Ok(text),

@@ -35,7 +35,7 @@ fn launcher_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<(&'static s
 /// The name of the run, with the variable that gives it: `NCCLSCOPE_RUN_ID=tuesday`, otherwise the
 /// launcher's job.
 #[must_use]
-pub fn run(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+pub(super) fn run(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let said = variable(RUN_ID).filter(|run| !run.trim().is_empty()).map(|run| (RUN_ID, run));
     let (name, run) = said.or_else(|| launcher_job(variable))?;
     Some(format!("{name}={}", run.trim()))

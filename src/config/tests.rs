@@ -1,3 +1,4 @@
+use super::launcher::run;
 use super::settings::{setting, short, size};
 use super::*;
 

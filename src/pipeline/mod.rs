@@ -78,7 +78,7 @@ pub struct Pipeline {
     spoilt: Spoilt,
     said_spoilt: bool,
     /// The step of the program that is under way.
-    steps: Option<Marker>,
+    open_step: Option<Marker>,
     /// What `cuptiGetVersion` returned.
     version: u32,
     /// CUPTI must be forced to return everything.
@@ -135,7 +135,7 @@ impl Pipeline {
             gives_up: false,
             spoilt: Spoilt::default(),
             said_spoilt: false,
-            steps: None,
+            open_step: None,
             version: 0,
             wants_force: false,
             gpu_moved: HostNs(0),
@@ -442,11 +442,11 @@ impl Pipeline {
         }
         let Some(tid) = self.correlator.thread_of(ring) else { return };
         // CUPTI counts its ids up from 1.
-        let id = self.steps.as_ref().map_or(u32::MAX, |before| before.id - 1);
+        let id = self.open_step.as_ref().map_or(u32::MAX, |before| before.id - 1);
         let name = format!("step {number}").into();
         let domain = Some("ncclscope".into());
         let begin = Marker { time, error_ns, id, edge: Edge::Begin, tid: Some(tid), thread: "".into(), name, domain };
-        if let Some(before) = self.steps.replace(begin.clone()) {
+        if let Some(before) = self.open_step.replace(begin.clone()) {
             self.activity(Activity::Marker(Marker { time, error_ns, edge: Edge::End, ..before }));
         }
         self.activity(Activity::Marker(begin));
@@ -609,7 +609,7 @@ impl Pipeline {
 
     fn end(&mut self, ending: Ending) {
         let now = self.now();
-        if let Some(last) = self.steps.take() {
+        if let Some(last) = self.open_step.take() {
             self.activity(Activity::Marker(Marker { time: now, edge: Edge::End, ..last }));
             self.due = Some(HostNs(u64::MAX));
         }

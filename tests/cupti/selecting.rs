@@ -5,6 +5,7 @@ use super::{CUDA, KERNEL, library_path, record};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
+use std::process::Command;
 use std::{fs, thread};
 
 /// A collective as NCCL runs it: group, call, launch with its kernel, hand-over, and the proxy's
@@ -98,6 +99,7 @@ fn commands_know_what_was_left_out() {
     };
     let said = by(&[("NCCLSCOPE_EVERY", "3")], "diagnose");
     assert!(said.starts_with("Cannot tell: the settings left out a part of what ran (every 3)"), "{said}");
+    assert!(said.contains("What the settings left out counts as idle time"), "{said}");
     let said = by(&[("NCCLSCOPE_OPERATIONS", "5..24")], "diagnose");
     assert!(!said.contains("left out"), "{said}");
     let said = by(&[("NCCLSCOPE_EVERY", "3"), ("NCCLSCOPE_KERNELS", "nccl")], "info");
@@ -168,6 +170,8 @@ fn ranks_that_are_not_asked_for_record_nothing_and_say_nothing() {
     let timeline = by(&[("NCCLSCOPE_RANKS", "1")]).timeline();
     assert_eq!([drawn(&timeline, "4 KiB"), drawn(&timeline, "8 KiB")].map(|it| it[1]), [0, 1]);
     assert_eq!(timeline.slice("left out by settings").str("note"), Some("ranks 1"));
+    let said = by(&[("NCCLSCOPE_RANKS", "1")]).outcome.stderr;
+    assert!(said.contains("; ranks 1 of each communicator (no launcher tells"), "{said}");
 }
 
 #[test]
@@ -201,6 +205,14 @@ fn a_file_holds_settings_and_variables_take_precedence() {
     let missing = record(&script, &[("NCCLSCOPE_CONFIG", "/nowhere/it.toml")]);
     let line = "NCCLSCOPE_CONFIG=/nowhere/it.toml: failed to read it";
     assert!(missing.said().iter().any(|it| it.contains(line)), "{:?}", missing.said());
+    // A pipe is not waited for.
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let missing = record(&script, &[("NCCLSCOPE_CONFIG", pipe.to_str().unwrap())]);
+    assert!(missing.said().iter().any(|it| it.contains("it is not a file")), "{:?}", missing.said());
+    let named = with("run_id = \"tuesday\"", &[]);
+    let said = ncclscope(&["summary", named.traces.file().to_str().unwrap(), "--table", "environment"]).unwrap();
+    assert!(said.contains("NCCLSCOPE_RUN_ID=tuesday"), "{said}");
     // The whole process can be left out by the file.
     assert!(with("preset = \"off\"", &[]).traces.files().is_empty());
 }

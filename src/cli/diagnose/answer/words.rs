@@ -269,6 +269,9 @@ impl Names<'_> {
     pub(super) fn notes(&self, found: &Findings) -> Vec<String> {
         let job = self.job;
         let mut notes = job.notes.clone();
+        if job.gaps.is_some() {
+            notes.push("What the settings left out counts as idle time".to_owned());
+        }
         if job.ranks.len() > 1 && job.has_kernels() && job.graph.meetings().len() == 0 {
             notes.push(
                 "Which kernels of different ranks belong together is not in these files, so waits are not known"

@@ -51,8 +51,12 @@ const LOW_POOL: u32 = 50;
 /// Time between passes while there are records, and while there are none.
 const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
-/// The same while there are records and no trace, as long as there is room.
-const CALM_PERIOD: Duration = Duration::from_millis(50);
+/// The same without a trace: nobody looks at it meanwhile, and records cost least many at a time.
+const CALM_PERIOD: Duration = Duration::from_millis(250);
+/// How often the thread looks meanwhile whether there is still room: this free part of the pool, in
+/// percent.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+const ROOM: u32 = 75;
 /// The percentage of the size limit above which proxy steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
 
@@ -335,14 +339,7 @@ impl Run {
         let mut period = BUSY_PERIOD;
         loop {
             let (asked, take_asked, close, notes, kernels) = {
-                let state = requests.lock();
-                let wanted = |state: &RequestState| {
-                    state.close || state.asked > state.carried_out || state.take_asked > state.taken
-                };
-                let (mut state, _) = requests
-                    .wake
-                    .wait_timeout_while(state, period, |state| !wanted(state))
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.rest(requests, period);
                 (state.asked, state.take_asked, state.close, std::mem::take(&mut state.notes), state.kernels.take())
             };
             self.attach(kernels);
@@ -358,9 +355,8 @@ impl Run {
             };
             let drained = self.pass(window);
             period = match drained {
+                _ if !self.out.file.has_trace() && self.rings.free_percent() >= ROOM => CALM_PERIOD,
                 false => IDLE_PERIOD,
-                // Nobody looks at a trace meanwhile.
-                true if !self.out.file.has_trace() && self.rings.free_percent() >= LOW_POOL => CALM_PERIOD,
                 true => BUSY_PERIOD,
             };
             requests.lock().taken = take_asked;
@@ -377,6 +373,24 @@ impl Run {
                 self.out.file.flush(Duration::from_secs(10));
                 requests.lock().carried_out = asked;
                 requests.done.notify_all();
+            }
+        }
+    }
+
+    /// Waits until something is asked for, or for so long.
+    fn rest<'r>(&self, requests: &'r Requests, period: Duration) -> MutexGuard<'r, RequestState> {
+        let wanted =
+            |state: &RequestState| state.close || state.asked > state.carried_out || state.take_asked > state.taken;
+        let (mut state, mut left) = (requests.lock(), period);
+        loop {
+            let look = if period > IDLE_PERIOD { left.min(LOOK_PERIOD) } else { period };
+            (state, _) = requests
+                .wake
+                .wait_timeout_while(state, look, |state| !wanted(state))
+                .unwrap_or_else(PoisonError::into_inner);
+            left = left.saturating_sub(look);
+            if left.is_zero() || wanted(&state) || self.rings.free_percent() < ROOM {
+                return state;
             }
         }
     }

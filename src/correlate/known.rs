@@ -94,6 +94,8 @@ impl Work {
 const CLOSED_PARENTS: usize = 16 << 10;
 /// Stopped events of other kinds, remembered so that a second stop is recognised.
 const CLOSED_OTHERS: usize = 2 << 10;
+/// Stopped parents and others where less is remembered.
+const CLOSED_LESS: [usize; 2] = [2 << 10, 256];
 /// Captured calls, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
 /// Open events.
@@ -173,12 +175,11 @@ impl Table {
             return;
         }
         known.stops = 1;
+        let [parents, others] = if self.is_small { CLOSED_LESS } else { [CLOSED_PARENTS, CLOSED_OTHERS] };
         let (queue, bound) = match known.details {
             Details::Call { captured: true, .. } => (&mut self.captured, CAPTURED),
-            Details::Call { .. } | Details::Operation(..) | Details::Group { .. } => {
-                (&mut self.parents, if self.is_small { CLOSED_OTHERS } else { CLOSED_PARENTS })
-            }
-            _ => (&mut self.others, CLOSED_OTHERS),
+            Details::Call { .. } | Details::Operation(..) | Details::Group { .. } => (&mut self.parents, parents),
+            _ => (&mut self.others, others),
         };
         queue.push_back(id);
         if queue.len() > bound

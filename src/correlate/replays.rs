@@ -132,6 +132,10 @@ impl Seen {
 impl Runs {
     /// NCCL handed over a plan.
     pub(super) fn push(&mut self, run: Run) {
+        // Most have one run.
+        if self.told.is_empty() {
+            self.told.reserve_exact(1);
+        }
         self.told.push_back(run);
         if self.told.len() > REPLAYS {
             self.forget();

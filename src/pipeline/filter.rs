@@ -39,6 +39,8 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Filter {
     selection: Selection,
+    /// It leaves out nothing of NCCL's.
+    wants_all_calls: bool,
     begin: HostNs,
     /// This process's rank in the job and their number.
     world: Option<(u32, u32)>,
@@ -132,6 +134,7 @@ impl Filter {
         (!selection.is_all()).then(|| Filter {
             selection: selection.clone(),
             begin,
+            wants_all_calls: Selection { only_nccl: false, ..selection.clone() }.is_all(),
             world,
             asked: 0,
             counts: FxHashMap::default(),
@@ -158,6 +161,7 @@ impl Filter {
     pub(super) fn take(&mut self, entry: &Entry<'_>, out: &mut impl FnMut(&Entry<'_>, Fate)) {
         let time = entry.time;
         let is_drawn = match entry.what {
+            What::CallBegin { .. } | What::CallEnd { .. } | What::OperationBegin { .. } if self.wants_all_calls => true,
             What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } => {
                 let is_drawn = match (operation, event) {
                     (Some(operation), _) => Some(self.asks(id, comm, operation, time)),

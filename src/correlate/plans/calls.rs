@@ -38,6 +38,9 @@ impl Calls {
     pub(in super::super) fn carried(&mut self, group_api: Handle, call: Handle) {
         if let Some(calls) = self.by_group.get_mut(&group_api) {
             calls.retain(|made| made.id != call);
+            if calls.is_empty() {
+                self.by_group.remove(&group_api);
+            }
         }
     }
 

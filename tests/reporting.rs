@@ -394,3 +394,84 @@ fn the_vendored_library_is_the_one_that_is_described() {
     let readme = fs::read_to_string(format!("{folder}/README.md")).unwrap();
     assert!(readme.contains(sum.split_whitespace().next().unwrap()), "{sum}");
 }
+
+/// The summary of a rank without a trace: its collectives on two communicators, in stretches, with
+/// what the kernels of each took.
+fn of_rank(rank: u32, begin: u64, stretches: &[(&str, u64, [u64; 4])]) -> String {
+    let head = |name: &str| format!("# ncclscope summary, format 1: {name}\n");
+    let mut text = head("communicators") + "rank,id,name,comm_rank,ranks\n";
+    for (id, ranks) in [("a", 3), ("b", 2)] {
+        text += &format!("{rank},{id},dp,{rank},{ranks}\n");
+    }
+    text += &(head("operations") + "rank,communicator,operation,datatype,count,bytes,number,timed,kernel_max_ns,");
+    text += "kernel_total_ns,algbw_bytes_per_s\n";
+    text += &format!("{rank},dp,AllReduce,ncclFloat32,256,1024,40,40,{rank}000,40000000,1000000\n");
+    text += &(head("stretches") + "rank,id,first,number,begin_ns,kernel_total_ns\n");
+    for (id, width, all) in stretches {
+        for (at, ns) in all.iter().enumerate() {
+            let first = at as u64 * width;
+            text += &format!("{rank},{id},{first},{width},{},{ns}\n", begin + 1_000_000 * first);
+        }
+    }
+    text + &head("gpus") + &format!("rank,gpu,own_ns,exposed_ns,idle_ns\n{rank},{rank},7000,{rank}000,500\n")
+}
+
+#[test]
+fn a_job_without_traces_has_a_page_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (traces, page) = (folder.path().join("traces"), folder.path().join("report.html"));
+    fs::create_dir(&traces).unwrap();
+    const MS: u64 = 1_000_000;
+    // Rank 1 comes late to the second half, each time by 2 ms; ranks 0 and 2 are 1 us apart. Rank 2
+    // has had more collectives, so that its stretches are twice as wide. Communicator `b` has a rank
+    // that left no file.
+    let a = [
+        ("a", 10, [30 * MS, 30 * MS, 30 * MS, 30 * MS]),
+        ("a", 10, [30 * MS, 30 * MS, 10 * MS, 10 * MS]),
+        ("a", 20, [60 * MS - 20_000, 60 * MS - 20_000, 0, 0]),
+    ];
+    for (rank, of_a) in a.iter().enumerate() {
+        let b = ("b", 10, [1; 4]);
+        let of: &[_] = if rank == 0 { &[*of_a, b] } else { &[*of_a] };
+        let mut text = of_rank(rank as u32, 5 * rank as u64, of);
+        if rank == 2 {
+            // Two stretches only.
+            text = text
+                .lines()
+                .filter(|it| !it.ends_with(",0") || it.contains('#'))
+                .map(|it| it.to_owned() + "\n")
+                .collect();
+        }
+        fs::write(traces.join(format!("{rank}.summary.csv")), text).unwrap();
+    }
+    let said = report(&[&traces], &page).unwrap();
+    assert!(said.contains("from 3 summaries"), "{said}");
+    let data = data(&page);
+    let lateness = &data["lateness"];
+    assert_eq!((&lateness["known"], &lateness["unknown"]), (&40.into(), &40.into()), "{lateness}");
+    let cell = |rank: usize, column: u64| {
+        let is_it = |cell: &&Value| cell[0].as_u64() == Some(rank as u64) && cell[1].as_u64() == Some(column);
+        let cells: Vec<&Value> = lateness["cells"].as_array().unwrap().iter().filter(is_it).collect();
+        assert_eq!(cells.len(), 1, "rank {rank}, column {column} of {lateness}");
+        // Mean, most, operations, last.
+        [3, 4, 5, 6].map(|at| cells[0][at].as_u64().unwrap())
+    };
+    for rank in [0, 2] {
+        let apart = if rank == 0 { 0 } else { 1000 };
+        assert_eq!([cell(rank, 0), cell(rank, 1)], [[apart, apart, 20, 0]; 2], "rank {rank}");
+    }
+    assert_eq!([cell(1, 0), cell(1, 1)], [[0, 0, 20, 0], [2 * MS, 2 * MS, 20, 20]]);
+    // All of it is drawn, and nothing is made up.
+    let words = ["--open-tables", "--values", "lateness", "--values", "shares", "--ask", "document.body.textContent"];
+    let Some(shown) = looked(&page, &words) else { return };
+    let [late, shares, whole] = &shown[..] else { panic!("{shown:?}") };
+    let mean: Vec<f64> = rows(late).map(|row| text(&row["mean_ns"]).parse().unwrap()).collect();
+    assert_eq!(mean, [0.0, MS as f64, 1000.0]);
+    let shown: Vec<Vec<String>> = rows(shares)
+        .map(|row| ["rank", "own_ns", "exposed_ns", "idle_ns"].iter().map(|name| text(&row[*name])).collect())
+        .collect();
+    assert_eq!(shown[2], ["rank 2", "7000", "2000", "500"]);
+    assert!(rows(shares).all(|row| row["waits_ns"].is_null() && row["hidden_ns"].is_null()), "{shares}");
+    let whole = whole.as_str().unwrap();
+    assert!(whole.contains("No verdict") && whole.contains("Single operations are in traces only"), "{whole}");
+}

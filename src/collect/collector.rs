@@ -499,7 +499,7 @@ impl Run {
             "at most {rings} % of {} for records, {} of {} for everything else; {} of processor time",
             of(self.rings.bytes()),
             of(heap),
-            of(memory::HEAP),
+            of(memory::bytes()),
             names::duration((sys::own_cpu_ns() + self.out.file.cpu_ns()) as f64),
         )
     }
@@ -530,7 +530,11 @@ impl Run {
         let Wanted { file, csv, stderr, .. } = self.summary;
         let summary = self.out.pipeline.summary();
         if file {
-            let report = summary.report();
+            let mut report = summary.report();
+            if !self.out.file.has_trace() {
+                // With a trace, ncclscope diagnose says more.
+                report.add_gpus(summary, &self.out.pipeline.live().gpus);
+            }
             self.out.file.write_summary(if csv { report.csv() } else { report.text() }, csv);
         }
         let mut block = if stderr { summary.block() } else { Vec::new() };
@@ -629,8 +633,9 @@ impl Outlet {
         let why = match (level, self.file.stopped()) {
             (Level::Ends, Stopped::No) if memory::is_short() => {
                 format!(
-                    "all of its memory ({}) is in use: from here on only the ends of open slices are written",
-                    names::size(memory::HEAP as u64)
+                    "all of its memory (NCCLSCOPE_HEAP_SIZE, {}) is in use: from here on only the ends of open slices are \
+                     written",
+                    names::size(memory::bytes() as u64)
                 )
             }
             (Level::Ends, Stopped::No) => {

@@ -8,6 +8,7 @@
 //!  facts    what one event says            times    durations in bounded memory
 //!  traffic  bandwidths of nccl-tests       groups   kernels that carry several operations
 //!  report   the summary as tables          text     the tables for people
+//!  stretches  who came late, for lack of a trace
 //! ```
 
 mod csv;
@@ -15,6 +16,7 @@ mod facts;
 mod groups;
 mod metrics;
 mod report;
+mod stretches;
 mod text;
 mod times;
 mod traffic;
@@ -31,6 +33,7 @@ pub use metrics::Live;
 #[cfg(feature = "cli")]
 pub use report::Link;
 pub use report::{Cell, Column, FORMAT_VERSION, Kind, Report, Table};
+use stretches::Stretches;
 pub use text::BLOCK;
 use times::Room;
 pub use times::Times;
@@ -82,6 +85,7 @@ pub struct Summary {
     gathering: Option<Gathering>,
     /// Kernels with several operations of which not all were seen.
     incomplete: u64,
+    stretches: Stretches,
     calls: Rows<Arguments, Times>,
     peers: Rows<Peer, Transfers>,
     unfinished: u64,
@@ -384,6 +388,7 @@ impl Summary {
             groups: Rows::new(),
             gathering: None,
             incomplete: 0,
+            stretches: Stretches::default(),
             calls: Rows::new(),
             peers: Rows::new(),
             unfinished: 0,
@@ -473,7 +478,7 @@ impl Summary {
 
     /// It ran from `start` on for this long; `None` if that is not drawn.
     pub fn ran(&mut self, run: &Run, start: HostNs, ns: Option<u64>) {
-        let Summary { operations, room, .. } = self;
+        let Summary { operations, room, stretches, .. } = self;
         let Some((key, row)) = operations.rows.get_mut(run.row as usize) else { return };
         let comm = key.comm;
         if run.is_contradicted {
@@ -485,6 +490,7 @@ impl Summary {
             match (ns, run.of) {
                 (Some(ns), None) => {
                     row.kernel.add(ns, room);
+                    stretches.add(comm, key.function, start, ns);
                     self.last = Some((Row::Operation(run.row), ns));
                 }
                 (None, _) => {}

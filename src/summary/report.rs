@@ -317,6 +317,22 @@ const PROXY: &[Column] = &[
     ns("flush_wait_ns", "for flush"),
     ns("longest_wait_ns", "longest wait"),
 ];
+/// For programs: 64 rows say nothing to people.
+const OF_STRETCHES: &[Column] = &[
+    RANK,
+    text("id", "communicator's id"),
+    number("first", "first collective"),
+    NUMBER,
+    ns("begin_ns", "began after"),
+    ns("kernel_total_ns", "kernels took"),
+];
+const OF_GPUS: &[Column] = &[
+    RANK,
+    number("gpu", "GPU"),
+    ns("own_ns", "own kernels and copies"),
+    ns("exposed_ns", "communication alone"),
+    ns("idle_ns", "idle"),
+];
 const OF_LOSSES: &[Column] = &[RANK, text("what", "what"), NUMBER, text("note", "note")];
 
 /// How a row is labelled.
@@ -345,6 +361,8 @@ impl Summary {
                 table("calls", "host time of calls", CALLS, who.calls()),
                 table("buffers", "alignment and reuse of buffers", OF_BUFFERS, who.buffers()),
                 table("proxy", "what the proxy's transfers waited for", PROXY, who.proxy()),
+                table("stretches", "collectives, in stretches", OF_STRETCHES, who.stretches()),
+                table("gpus", "what the time of GPUs went into", OF_GPUS, Vec::new()),
                 table("losses", "losses and doubts", OF_LOSSES, who.losses()),
             ],
         }
@@ -536,6 +554,15 @@ impl Report {
         }
     }
 
+    /// Adds by GPU how long the application's kernels ran, only NCCL's did, and none did, ns.
+    pub fn add_gpus(&mut self, of: &Summary, gpus: &[(u32, [u64; 3])]) {
+        let Some(table) = self.tables.iter_mut().find(|table| table.name == "gpus") else { return };
+        for (gpu, [own, exposed, idle]) in gpus {
+            let row = [u64::from(*gpu), *own, *exposed, *idle].map(Cell::Number);
+            table.rows.push([of.rank_name().into()].into_iter().chain(row).collect());
+        }
+    }
+
     /// Adds something that is lost or doubtful about a process.
     pub fn add_loss(&mut self, of: &Summary, what: &str, note: &str) {
         if let Some(losses) = self.tables.last_mut() {
@@ -631,6 +658,29 @@ impl Who<'_> {
                 ]));
             }
         }
+        rows
+    }
+
+    /// Those of communicators in which the process has one rank.
+    fn stretches(&self) -> Vec<Vec<Cell>> {
+        let it = self.summary;
+        let mut rows = Vec::new();
+        for (comm, of) in it.stretches.iter() {
+            let Some(Comm { hash, members, .. }) = it.comms.get(comm as usize) else { continue };
+            if *hash == 0 || members.len() != 1 {
+                continue;
+            }
+            for (at, stretch) in of.all.iter().enumerate() {
+                rows.push(self.row([
+                    format!("{hash:016x}").into(),
+                    (at as u64 * of.width).into(),
+                    stretch.number.into(),
+                    it.begin.map(|begin| stretch.begin.since(begin)).into(),
+                    stretch.ns.into(),
+                ]));
+            }
+        }
+        rows.sort_by_key(|row| format!("{:?}", row[1]));
         rows
     }
 

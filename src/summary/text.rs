@@ -17,7 +17,9 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("ncclscope summary, format {FORMAT_VERSION}\n");
-        for table in self.tables.iter().filter(|table| !table.rows.is_empty()) {
+        let is_asked_for = self.tables.len() == 1;
+        let is_for_people = |table: &&Table| !table.rows.is_empty() && (table.name != "stretches" || is_asked_for);
+        for table in self.tables.iter().filter(is_for_people) {
             table.write(&mut text);
         }
         text

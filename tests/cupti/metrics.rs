@@ -334,6 +334,19 @@ fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
     assert!(all[0]["kernel_median_ns"].is_null(), "nobody knows it");
     let of_bytes = 24.0 * 4096.0 / (number(&all[0], "kernel_total_ns") as f64 / 1e9);
     assert!((number(&all[0], "busbw_bytes_per_s") as f64 / of_bytes - 1.0).abs() < 1e-3, "{of_bytes} {}", all[0]);
+    // What a report is made of: the stretches have every kernel, and the GPU was busy.
+    for row in [&all[1], &all[2]] {
+        let of_rank: Vec<Value> =
+            rows(folder.path(), "stretches").into_iter().filter(|it| it["rank"] == row["rank"]).collect();
+        let sum = |name: &str| of_rank.iter().map(|it| number(it, name)).sum::<u64>();
+        assert_eq!((sum("number"), sum("kernel_total_ns")), (12, number(row, "kernel_total_ns")));
+        assert!(of_rank.iter().all(|it| it["id"] == "0000000000000abc"), "{of_rank:?}");
+    }
+    let gpus = rows(folder.path(), "gpus");
+    assert!(
+        gpus.len() == 2 && gpus.iter().all(|it| number(it, "own_ns") > 0 && number(it, "exposed_ns") > 0),
+        "{gpus:?}"
+    );
     let losses = rows(folder.path(), "losses");
     for doubt in ["unmatched", "unknown", "dropped"] {
         assert!(!losses.iter().any(|row| row["what"].as_str().unwrap().contains(doubt)), "{losses:?}");
@@ -341,6 +354,12 @@ fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
     // Read and written again, it is the same.
     let text = fs::read_to_string(&files[0]).unwrap();
     assert_eq!(ncclscope(&["summary", files[0].to_str().unwrap(), "--format", "csv"]).unwrap(), text);
+    // Without a summary and without metrics it would run for nothing.
+    let nothing = tempfile::tempdir().unwrap();
+    let settings = [("NCCLSCOPE_PRESET", "metrics"), ("NCCLSCOPE_SUMMARY", "off")];
+    let said = by(&[&settings[..], &[("NCCLSCOPE_OUTPUT", nothing.path().to_str().unwrap())]].concat()).outcome.stderr;
+    assert!(said.contains("nothing would be kept; it leaves a summary in a file"), "{said}");
+    assert_eq!(fs::read_dir(nothing.path()).unwrap().count(), 1);
     // What it cannot do, it says.
     let refused = ncclscope(&["summary", output, "--durations"]).unwrap_err();
     assert!(refused.contains("single durations are in traces only"), "{refused}");

@@ -10,7 +10,7 @@ use super::load::Job;
 use super::shares;
 
 /// Ranks leave an operation up to this long apart, so that who waited less was not the last, ns.
-const APART_NS: i64 = 10_000;
+pub(in crate::cli) const APART_NS: i64 = 10_000;
 /// Columns of the map at most.
 const COLUMNS: usize = 100;
 

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use self::answer::Report;
 pub(super) use self::answer::look_at;
-pub(super) use self::lateness::Lateness;
+pub(super) use self::lateness::{APART_NS, Cell as Late, Lateness};
 use super::compare::runs;
 use super::hang;
 use super::survey::Survey;

@@ -3,6 +3,8 @@
 //! ```text
 //!   files -> summary  -> tables, links, slowest --\
 //!         -> diagnose -> verdict, lateness, shares -> data -> page.html, with page.js and page.css
+//!
+//!   summaries of a job without traces -> tables, shares, stretches -> data
 //! ```
 //!
 //! The figures are those of `ncclscope summary` and `ncclscope diagnose`; nothing is computed in
@@ -11,6 +13,7 @@
 
 mod links;
 mod slowest;
+mod stretches;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -45,7 +48,8 @@ const LICENCE: &str = include_str!("vendor/LICENSE");
 /// What to write.
 #[derive(clap::Args)]
 pub(super) struct Wish {
-    /// Traces, or folders with the traces of a job's ranks
+    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the preset
+    /// metrics, files that end in .summary.csv
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
     /// The page to write; it must not exist
@@ -61,11 +65,15 @@ struct Data {
     /// What was named on the command line.
     named: Vec<String>,
     files: usize,
+    /// They are summaries of processes without a trace.
+    is_of_summaries: bool,
     processes: usize,
     /// The JSON of `ncclscope diagnose`, or why there is none.
     diagnosis: Option<Value>,
     no_diagnosis: Option<String>,
     lateness: Option<Map>,
+    /// What the time of GPUs went into, where there is no diagnosis to say more.
+    gpus: Option<Value>,
     /// Tables of `ncclscope summary`: of all processes together, if there are several.
     operations: Value,
     groups: Value,
@@ -81,6 +89,25 @@ struct Data {
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     super::must_be_new(&wish.output)?;
+    let data = match summary::written::files(&wish.traces)? {
+        Some(files) => of_summaries(wish, &files)?,
+        None => of_traces(wish)?,
+    };
+    let page = page(&data)?;
+    super::write_new(&wish.output, page.as_bytes())?;
+    let from = match (data.files, data.is_of_summaries) {
+        (1, false) => "1 trace".to_owned(),
+        (1, true) => "1 summary".to_owned(),
+        (files, false) => format!("{files} traces"),
+        (files, true) => format!("{files} summaries"),
+    };
+    let size = crate::trace::names::size(page.len() as u64);
+    writeln!(out, "{}: {size}, from {from}; a browser shows it without a network", wish.output.display())
+        .map_err(Reason::Output)?;
+    data.unread.iter().try_for_each(|reason| writeln!(out, "left out: {reason}")).map_err(Reason::Output)
+}
+
+fn of_traces(wish: &Wish) -> Result<Data, Reason> {
     let files = summary::files(&wish.traces)?;
     let (mut links, mut slowest) = (Gathered::default(), Slowest::default());
     let mut only = None;
@@ -96,7 +123,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
             },
         )
     };
-    let Added { mut report, all, processes, mut reasons } = added;
+    let Added { mut report, all, processes, reasons } = added;
     if processes == 0 {
         return Err(Reason::all(reasons).err().unwrap_or_else(|| "there is no recording in these files".into()));
     }
@@ -109,41 +136,56 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         Ok((diagnosis, lateness)) => (Some(diagnosis), Some(Map::of(&lateness)), None),
         Err(reason) => (None, None, Some(reason.to_string())),
     };
-    let mut table = |name: &str| taken(&mut report, name);
-    let of_whole = |mut table: Table| {
-        table.rows.retain(|row| processes == 1 || row.first() == Some(&"all".into()));
-        plain(&table)
-    };
-    let data = Data {
-        format_version: FORMAT_VERSION,
-        ncclscope: env!("CARGO_PKG_VERSION"),
-        named: wish.traces.iter().map(|path| path.display().to_string()).collect(),
-        files: files.len(),
-        processes,
-        diagnosis,
-        no_diagnosis,
-        lateness,
-        operations: of_whole(table("operations")),
-        groups: of_whole(table("groups")),
-        environment: plain(&environment(table("environment"))),
-        communicators: communicators(&table("communicators")),
-        losses: losses(&table("losses"), processes),
-        links: links.finish(),
-        kinds,
-        kinds_left_out,
-        unread: reasons.drain(..).map(|reason| reason.to_string()).collect(),
-    };
-    let page = page(&data)?;
-    super::write_new(&wish.output, page.as_bytes())?;
-    writeln!(
-        out,
-        "{}: {}, from {}; a browser shows it without a network",
-        wish.output.display(),
-        crate::trace::names::size(page.len() as u64),
-        if files.len() == 1 { "1 trace".to_owned() } else { format!("{} traces", files.len()) }
-    )
-    .map_err(Reason::Output)?;
-    data.unread.iter().try_for_each(|reason| writeln!(out, "left out: {reason}")).map_err(Reason::Output)
+    let tables = Data::of_tables(wish, &mut report, files.len(), processes, &reasons);
+    Ok(Data { diagnosis, no_diagnosis, lateness, links: links.finish(), kinds, kinds_left_out, ..tables })
+}
+
+/// Of a job without traces.
+fn of_summaries(wish: &Wish, files: &[PathBuf]) -> Result<Data, Reason> {
+    let (mut report, reasons) = summary::written::add_up(files);
+    let processes = files.len() - reasons.len();
+    if processes == 0 {
+        return Err(Reason::all(reasons).err().unwrap_or_else(|| "there is no summary in these files".into()));
+    }
+    let lateness = stretches::lateness(&report);
+    let why = "These are the summaries of a job without traces, and a verdict takes the traces of all ranks: \
+               NCCLSCOPE_PRESET=light and the larger presets record them";
+    let tables = Data::of_tables(wish, &mut report, files.len(), processes, &reasons);
+    let gpus = Some(plain(&taken(&mut report, "gpus")));
+    let (no_diagnosis, lateness) = (Some(why.to_owned()), Some(Map::of(&lateness)));
+    Ok(Data { is_of_summaries: true, no_diagnosis, lateness, gpus, ..tables })
+}
+
+impl Data {
+    /// What the tables of a summary say, and nothing else.
+    fn of_tables(wish: &Wish, report: &mut Report, files: usize, processes: usize, reasons: &[Reason]) -> Data {
+        let mut table = |name: &str| taken(report, name);
+        let of_whole = |mut table: Table| {
+            table.rows.retain(|row| processes == 1 || row.first() == Some(&"all".into()));
+            plain(&table)
+        };
+        Data {
+            format_version: FORMAT_VERSION,
+            ncclscope: env!("CARGO_PKG_VERSION"),
+            named: wish.traces.iter().map(|path| path.display().to_string()).collect(),
+            files,
+            is_of_summaries: false,
+            processes,
+            diagnosis: None,
+            no_diagnosis: None,
+            lateness: None,
+            gpus: None,
+            operations: of_whole(table("operations")),
+            groups: of_whole(table("groups")),
+            environment: plain(&environment(table("environment"))),
+            communicators: communicators(&table("communicators")),
+            losses: losses(&table("losses"), processes),
+            links: Gathered::default().finish(),
+            kinds: Vec::new(),
+            kinds_left_out: 0,
+            unread: reasons.iter().map(ToString::to_string).collect(),
+        }
+    }
 }
 
 /// Whether one of these reasons is about a file.

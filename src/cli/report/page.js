@@ -260,8 +260,10 @@
 
   function lateness() {
     const it = data.lateness;
+    const byStretch = data.is_of_summaries;
+    const how = byStretch ? 'collectives, on average over a stretch of them' : 'operations that ranks meet in';
     const section = part('lateness', 'Who came late',
-      'How long after the first rank each rank came to the operations that ranks meet in. Told by durations on each GPU, so no clock is compared with another.');
+      `How long after the first rank each rank came to the ${how}. Told by durations on each GPU, so no clock is compared with another.`);
     if (!it || it.cells.length === 0) {
       const why = it && it.unknown > 0 ? `: of ${count(it.unknown, 'operation')} not all ranks' files are here` : '';
       section.append(el('p', {}, `Not known from these files${why}.`));
@@ -277,9 +279,12 @@
     const cells = it.cells.map(([row, column, rank, mean, most, operations, lasts]) => ({
       row, column, value: mean, isLast: 2 * lasts >= operations && lasts > 0,
       title: `${it.ranks[rank].rank}, ${it.is_by_step ? `step ${columns[column]}` : `from ${columns[column]} on`}`,
-      lines: [`${duration(mean)} after the first rank on average, ${duration(most)} at most`,
-        `last in ${lasts} of ${count(operations, 'operation')}`],
+      lines: byStretch ? [`${duration(mean)} after the first rank, on average over ${count(operations, 'collective')}`]
+        : [`${duration(mean)} after the first rank on average, ${duration(most)} at most`,
+          `last in ${lasts} of ${count(operations, 'operation')}`],
     }));
+    const ring = byStretch ? 'A ring marks who came last on average, so that others waited. '
+      : 'A ring marks who came last to at least half of the operations of a cell, so that others waited. ';
     const worst = it.ranks.filter((rank) => rank.mean_ns !== null).sort((one, other) => other.mean_ns - one.mean_ns)[0];
     const several = it.each > 1 ? ` Each row stands for ${it.each} ranks and shows the one of them that came latest.` : '';
     const warm = it.is_by_step && it.edges[0] > 0 ? ' The first steps are left out as warm-up.' : '';
@@ -289,27 +294,42 @@
       ...map({rows: it.labels, columns, columnTitle: it.is_by_step ? 'step' : 'time since the first operation', cells,
         marks: cells.filter((cell) => it.each === 1 && cell.isLast).map((cell) => [cell.column, cell.row]), format: duration, scaleTitle: 'late by, on average'}),
       words: `Heat map of lateness by rank and ${it.is_by_step ? 'step' : 'time'}. ${worst.rank} came latest, on average ${duration(worst.mean_ns)} after the first rank. The table below has the same figures by rank.`,
-      caption: `${it.each === 1 ? 'A ring marks who came last to at least half of the operations of a cell, so that others waited. ' : ''}Blank: not known, or no operation.${several}${steps}${warm}${unknown}`,
+      caption: `${it.each === 1 ? ring : ''}Blank: not known, or no operation.${several}${steps}${warm}${unknown}`,
     });
     section.append(alternative('Lateness by rank, as a table', () => table('Lateness by rank', [
       {name: 'rank', title: 'rank', kind: 'text'}, {name: 'operations', title: 'operations', kind: 'number'},
-      {name: 'mean_ns', title: 'late by, on average', kind: 'ns'}, {name: 'most_ns', title: 'at most', kind: 'ns'},
-      {name: 'last', title: 'came last to', kind: 'number'}],
+      {name: 'mean_ns', title: 'late by, on average', kind: 'ns'}, {name: 'most_ns', title: byStretch ? 'at most, over a stretch' : 'at most', kind: 'ns'},
+      {name: 'last', title: byStretch ? 'came last to, on average' : 'came last to', kind: 'number'}],
     it.ranks.map((rank) => [rank.rank, rank.operations, rank.mean_ns, rank.most_ns, rank.last]), {markup: {name: 'lateness'}})));
   }
 
   // ---- what the time of each rank goes into ----
 
-  const SHARES = [['alone', 'own kernels, nothing beside them'], ['hidden', 'communication hidden beside own kernels'],
-    ['exposed', 'communication exposed'], ['waits', 'waiting for other ranks'], ['idle', 'idle']];
+  // Without a diagnosis it is not known what is hidden, nor what are waits.
+  const SHARES = data.is_of_summaries
+    ? [['alone', 'own kernels and copies'], ['exposed', 'communication alone, with its waits'], ['idle', 'idle']]
+    : [['alone', 'own kernels, nothing beside them'], ['hidden', 'communication hidden beside own kernels'],
+      ['exposed', 'communication exposed'], ['waits', 'waiting for other ranks'], ['idle', 'idle']];
+
+  function spent() {
+    if (diagnosis) return diagnosis.ranks;
+    const {columns, rows} = data.gpus || {columns: [], rows: []};
+    const name = (cells) => (/^\d+$/.test(cells[0]) ? `rank ${cells[0]}` : cells[0]);
+    const several = new Set(rows.map((cells) => cells[0])).size < rows.length;
+    return rows.map((cells) => ({
+      ...Object.fromEntries(columns.map((column, place) => [column.name, cells[place]])),
+      rank: several ? `${name(cells)}, GPU ${cells[1]}` : name(cells), hidden_ns: 0, waits_ns: 0,
+    }));
+  }
 
   function shares() {
     const each = diagnosis && diagnosis.steps.count > 0 ? 'a step' : 'the recording';
     const section = part('shares', 'Exposed and hidden communication',
-      `What the time of each rank's GPU goes into, in ${each}. Communication beside the application's own kernels is hidden; the rest of it is exposed.`);
+      `What the time of each rank's GPU goes into, in ${each}. ${data.is_of_summaries ? 'It counts between NCCL\'s kernels, from the first one on.'
+        : 'Communication beside the application\'s own kernels is hidden; the rest of it is exposed.'}`);
     // By their numbers, whatever the files are called.
     const number = (it) => Number((/^rank (\d+)/.exec(it.rank) || [0, Infinity])[1]);
-    const ranks = diagnosis ? [...diagnosis.ranks].sort((one, other) => number(one) - number(other) || 0) : [];
+    const ranks = [...spent()].sort((one, other) => number(one) - number(other) || 0);
     if (ranks.length === 0) {
       section.append(el('p', {}, 'Not known from these files.'));
       return;
@@ -345,14 +365,16 @@
     };
     picture(section, {
       height: isWide ? 380 : ranks.length * 32 + 112, option,
-      words: `Stacked bars of each rank's time in ${each}: own kernels, hidden communication, exposed communication, waits, idle. The largest exposed communication is ${duration(most)}. The table below has the same figures.`,
-      caption: diagnosis.has_waits ? null : 'Waits are not known from these files; exposed communication contains them.',
+      words: `Stacked bars of each rank's time in ${each}: ${SHARES.map(([, title]) => title).join('; ')}. The largest exposed communication is ${duration(most)}. The table below has the same figures.`,
+      caption: !diagnosis || diagnosis.has_waits ? null : 'Waits are not known from these files; exposed communication contains them.',
     });
     const column = (name, title, kind) => ({name, title, kind});
-    section.append(alternative('The same by rank, as a table', () => table('Time by rank', [
-      column('rank', 'rank', 'text'), column('host', 'host', 'text'), column('own_ns', 'own kernels', 'ns'), column('hidden_ns', 'hidden comm.', 'ns'),
-      column('exposed_ns', 'exposed comm.', 'ns'), column('waits_ns', 'waits', 'ns'), column('idle_ns', 'idle', 'ns'), column('last', 'comes last', 'percent')],
-    ranks.map((it) => [it.rank, it.host, it.own_ns, it.hidden_ns, it.exposed_ns, it.waits_ns, it.idle_ns, it.last]), {markup: {name: 'shares'}})));
+    const unknown = data.is_of_summaries ? ['hidden_ns', 'waits_ns'] : [];
+    const columns = [column('rank', 'rank', 'text'), column('host', 'host', 'text'), column('own_ns', 'own kernels', 'ns'), column('hidden_ns', 'hidden comm.', 'ns'),
+      column('exposed_ns', 'exposed comm.', 'ns'), column('waits_ns', 'waits', 'ns'), column('idle_ns', 'idle', 'ns'), column('last', 'comes last', 'percent')]
+      .filter(({name}) => !unknown.includes(name));
+    section.append(alternative('The same by rank, as a table', () => table('Time by rank', columns,
+      ranks.map((it) => columns.map(({name}) => it[name])), {markup: {name: 'shares'}})));
   }
 
   // ---- bandwidth ----
@@ -494,7 +516,8 @@
   function slowest() {
     const section = part('slowest', 'The slowest operations', 'How long the kernels of one kind of operation took, on all ranks, and the slowest of them with the command that opens the trace there.');
     if (data.kinds.length === 0) {
-      section.append(el('p', {}, 'No kernel of NCCL has a known time in these files.'));
+      section.append(el('p', {}, data.is_of_summaries ? 'Single operations are in traces only; ncclscope summary has percentiles for each rank.'
+        : 'No kernel of NCCL has a known time in these files.'));
       return;
     }
     const name = (kind) => `${kind.name} on ${kind.communicator}`;

@@ -2,7 +2,7 @@
 
 mod durations;
 mod load;
-mod written;
+pub(super) mod written;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ pub(super) struct Wish {
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// Only this table: environment, communicators, operations, groups, calls, buffers, proxy or
-    /// losses
+    /// Only this table: environment, communicators, operations, groups, calls, buffers, proxy,
+    /// stretches, gpus or losses
     #[arg(long = "table", value_name = "NAME")]
     table: Option<String>,
     /// Print each duration of each kind of operation instead, in the order of the trace: its number

@@ -9,7 +9,7 @@ use crate::cli::reason::Reason;
 use crate::summary::{Cell, ENDING_CSV, FORMAT_VERSION, Kind, Report, Table};
 
 /// The summaries that are named, or in the folders that are named, if there are no traces.
-pub(super) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Reason> {
+pub(in crate::cli) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Reason> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
@@ -38,7 +38,7 @@ fn is_written(path: &Path) -> bool {
 }
 
 /// The tables of these files, and why some could not be read.
-pub(super) fn add_up(files: &[PathBuf]) -> (Report, Vec<Reason>) {
+pub(in crate::cli) fn add_up(files: &[PathBuf]) -> (Report, Vec<Reason>) {
     let (mut report, mut reasons, mut read) = (Report::empty(), Vec::new(), 0);
     for path in files {
         match tables(path) {

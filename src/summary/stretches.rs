@@ -1,0 +1,110 @@
+//! Kernel time of collectives, by stretch of a communicator's operations.
+//!
+//! All ranks of a communicator make the same collectives in the same order, and an AllReduce, say,
+//! ends on all of them together. So the rank whose kernels of a stretch took the least time came
+//! last, and the others waited for it as long as theirs took more. One rank's stretches say
+//! nothing; side by side they say who came late, and when.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::time::HostNs;
+use crate::model::word::Word;
+
+/// Stretches of a communicator at most. When there are more, two become one.
+const STRETCHES: usize = 64;
+/// Communicators that have stretches at most.
+const COMMS: usize = 64;
+
+/// The stretches of a process.
+#[derive(Debug, Default)]
+pub(super) struct Stretches {
+    by_comm: FxHashMap<u32, OfComm>,
+}
+
+/// Those of a communicator.
+#[derive(Debug)]
+pub(super) struct OfComm {
+    /// How many collectives each has; the last one may have fewer.
+    pub(super) width: u64,
+    pub(super) all: Vec<Stretch>,
+}
+
+/// Successive collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    /// When the first kernel began.
+    pub(super) begin: HostNs,
+    pub(super) number: u64,
+    /// How long the kernels took together, ns.
+    pub(super) ns: u64,
+}
+
+impl Stretches {
+    /// A kernel that carried one operation.
+    pub(super) fn add(&mut self, comm: u32, function: u16, begin: HostNs, ns: u64) {
+        // The others let some ranks go before the last one comes.
+        if !matches!(Word(function), Word::ALL_REDUCE | Word::ALL_GATHER | Word::REDUCE_SCATTER | Word::ALL_TO_ALL) {
+            return;
+        }
+        if self.by_comm.len() >= COMMS && !self.by_comm.contains_key(&comm) {
+            return;
+        }
+        let of = self.by_comm.entry(comm).or_insert(OfComm { width: 1, all: Vec::new() });
+        if let Some(last) = of.all.last_mut().filter(|last| last.number < of.width) {
+            last.number += 1;
+            last.ns = last.ns.saturating_add(ns);
+            return;
+        }
+        if of.all.len() >= STRETCHES {
+            of.width *= 2;
+            of.all = joined(&of.all, of.width);
+        }
+        of.all.push(Stretch { begin, number: 1, ns });
+    }
+
+    /// By communicator.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &OfComm)> {
+        self.by_comm.iter().map(|(comm, of)| (*comm, of))
+    }
+}
+
+/// The same in stretches of this many, of which the present width is a part.
+fn joined(all: &[Stretch], width: u64) -> Vec<Stretch> {
+    let mut wider: Vec<Stretch> = Vec::new();
+    for stretch in all {
+        match wider.last_mut().filter(|last| last.number < width) {
+            Some(last) => {
+                last.number += stretch.number;
+                last.ns = last.ns.saturating_add(stretch.ns);
+            }
+            None => wider.push(*stretch),
+        }
+    }
+    wider
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_stay_few_and_keep_everything() {
+        let mut stretches = Stretches::default();
+        for at in 0..1000_u64 {
+            stretches.add(0, Word::ALL_REDUCE.0, HostNs(10 * at), at);
+            stretches.add(0, Word::BROADCAST.0, HostNs(10 * at), 7);
+        }
+        let (_, of) = stretches.iter().next().unwrap();
+        assert_eq!((of.width, of.all.len()), (16, 63));
+        assert_eq!(of.all[1], Stretch { begin: HostNs(160), number: 16, ns: (16..32).sum() });
+        assert_eq!(of.all[62], Stretch { begin: HostNs(9920), number: 8, ns: (992..1000).sum() });
+        assert_eq!(of.all.iter().map(|it| it.number).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn communicators_beyond_the_limit_have_none() {
+        let mut stretches = Stretches::default();
+        (0..2 * COMMS as u32).for_each(|comm| stretches.add(comm, Word::ALL_GATHER.0, HostNs(0), 1));
+        assert_eq!(stretches.iter().count(), COMMS);
+    }
+}

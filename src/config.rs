@@ -230,6 +230,8 @@ pub struct Config {
     pub min_free: u64,
     /// Memory of the rings in bytes.
     pub buffer_size: usize,
+    /// Memory for everything else, in bytes.
+    pub heap_size: usize,
     /// Time between flushes in milliseconds.
     pub flush_period_ms: u64,
     /// Whether packets are compressed.
@@ -317,6 +319,22 @@ impl Config {
         let mut selection = reader.selection(rank.is_none());
         // Nobody sees them, and their times count all the same.
         selection.only_nccl |= preset == Preset::Metrics;
+        let summary = reader.choice(
+            "NCCLSCOPE_SUMMARY",
+            &[("all", Summary::All), ("file", Summary::File), ("stderr", Summary::Stderr), ("off", Summary::Off)],
+        );
+        let metrics_file = variable("NCCLSCOPE_METRICS_FILE").filter(|path| !path.is_empty());
+        let metrics_port = u16::try_from(reader.number("NCCLSCOPE_METRICS_PORT")).ok().filter(|port| *port > 0);
+        let keeps_nothing = summary == Summary::Off && metrics_file.is_none() && metrics_port.is_none();
+        let summary = match preset == Preset::Metrics && keeps_nothing {
+            true => {
+                let text = "NCCLSCOPE_PRESET=metrics writes no trace, so with NCCLSCOPE_SUMMARY=off and without a file or \
+                            port for metrics nothing would be kept; it leaves a summary in a file";
+                reader.complaints.push(text.into());
+                Summary::File
+            }
+            false => summary,
+        };
         let buffer_size = match reader.is_set("NCCLSCOPE_BUFFER_SIZE") || preset != Preset::Metrics {
             true => reader.number("NCCLSCOPE_BUFFER_SIZE"),
             false => METRICS_BUFFER,
@@ -348,20 +366,18 @@ impl Config {
             max_size: reader.number("NCCLSCOPE_MAX_SIZE"),
             min_free: reader.number("NCCLSCOPE_MIN_FREE"),
             buffer_size: buffer_size as usize,
+            heap_size: reader.number("NCCLSCOPE_HEAP_SIZE") as usize,
             flush_period_ms: reader.number("NCCLSCOPE_FLUSH_PERIOD"),
             compress: reader.switch("NCCLSCOPE_COMPRESS"),
-            summary: reader.choice(
-                "NCCLSCOPE_SUMMARY",
-                &[("all", Summary::All), ("file", Summary::File), ("stderr", Summary::Stderr), ("off", Summary::Off)],
-            ),
+            summary,
             summary_csv: match reader.is_set("NCCLSCOPE_SUMMARY_FORMAT") || preset != Preset::Metrics {
                 true => reader.choice("NCCLSCOPE_SUMMARY_FORMAT", &[("table", false), ("csv", true)]),
                 // There is no trace to make it of.
                 false => true,
             },
             summary_period_s: reader.number("NCCLSCOPE_SUMMARY_PERIOD"),
-            metrics_file: variable("NCCLSCOPE_METRICS_FILE").filter(|path| !path.is_empty()),
-            metrics_port: u16::try_from(reader.number("NCCLSCOPE_METRICS_PORT")).ok().filter(|port| *port > 0),
+            metrics_file,
+            metrics_port,
             metrics_period_s: reader.number("NCCLSCOPE_METRICS_PERIOD"),
             env: reader.choice("NCCLSCOPE_ENV", &[("list", Env::List), ("names", Env::Names), ("off", Env::Off)]),
             capture: reader.switch("NCCLSCOPE_CAPTURE"),

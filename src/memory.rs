@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! |<---------------- our threads ------------------>|<- the end ->|<- NCCL's threads ->|
-//! 0                                              ENDS          OURS                 HEAP
+//! 0                                             ends          ours                 limit
 //! ```
 //!
-//! Above `ENDS` the collector is told to end the recording (`is_short`). Until it has ended, the
-//! system is asked for what our threads cannot get below `OURS`. It is also asked for a piece for
+//! Above `ends` the collector is told to end the recording (`is_short`). Until it has ended, the
+//! system is asked for what our threads cannot get below `ours`. It is also asked for a piece for
 //! which the mapping is too fragmented. If the system has no memory either, a thread of ours stops
 //! where it is, forever (`is_over`): an allocation may neither fail, which aborts, nor unwind.
 //! Nobody waits for our threads without a limit. NCCL's threads, which allocate a few kilobytes in
@@ -20,7 +20,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ use talc::{ErrOnOom, Span, Talc};
 
 use crate::{process, sys};
 
-/// Bytes of the mapping.
+/// Bytes of the mapping, unless [`limit`] says otherwise.
 pub const HEAP: usize = 24 << 20;
-/// Most bytes that our threads may hold.
-const OURS: usize = HEAP - (256 << 10);
-/// With more bytes than this the recording ends.
-const ENDS: usize = OURS - (1 << 20);
+/// Bytes that are left to NCCL's threads.
+const THEIRS: usize = 256 << 10;
+/// Bytes below those at which the recording ends.
+const END: usize = 1 << 20;
 
 /// The library's allocator.
 struct Memory;
@@ -43,14 +43,19 @@ static MEMORY: Memory = Memory;
 
 struct Heap {
     talc: Talc<ErrOnOom>,
+    /// Most bytes that may be held.
+    limit: usize,
     /// Bytes allocated and not freed, and the most so far.
     held: usize,
     most: usize,
 }
 
-static LOCKED: Mutex<Heap> = Mutex::new(Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 });
+static LOCKED: Mutex<Heap> = Mutex::new(Heap::new());
 /// The first byte of the mapping.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// The same of what was added to it, and how many bytes that are.
+static MORE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+static MORE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static SHORT: AtomicBool = AtomicBool::new(false);
 static OVER: AtomicBool = AtomicBool::new(false);
 
@@ -82,6 +87,29 @@ pub(crate) fn reserve() -> bool {
         process::use_heap();
     }
     claimed
+}
+
+/// Lets the recording hold this many bytes. Once in a process; false if there is no such memory,
+/// and the limit stays as it was.
+#[must_use]
+pub(crate) fn limit(bytes: usize) -> bool {
+    if bytes > HEAP && process::has_heap() && MORE_BYTES.load(Ordering::Relaxed) == 0 {
+        let more = bytes - HEAP;
+        let Some(base) = sys::reserve(more) else { return false };
+        MORE.store(base, Ordering::Relaxed);
+        MORE_BYTES.store(more, Ordering::Release);
+        // SAFETY: a fresh mapping of that length, never unmapped and used for nothing else.
+        if unsafe { lock().talc.claim(Span::from_base_size(base, more)) }.is_err() {
+            return false;
+        }
+    }
+    lock().limit = bytes.min(HEAP + MORE_BYTES.load(Ordering::Relaxed));
+    true
+}
+
+/// How many bytes the recording may hold.
+pub(crate) fn bytes() -> usize {
+    lock().limit
 }
 
 /// Runs the body of a thread of ours, which stops forever if there is no memory at all.
@@ -128,16 +156,30 @@ fn lock() -> MutexGuard<'static, Heap> {
 }
 
 fn is_in_heap(place: *mut u8) -> bool {
-    let base = BASE.load(Ordering::Relaxed);
-    !base.is_null() && place.addr().wrapping_sub(base.addr()) < HEAP
+    let is_in = |base: *mut u8, bytes| !base.is_null() && place.addr().wrapping_sub(base.addr()) < bytes;
+    is_in(BASE.load(Ordering::Relaxed), HEAP) || is_in(MORE.load(Ordering::Relaxed), MORE_BYTES.load(Ordering::Relaxed))
 }
 
 impl Heap {
+    const fn new() -> Heap {
+        Heap { talc: Talc::new(ErrOnOom), limit: HEAP, held: 0, most: 0 }
+    }
+
+    /// Most bytes that our threads may hold.
+    fn ours(&self) -> usize {
+        self.limit - THEIRS
+    }
+
+    /// With more bytes than this the recording ends.
+    fn ends(&self) -> usize {
+        self.ours() - END
+    }
+
     fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let held = self.held + layout.size();
-        if held > ENDS {
+        if held > self.ends() {
             SHORT.store(true, Ordering::Relaxed);
-            if held > OURS && OURS_TO_STOP.get() {
+            if held > self.ours() && OURS_TO_STOP.get() {
                 return None;
             }
         }
@@ -239,7 +281,7 @@ unsafe impl GlobalAlloc for Memory {
             }
             let held = heap.held + size - layout.size();
             // SAFETY: as above, and the new size is larger.
-            if held <= ENDS && unsafe { heap.talc.grow_in_place(place, layout, size) }.is_ok() {
+            if held <= heap.ends() && unsafe { heap.talc.grow_in_place(place, layout, size) }.is_ok() {
                 heap.held = held;
                 return place.as_ptr();
             }
@@ -272,30 +314,32 @@ mod tests {
     #[test]
     fn our_threads_leave_room_for_nccls_and_survive_fragmentation() {
         let mut memory = vec![0_u64; HEAP / 8];
-        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 };
+        let mut heap = Heap::new();
         // SAFETY: the memory is used for nothing else, and outlives the heap.
         unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
         let piece = Layout::from_size_align(64 << 10, 8).unwrap();
+        let most = heap.ours();
         let mut fill = || (0..).take_while(|_| heap.allocate(piece).is_some()).count() * piece.size();
         let ours = std::thread::scope(|scope| scope.spawn(|| on_our_thread(&mut fill)).join().unwrap());
-        assert!(ours <= OURS && ours > OURS - 2 * piece.size(), "{ours}");
+        assert!(ours <= most && ours > most - 2 * piece.size(), "{ours}");
         assert!(is_short());
         let others = fill();
         assert!(others >= 2 * piece.size(), "{others}");
         SHORT.store(false, Ordering::Relaxed);
 
         // Half of it is free, but no piece is as large as the request.
-        let mut heap = Heap { talc: Talc::new(ErrOnOom), held: 0, most: 0 };
+        let mut heap = Heap::new();
         // SAFETY: as above; the previous heap is no longer used.
         unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), HEAP)) }.unwrap();
-        let pieces: Vec<_> = (0..ENDS / piece.size()).filter_map(|_| heap.allocate(piece)).collect();
+        let ends = heap.ends();
+        let pieces: Vec<_> = (0..ends / piece.size()).filter_map(|_| heap.allocate(piece)).collect();
         for &place in pieces.iter().step_by(2) {
             heap.held -= piece.size();
             // SAFETY: it was allocated there with this layout.
             unsafe { heap.talc.free(place, piece) };
         }
         let large = Layout::from_size_align(HEAP / 4, 8).unwrap();
-        assert!(heap.held + large.size() < ENDS && heap.allocate(large).is_none());
+        assert!(heap.held + large.size() < ends && heap.allocate(large).is_none());
         let place = beyond(large);
         assert!(!place.is_null() && !is_short());
         // SAFETY: it was allocated there with this layout.

@@ -365,6 +365,9 @@ impl Session {
         if has_other_copy() {
             return Err(NotStarted::OtherCopy);
         }
+        if !memory::limit(config.heap_size) {
+            return Err(NotStarted::Memory(config.heap_size));
+        }
         if config.speaks() {
             config.complaints.iter().for_each(|complaint| message::line(complaint));
         }

@@ -132,6 +132,28 @@ fn a_thousand_threads_do_not_take_more_memory() {
 }
 
 #[test]
+fn the_limit_of_the_heap_is_kept_and_can_be_raised() {
+    let _alone = alone();
+    // A track for each thread takes memory.
+    let load = Load::send("--interface 7 --threads 4 --short-threads 5000", &[("NCCLSCOPE_HEAP_SIZE", "4M")]);
+    let said = "all of its memory (NCCLSCOPE_HEAP_SIZE, 4 MiB) is in use";
+    assert!(load.stderr.contains(said), "{}", load.stderr);
+    let trace = load.traces.open();
+    assert!(account(&load, &trace).get("discarded") > 0);
+    for size in [8, 64] {
+        let setting = format!("{size}M");
+        let load = Load::send("--interface 7 --threads 2 --events 20000", &[("NCCLSCOPE_HEAP_SIZE", &setting)]);
+        let trace = load.traces.open();
+        account(&load, &trace);
+        let says = trace.rows(&format!(
+            "SELECT count(*) AS n FROM slice JOIN args USING (arg_set_id) WHERE slice.name = 'cost of the recording' AND \
+             string_value LIKE '%of {size} MiB for everything else%'"
+        ));
+        assert_eq!(says[0].i64("n"), 1, "{size} MiB");
+    }
+}
+
+#[test]
 fn threads_that_come_and_go_do_not_take_more_memory() {
     let _alone = alone();
     let (trace, figures) = assert_small("--interface 7 --threads 4 --short-threads 5000");

@@ -300,6 +300,12 @@ pub const SETTINGS: &[Setting] = &[
                default is 1M",
     },
     Setting {
+        name: "NCCLSCOPE_HEAP_SIZE",
+        values: Values::Bytes(4 << 20, 1 << 30),
+        default: "24M",
+        help: "memory for everything else; a recording that needs more ends early, and says so",
+    },
+    Setting {
         name: "NCCLSCOPE_FLUSH_PERIOD",
         values: Values::Number(10, 3_600_000, "milliseconds"),
         default: "1000",

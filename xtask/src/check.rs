@@ -4,6 +4,7 @@ use crate::bindings;
 use crate::e2e;
 use crate::elf::Library;
 use crate::imports;
+use crate::instructions;
 use crate::steps::{Failure, Outcome, Place, Step, call};
 
 pub(crate) const STEPS: &[Step] = &[
@@ -20,6 +21,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "test", about: "every test", run: test },
     Step { name: "e2e", about: e2e::ABOUT, run: e2e::some },
     Step { name: "load", about: "the tests under load, with the optimised library", run: load },
+    Step { name: "calls", about: instructions::ABOUT, run: instructions::check },
     Step {
         name: "loom",
         about: "the recorder, in every order of its threads that has at most three preemptions",

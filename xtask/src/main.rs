@@ -11,6 +11,7 @@ mod e2e;
 mod elf;
 mod gpu_bundle;
 mod imports;
+mod instructions;
 mod package;
 mod pictures;
 mod play;

@@ -34,6 +34,8 @@ pub mod trace;
 #[cfg(all(feature = "cli", not(loom)))]
 pub mod cli;
 pub mod config;
+#[cfg(not(loom))]
+mod fault;
 #[cfg(all(feature = "cli", not(loom)))]
 pub mod import;
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@
 //! injects us. After the last `finalize`, everything is in the file and the recording waits for the
 //! next `init`, which is an ordinary one. The exit of the process ends it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -29,7 +30,7 @@ use crate::releases::{self, FaultId, Version};
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
-use crate::{memory, message, process, sys};
+use crate::{fault, memory, message, process, sys};
 
 /// How long the last `finalize` may wait for the file.
 const FINALIZE_WAIT: Duration = Duration::from_secs(2);
@@ -208,7 +209,13 @@ impl State {
             return None;
         }
         let held = message::hold();
-        match Session::start(moment, self.cupti_lent) {
+        let lent = self.cupti_lent;
+        let started = catch_unwind(AssertUnwindSafe(|| Session::start(moment, lent))).unwrap_or_else(|_| {
+            recorder::switch_off();
+            fault::say(format_args!("was caught at the start"));
+            Err(NotStarted::Panic)
+        });
+        match started {
             Ok(session) => {
                 self.phase = Phase::Recording(Box::new(session));
                 Some(held)
@@ -290,10 +297,15 @@ extern "C" fn at_exit() {
     if process::is_child() {
         return;
     }
-    sys::without_cancellation(end);
+    sys::without_cancellation(|| {
+        if catch_unwind(end).is_err() {
+            fault::say(format_args!("was caught at the exit of the process"));
+        }
+    });
 }
 
 fn end() {
+    fault::at("exit");
     let begin = Instant::now();
     let left = || EXIT_WAIT.saturating_sub(begin.elapsed());
     // If another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too
@@ -327,6 +339,8 @@ enum NotStarted {
     Records(usize),
     /// A thread cannot be started.
     Thread(io::Error),
+    /// An internal error.
+    Panic,
 }
 
 impl fmt::Display for NotStarted {
@@ -338,6 +352,7 @@ impl fmt::Display for NotStarted {
             NotStarted::File(path, error) => write!(f, "failed to create {}: {error}", path.display()),
             NotStarted::Records(bytes) => write!(f, "failed to allocate {bytes} bytes for records"),
             NotStarted::Thread(error) => write!(f, "failed to start a thread: {error}"),
+            NotStarted::Panic => f.write_str("the recording did not start"),
         }
     }
 }
@@ -346,7 +361,7 @@ impl std::error::Error for NotStarted {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             NotStarted::File(_, error) | NotStarted::Thread(error) => Some(error),
-            NotStarted::NotWanted | NotStarted::Memory(_) | NotStarted::OtherCopy | NotStarted::Records(_) => None,
+            _ => None,
         }
     }
 }
@@ -397,6 +412,7 @@ impl Session {
         let first_words = first_words(&config, source, objection);
         message::detail(format_args!("{first_words}; {gpu}"));
         let by = if moment == Moment::CudaInit { "by CUDA_INJECTION64_PATH in cuInit; " } else { "" };
+        fault::at("start");
         let capture = file.capture().map(file_name);
         let begin = Begin {
             tag,

@@ -5,6 +5,8 @@ mod command;
 
 #[path = "cupti/metrics.rs"]
 mod metrics;
+#[path = "cupti/planted.rs"]
+mod planted;
 #[path = "cupti/selecting.rs"]
 mod selecting;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::copies;
 use crate::profiler::{self, HandOver};
 use crate::record::recorder;
-use crate::{process, sys};
+use crate::{fault, process, sys};
 
 /// Starts the recording, where `CUDA_INJECTION64_PATH` names this library. The driver calls it on
 /// the thread that is in `cuInit`, before `cuInit` returns, so CUPTI is there before the first
@@ -19,6 +19,7 @@ use crate::{process, sys};
 extern "C" fn InitializeInjection() -> c_int {
     const ACCEPTED: c_int = 1;
     process::begin();
+    fault::prepare();
     if process::is_child() {
         return ACCEPTED;
     }
@@ -27,7 +28,7 @@ extern "C" fn InitializeInjection() -> c_int {
             return first();
         }
         if catch_unwind(profiler::start_in_cuda_init).is_err() {
-            recorder::count_panic();
+            fault::say(format_args!("was caught in cuInit"));
         }
         ACCEPTED
     })
@@ -79,6 +80,7 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
         return unsafe { first(name) };
     }
     let keep = || {
+        fault::at("name comm");
         let name = (!name.is_null()).then(|| {
             // SAFETY: the caller's promise.
             let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
@@ -89,7 +91,7 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
         }
     };
     if catch_unwind(AssertUnwindSafe(keep)).is_err() {
-        recorder::count_panic();
+        fault::say(format_args!("was caught in ncclscope_name_comm"));
     }
 }
 
@@ -101,9 +103,14 @@ extern "C" fn ncclscope_step(number: u64) {
     }
     match copies::step() {
         Some(first) => first(number),
-        None if catch_unwind(|| recorder::step(number)).is_err() => recorder::count_panic(),
+        None if catch_unwind(|| step(number)).is_err() => recorder::count_panic(),
         None => {}
     }
+}
+
+fn step(number: u64) {
+    fault::at("step");
+    recorder::step(number);
 }
 
 /// The name that the program gives to the communicators it creates now, if it gives one.
@@ -126,8 +133,12 @@ fn lock() -> Option<MutexGuard<'static, Option<CString>>> {
 
 /// Runs `body` so that no panic unwinds into C, and answers with the header's number.
 fn answer(body: impl FnOnce() -> HandOver) -> c_int {
+    let body = || {
+        fault::at("hand over");
+        body()
+    };
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        recorder::count_panic();
+        fault::say(format_args!("was caught while CUPTI changed hands"));
         HandOver::Unavailable
     });
     match result {

@@ -41,8 +41,8 @@ use crate::model::ids::Handle;
 use crate::model::kinds::bit;
 use crate::model::state;
 use crate::model::word::Word;
-use crate::profiler;
 use crate::record::recorder;
+use crate::{fault, profiler};
 use crate::{process, sys};
 
 /// `ncclResult_t`; we only ever answer 0, success.
@@ -121,6 +121,14 @@ fn fence(body: impl FnOnce()) -> Status {
     SUCCESS
 }
 
+/// The same for a function that may wait: it says what happened.
+fn loud_fence(name: &str, body: impl FnOnce()) -> Status {
+    if catch_unwind(AssertUnwindSafe(body)).is_err() {
+        fault::say(format_args!("was caught in {name}"));
+    }
+    SUCCESS
+}
+
 /// `startEvent`, for every interface version.
 ///
 /// # Safety
@@ -149,6 +157,7 @@ unsafe extern "C" fn start_event<A: Abi>(
         // SAFETY: the caller's promise; the borrow ends before we return.
         let Some(descr) = (unsafe { descr.as_ref() }) else { return };
         let start = Start { parent: Handle(descr.parent as u64), context: Handle(context as u64), rank: descr.rank };
+        fault::at("startEvent");
         // SAFETY: the caller's promise: the type says which member NCCL filled.
         let made = unsafe { record_start::<A>(descr.bits.bits(), &descr.body, &start) };
         *out = made.0 as *mut c_void;
@@ -227,7 +236,10 @@ extern "C" fn stop_event<A: Abi>(handle: *mut c_void) -> Status {
             None => fence(|| recorder::stop_unrecorded(Handle(handle as u64))),
         };
     }
-    fence(|| recorder::stop(Handle(handle as u64)))
+    fence(|| {
+        fault::at("stopEvent");
+        recorder::stop(Handle(handle as u64));
+    })
 }
 
 /// `recordEventState`, for every interface version.
@@ -251,6 +263,7 @@ unsafe extern "C" fn record_event_state<A: Abi>(
         };
     }
     fence(|| {
+        fault::at("recordEventState");
         let handle = Handle(handle as u64);
         let number = u16::try_from(number).unwrap_or(u16::MAX);
         // SAFETY: the caller's promise; `read` touches only what this state defines.
@@ -274,7 +287,12 @@ extern "C" fn finalize<A: Abi>(context: *mut c_void) -> Status {
     if let Some(first) = copies::known_table::<A>() {
         return (first.finalize)(context);
     }
-    sys::without_cancellation(|| fence(|| profiler::comm_finalize(Handle(context as u64))))
+    sys::without_cancellation(|| {
+        loud_fence("finalize", || {
+            fault::at("finalize");
+            profiler::comm_finalize(Handle(context as u64));
+        })
+    })
 }
 
 /// What `init` passes about a communicator; v1 to v3 pass nothing.
@@ -307,6 +325,7 @@ unsafe fn init<A: Abi, Init: Copy + 'static>(
     theirs: impl FnOnce(&'static Table<A, Init>) -> Status,
 ) -> Status {
     process::begin();
+    fault::prepare();
     sys::without_cancellation(|| {
         if process::is_child() {
             // SAFETY: the caller's promise.
@@ -346,7 +365,8 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
     if let Some(context) = unsafe { context.as_mut() } {
         *context = std::ptr::null_mut();
     }
-    fence(|| {
+    loud_fence("init", || {
+        fault::at("init");
         // SAFETY: the caller's promise.
         let version = unsafe { nccl_version(birth.logger) };
         NCCL_VERSION.store(version.unwrap_or_default(), Ordering::Relaxed);

@@ -33,7 +33,7 @@ use crate::pipeline::{CHUNK, Pipeline};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
-use crate::{memory, message, sys};
+use crate::{fault, memory, message, sys};
 
 /// The thread's name; another copy of this library recognises by it that this one records.
 pub(crate) const THREAD: &str = "ncclscope";
@@ -124,9 +124,11 @@ struct Requests {
 
 #[derive(Default)]
 struct RequestState {
-    /// Calls of [`Handle::sync`], and how many of them were carried out.
+    /// Calls of [`Handle::sync`], and how many of them were carried out. Whoever waited in vain for
+    /// one of them has said so, and until it is carried out nobody waits.
     asked: u64,
     carried_out: u64,
+    in_vain: u64,
     /// The same for [`Handle::take_kernels`].
     take_asked: u64,
     taken: u64,
@@ -202,10 +204,7 @@ impl Collector {
             });
             if catch_unwind(run).is_err() {
                 recorder::switch_off();
-                message::line(
-                    "an internal error ended the recording; the trace file keeps everything up to here. Please \
-                     report it",
-                );
+                fault::say(format_args!("ended the recording; the trace file keeps everything up to here"));
             }
             let mut state = theirs.lock();
             state.ended = true;
@@ -226,8 +225,23 @@ impl Handle {
         state.asked += 1;
         let asked = state.asked;
         self.requests.wake.notify_all();
-        if !self.wait(state, self.disk.patience(limit), |state| state.carried_out >= asked) {
-            self.disk.accuse();
+        let limit = if state.is_late() { Duration::ZERO } else { self.disk.patience(limit) };
+        if !self.wait(state, limit, |state| state.carried_out >= asked) && !self.disk.accuse() {
+            self.accuse(asked, limit);
+        }
+    }
+
+    /// Says that the thread does not answer, unless that is known.
+    fn accuse(&self, asked: u64, waited: Duration) {
+        let mut state = self.requests.lock();
+        if state.carried_out < asked && !state.is_late() && !memory::is_over() {
+            state.in_vain = asked;
+            drop(state);
+            message::formatted(format_args!(
+                "the recording does not keep up: it has not answered for {} s. The job does not wait for it; records \
+                 that do not fit in memory are dropped and counted",
+                waited.as_secs(),
+            ));
         }
     }
 
@@ -278,6 +292,13 @@ impl Handle {
             .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
             .unwrap_or_else(PoisonError::into_inner);
         state.ended || done(&state)
+    }
+}
+
+impl RequestState {
+    /// Whether the thread is known not to answer.
+    fn is_late(&self) -> bool {
+        self.carried_out < self.in_vain
     }
 }
 
@@ -397,6 +418,7 @@ impl Run {
 
     /// Draws what is older than `window`. True if there was anything.
     fn pass(&mut self, window: Duration) -> bool {
+        fault::at("pass");
         let rings = self.rings;
         self.least_free = self.least_free.min(rings.free_percent());
         let before = self.out.pipeline.calls();
@@ -408,6 +430,7 @@ impl Run {
         order::merge(&mut self.sources, self.out.pipeline.limit(), |source| {
             let ring = RingId(source.reader.slot());
             let words = source.reader.read(rings, &mut buffer);
+            fault::at("record");
             self.out.feed(&Input::Record { ring, words });
         });
         self.take_kernels(false);
@@ -427,6 +450,7 @@ impl Run {
                 message::line(&format!("{standing}; which rank is missing: ncclscope info {}", self.out.folder()));
             }
         }
+        fault::confess();
         let dropped = rings.dropped();
         if dropped > self.dropped {
             self.dropped = dropped;
@@ -443,6 +467,7 @@ impl Run {
             self.has_brackets = true;
             self.out.feed(&Input::ExternalIds);
         }
+        fault::at("decode");
         let forced = reader.take_forced();
         if all {
             reader.finish(&mut self.out);
@@ -469,6 +494,7 @@ impl Run {
     }
 
     fn finish(mut self) {
+        fault::at("end");
         self.take_kernels(true);
         let unheard = message::unheard();
         if unheard > 0 {
@@ -527,6 +553,7 @@ impl Run {
 
     /// The summary, into a file and in a few lines.
     fn sum_up(&self) {
+        fault::at("summary");
         let Wanted { file, csv, stderr, .. } = self.summary;
         let summary = self.out.pipeline.summary();
         if file {

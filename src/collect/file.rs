@@ -1,6 +1,7 @@
 //! The trace file and the one thread that writes it, so that a slow disk stalls nothing but itself.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use crate::sys::descriptor::Descriptor;
 use crate::sys::output::{Append, Output};
 use crate::trace::names;
 use crate::trace::packer::Packer;
-use crate::{memory, message, summary, sys};
+use crate::{fault, memory, message, summary, sys};
 
 /// Chunks waiting to be written. With more, the collector waits; then the rings fill, and what they
 /// cannot hold is dropped and counted.
@@ -157,7 +158,15 @@ impl TraceFile {
         let (sender, receiver) = bounded(QUEUE);
         let thread = {
             let shared = Arc::clone(&shared);
-            let body = move || memory::on_our_thread(|| write_files(&started, options, &receiver, &shared));
+            let body = move || {
+                memory::on_our_thread(|| {
+                    let run = || write_files(&started, options, &receiver, &shared);
+                    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                        fault::say(format_args!("ended the writing of the file"));
+                        shared.fail("writing failed");
+                    }
+                });
+            };
             sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
         };
         let make = Make { folder: folder.to_owned(), name: name.to_owned(), options };
@@ -342,9 +351,10 @@ impl Disk {
         if is_known && self.hangs().is_some() { Duration::ZERO } else { limit }
     }
 
-    /// Says once that the disk hangs, if it does.
-    pub fn accuse(&self) {
-        if let Some(taken) = self.hangs()
+    /// Says once that the disk hangs, if it does. Returns whether it does.
+    pub fn accuse(&self) -> bool {
+        let hangs = self.hangs();
+        if let Some(taken) = hangs
             && !self.shared.accused.swap(true, Ordering::Relaxed)
         {
             message::formatted(format_args!(
@@ -354,6 +364,7 @@ impl Disk {
                 taken.as_secs_f64(),
             ));
         }
+        hangs.is_some()
     }
 
     /// How long the current write has taken, if that is too long.
@@ -457,6 +468,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
 fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
     let (mut packer, mut failed) = (Packer::new(), Vec::new());
     for command in commands {
+        fault::at("write");
         match command {
             Command::Chunk(chunk) => {
                 let raw = chunk.len() as u64;
@@ -559,6 +571,12 @@ impl Shared {
         let result = work();
         self.writing_since.store(0, Ordering::Relaxed);
         result
+    }
+
+    /// Stops writing after an error that was reported.
+    fn fail(&self, why: &str) {
+        self.stopped.store(Stopped::Error as u8, Ordering::Relaxed);
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = why.to_owned();
     }
 
     /// Stops writing, and says why.

@@ -18,7 +18,7 @@ use super::contact::Contact;
 use super::names;
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
-use crate::sys;
+use crate::{fault, sys};
 
 /// What the callbacks need, from the first subscription to the end of the process.
 pub(super) struct Shared {
@@ -152,7 +152,16 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
     if data.is_null() {
         return;
     }
-    fence(|| match domain {
+    // SAFETY: the caller's promise.
+    fence(|| unsafe { event(domain, id, data) });
+}
+
+/// # Safety
+///
+/// As for [`on_event`].
+unsafe fn event(domain: u32, id: u32, data: *const c_void) {
+    fault::at("cupti event");
+    match domain {
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && LAUNCHES.contains(&id) => {
             // SAFETY: the structure for this domain, used only during this call.
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
@@ -189,7 +198,7 @@ pub(super) unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, d
             failure(id, result);
         }
         _ => {}
-    });
+    }
 }
 
 /// A kernel launch begins or ends on this thread.
@@ -277,6 +286,7 @@ fn failure(id: u32, result: u32) {
 pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
     let mut lent = (std::ptr::null_mut(), 0);
     fence(|| {
+        fault::at("cupti request");
         if let Some(shared) = SHARED.get() {
             shared.contact.heard(sys::boottime_ns());
             lent = shared.pool.request();
@@ -297,6 +307,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
 /// As CUPTI calls it: it no longer uses the buffer.
 pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
     fence(|| {
+        fault::at("cupti complete");
         if let Some(shared) = SHARED.get() {
             let now = sys::boottime_ns();
             shared.contact.heard(now);

@@ -18,8 +18,7 @@ use super::contact::{Contact, Unheard};
 use super::subscription::Subscription;
 use super::{Change, Silence};
 use crate::model::time::HostNs;
-use crate::record::recorder;
-use crate::{memory, message, sys};
+use crate::{fault, memory, sys};
 
 /// Tries for one reading; the tightest one counts.
 const READING_TRIES: u32 = 3;
@@ -87,8 +86,7 @@ impl Flusher {
         let body = move || {
             let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                recorder::count_panic();
-                message::line("an internal error ended the collection of kernels. Please report it");
+                fault::say(format_args!("ended the collection of kernels"));
             }
             theirs.lock().ended = true;
             theirs.done.notify_all();
@@ -246,6 +244,7 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
             let State { asked, force_asked, forced, again_asked, taken_again, release, .. } = *state;
             (asked, force_asked, forced, again_asked, taken_again, release)
         };
+        fault::at("flush");
         let shared = subscription.shared();
         let unheard = shared.contact.unheard();
         if release {

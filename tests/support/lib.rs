@@ -11,9 +11,11 @@
 //! * [`perfetto`] reads the resulting traces, [`timeline`] says what they show.
 //! * [`ui`] is Perfetto's user interface in a browser.
 //! * [`pypi`] are Prometheus's and Grafana's own readers.
+//! * [`fault`] is the table of what is done to jobs and what holds.
 //! * [`recording`] does all of it: plays scripts and checks the resulting traces.
 
 pub mod company;
+pub mod fault;
 pub mod flood;
 pub mod gpu;
 pub mod host;

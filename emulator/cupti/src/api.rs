@@ -5,6 +5,7 @@
 
 use std::mem::MaybeUninit;
 
+use crate::options::Refusal;
 use crate::process::{self, Inside};
 use crate::release::Release;
 use crate::result::{self, CuptiResult};
@@ -65,7 +66,9 @@ fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result
     while options.hang.iter().any(|hanging| hanging == name) {
         std::thread::park();
     }
-    if let Some(code) = options.refusal(name, driver == Driver::Needed) {
+    let refusal = options.refusal(name, driver == Driver::Needed);
+    let refusal = if refusal == Some(Refusal::EVERY) { process::next_error(name) } else { refusal };
+    if let Some(code) = refusal {
         process::remember(code);
         return code;
     }

@@ -28,6 +28,7 @@
 //! | `rival=NAME@2s` | then a tool of that name tries to subscribe; stderr has the result |
 //! | `refuse=15` | functions that need the driver return this; 27, as from a shim, all functions |
 //! | `refuse=35@cuptiActivityEnable` | only that function returns this; may be repeated |
+//! | `refuse=every@cuptiSubscribe` | each call returns another error, till all were returned |
 //! | `hang=cuptiSubscribe` | that function never returns; may be repeated |
 //! | `clock=boot` | timestamps: `wall`, `boot` (true time), `ticks` (2.1 per ns), `+59s` |
 //! | `clock=ticks@2s` | then the clock changes, as if a tool registered one; may be repeated |
@@ -113,6 +114,11 @@ pub struct Refusal {
     pub code: u32,
     /// The function; `None` means every function that needs the driver, or for 27 every function.
     pub function: Option<String>,
+}
+
+impl Refusal {
+    /// Instead of a code: each call returns another one, until all of them were returned.
+    pub const EVERY: u32 = u32::MAX;
 }
 
 /// A clock domain of timestamps.
@@ -227,7 +233,8 @@ impl Options {
                 "refuse" => {
                     let value = value()?;
                     let (code, function) = value.split_once('@').map_or((value, None), |(code, f)| (code, Some(f)));
-                    options.refuse.push(Refusal { code: number(word, code)?, function: function.map(str::to_owned) });
+                    let code = if code == "every" { Refusal::EVERY } else { number(word, code)? };
+                    options.refuse.push(Refusal { code, function: function.map(str::to_owned) });
                 }
                 "hang" => options.hang.push(value()?.to_owned()),
                 "clock" => {

@@ -2,9 +2,10 @@
 //! allowed from.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use observe::{Machine, Observer};
@@ -164,6 +165,20 @@ pub(crate) fn misuse(what: &str) {
 pub(crate) fn remember(code: u32) {
     if code != result::SUCCESS {
         LAST_ERROR.set(code);
+    }
+}
+
+/// The error that this function returns next if it is to return each of them once; `None` after the
+/// last.
+pub(crate) fn next_error(function: &str) -> Option<u32> {
+    static GIVEN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+    let mut given = lock(&GIVEN);
+    let given = given.entry(function.to_owned()).or_default();
+    *given += 1;
+    match *given {
+        code if code < result::NAMED => Some(code),
+        result::NAMED => Some(result::UNKNOWN),
+        _ => None,
     }
 }
 

@@ -22,11 +22,13 @@ pub(crate) const INVALID_KIND: u32 = 21;
 pub(crate) const NOT_SUPPORTED: u32 = 27;
 pub(crate) const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: u32 = 39;
 pub(crate) const UNKNOWN: u32 = 999;
+/// The codes below this one have names, and UNKNOWN has.
+pub(crate) const NAMED: u32 = 48;
 
 /// The name of a code, if it has one in the release. Two codes that the headers define have none
 /// in any release.
 pub(crate) fn name(code: u32, release: Release) -> Option<&'static CStr> {
-    const NAMES: [&CStr; 48] = [
+    const NAMES: [&CStr; NAMED as usize] = [
         c"CUPTI_SUCCESS",
         c"CUPTI_ERROR_INVALID_PARAMETER",
         c"CUPTI_ERROR_INVALID_DEVICE",

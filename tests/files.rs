@@ -3,6 +3,7 @@
 //!
 //! The program is `support/program.c`; a script calls its functions by name.
 
+use ncclscope_tests::fault;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::Timeline;
@@ -350,4 +351,62 @@ fn no_reserved_space_remains_after_the_end() {
     let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).play();
     let file = fs::metadata(played.recording.traces.file()).unwrap();
     assert!(file.blocks() * 512 < file.len() + (64 << 10), "{} bytes in {} blocks", file.len(), file.blocks());
+}
+
+#[test]
+fn a_disk_that_fails_or_becomes_read_only_ends_the_recording_with_its_reason() {
+    let case = fault::case(
+        "files",
+        "while the job is recorded, the quota is used up, the file system becomes read-only, or the disk fails",
+        "the file has whole packets up to there, and one line gives the system's reason",
+    );
+    let steps: String = (0..400).map(collective).collect();
+    for (number, reason) in [(libc::EDQUOT, "quota"), (libc::EROFS, "Read-only"), (libc::EIO, "Input/output error")] {
+        let script = format!("{INIT}{}{FINALIZE}do fail_the_disk\n{INIT}{steps}{FINALIZE}", collective(1));
+        let played = Hard::new(&script).with("DISK_ERROR", &number.to_string()).play();
+        let said = played.said(reason);
+        assert_eq!(said.len(), 1, "{:?}", played.recording.said());
+        assert!(said[0].contains("recording ended"), "{said:?}");
+        let trace = played.recording.traces.open();
+        assert_eq!(ncclscope::trace::reader::whole_length(trace.bytes()), trace.bytes().len());
+        let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+        assert!(bad.is_empty(), "{reason}: {bad:?}");
+        assert_eq!(Timeline::read(&trace).named("AllReduce 1 B i8").len(), 1, "what came before is there");
+    }
+    case.survived(3);
+}
+
+#[test]
+fn a_read_only_file_system_records_nothing_and_says_so() {
+    let case = fault::case(
+        "files",
+        "the file system is read-only from the start",
+        "the job is not recorded: mask 0, no thread, one line with the reason",
+    );
+    let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).with("READ_ONLY", "1").play();
+    let said = played.said("Read-only file system");
+    assert!(said.len() == 1 && said[0].contains("not recorded"), "{:?}", played.recording.said());
+    assert_eq!(played.recording.outcome.call("world").mask, Some(0));
+    assert!(played.recording.traces.files().is_empty());
+    case.survived(1);
+}
+
+#[test]
+fn a_slow_disk_loses_nothing_uncounted() {
+    let case = fault::case(
+        "files",
+        "each write takes 200 ms, with room for 1 MB of records",
+        "no call waits; every call is recorded, or counted as dropped or left out; the trace is whole",
+    );
+    let steps: String = (0..400).map(collective).collect();
+    let script = format!("{INIT}do slow_the_disk\n{}{FINALIZE}{INIT}{}{FINALIZE}", steps.repeat(3), collective(1));
+    let settings = [("NCCLSCOPE_BUFFER_SIZE", "1M"), ("NCCLSCOPE_FLUSH_PERIOD", "10"), ("NCCLSCOPE_COMPRESS", "0")];
+    let hard = settings.iter().fold(Hard::new(&script), |hard, (name, value)| hard.with(name, value));
+    let played = hard.play();
+    let trace = played.recording.traces.open();
+    assert_sound(&trace, 0);
+    let figures = Timeline::read(&trace).figures();
+    let counted = ["recorded", "dropped", "discarded"].map(|name| figures.get(name)).iter().sum::<u64>();
+    assert_eq!(counted, played.recording.calls());
+    case.survived(1);
 }

@@ -4,6 +4,7 @@
 //! Each case runs in a process of its own, `support/hostile.c`.
 
 use emulated_cupti::release::Release;
+use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Finished};
 use ncclscope_tests::recording::{Traces, assert_sound, said};
@@ -40,6 +41,12 @@ impl Run {
     /// Asserts that the program ended normally.
     #[track_caller]
     fn of(way: &[&str], settings: &[(&str, &str)]) -> Run {
+        Run::ending(way, settings, 0)
+    }
+
+    /// The same, with another exit status of the program's own.
+    #[track_caller]
+    fn ending(way: &[&str], settings: &[(&str, &str)], expected: i32) -> Run {
         let traces = Traces::new();
         let mut command = Command::new(&PROGRAM.1);
         play::clean_environment(&mut command);
@@ -48,7 +55,7 @@ impl Run {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let Finished { status, stdout, stderr } = play::run(&mut command, "", Duration::from_secs(100)).unwrap();
-        assert!(status.success(), "{way:?}: {status}: {stdout} {stderr}");
+        assert_eq!(status.code(), Some(expected), "{way:?}: {status}: {stdout} {stderr}");
         let report = serde_json::from_str(&stdout).unwrap_or(Json::Null);
         Run { report, stderr, traces }
     }
@@ -58,18 +65,32 @@ impl Run {
         self.report[name].as_u64().unwrap_or_else(|| panic!("no figure `{name}` in {}", self.report))
     }
 
+    /// Asserts that this holds for one of the traces.
+    #[track_caller]
+    fn only(&self, holds: impl Fn(&Trace) -> bool) {
+        let traces = self.traces.files();
+        let found = traces.iter().filter(|file| holds(&Trace::open(file).unwrap())).count();
+        assert_eq!(found, 1, "{traces:?}");
+    }
+
     /// Asserts that each call is recorded, dropped or discarded, and that the trace has its final
     /// event. Slices that nobody stopped are open.
     #[track_caller]
     fn account(&self) -> (Trace, Figures) {
         let trace = self.traces.open();
-        let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
-        assert!(bad.is_empty(), "{bad:?}");
+        assert_readable(&trace);
         let figures = Figures::read(&trace);
         let [recorded, dropped, discarded] = ["recorded", "dropped", "discarded"].map(|name| figures.get(name));
         assert_eq!(recorded + dropped + discarded, self.figure("calls"), "{recorded} + {dropped} + {discarded}");
         (trace, figures)
     }
+}
+
+/// Asserts that Perfetto's engine reads the trace without an error.
+#[track_caller]
+fn assert_readable(trace: &Trace) {
+    let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
+    assert!(bad.is_empty(), "{bad:?}");
 }
 
 // ---- memory ----
@@ -206,4 +227,159 @@ fn a_copy_in_another_linker_namespace_leaves_the_recording_to_the_first() {
     let trace = run.traces.open();
     assert_sound(&trace, 0);
     assert_eq!(Timeline::read(&trace).named("Group").len(), 1);
+}
+
+// ---- ends ----
+
+#[test]
+fn children_forked_in_every_phase_are_left_alone() {
+    let case = fault::case(
+        "processes",
+        "children forked before the first `init`, between the calls of four threads, during `finalize`, after it; each \
+         calls `init`, an event, `finalize`",
+        "every child ends; the trace has the parent's calls and no others",
+    );
+    let run = Run::of(&["fork-phases"], &[("NCCLSCOPE_LOG", "quiet")]);
+    assert_eq!(run.figure("bad"), 0, "{}: {}", run.report, run.stderr);
+    assert!(run.figure("children") >= 25, "{}", run.report);
+    run.only(|trace| {
+        // Each child that was forked before the first `init` has a trace without an end.
+        if trace.rows("SELECT name FROM slice WHERE name = 'recording ended'").is_empty() {
+            return false;
+        }
+        let figures = Figures::read(trace);
+        let counted = ["recorded", "dropped", "discarded"].map(|name| figures.get(name)).iter().sum::<u64>();
+        counted == run.figure("calls")
+    });
+    case.survived(run.figure("children"));
+}
+
+#[test]
+fn a_program_that_replaces_itself_leaves_two_traces() {
+    let case = fault::case(
+        "processes",
+        "`exec` while four threads send, into a program that uses the plugin too",
+        "what was flushed before it is readable; the new program has a trace of its own",
+    );
+    let run = Run::of(&["exec"], &[("NCCLSCOPE_FLUSH_PERIOD", "20")]);
+    let files = run.traces.files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    let mut ended = 0;
+    for file in &files {
+        let trace = Trace::open(file).unwrap();
+        assert_readable(&trace);
+        let timeline = Timeline::read(&trace);
+        assert!(!timeline.named("Group").is_empty());
+        ended += timeline.named("recording ended").len();
+    }
+    assert_eq!(ended, 1);
+    case.survived(1);
+}
+
+#[test]
+fn a_library_that_is_closed_under_its_threads_goes_on() {
+    let case = fault::case(
+        "threads",
+        "`dlclose`, three times, while four threads are inside",
+        "the library stays mapped; every call is recorded or counted",
+    );
+    Run::of(&["dlclose"], &[]).account();
+    case.survived(1);
+}
+
+#[test]
+fn threads_may_begin_and_end_during_finalize() {
+    let case = fault::case(
+        "threads",
+        "eight threads begin, send and end while the last communicator is finalized, 30 times",
+        "every call is recorded or counted",
+    );
+    Run::of(&["finalize"], &[]).account();
+    case.survived(30);
+}
+
+#[test]
+fn init_may_race_finalize() {
+    let case = fault::case(
+        "threads",
+        "four threads initialise and finalize a communicator 200 times each, at once",
+        "every `init` succeeds, every call is recorded or counted, each communicator begins and ends",
+    );
+    let run = Run::of(&["race"], &[]);
+    let (trace, figures) = run.account();
+    if figures.get("dropped") == 0 {
+        for name in ["communicator init", "communicator finalize"] {
+            let row = &trace.rows(&format!("SELECT count(*) AS n FROM slice WHERE name = '{name}'"))[0];
+            assert_eq!(row.i64("n"), 800, "{name}");
+        }
+    }
+    case.survived(800);
+}
+
+#[test]
+fn static_destructors_may_call_the_plugin() {
+    let case = fault::case(
+        "processes",
+        "a program's own exit handler and destructor call `init`, events and `finalize` after ours have run",
+        "the calls succeed and are not recorded; the trace is whole",
+    );
+    let run = Run::of(&["destructors"], &[]);
+    run.account();
+    assert_eq!(run.traces.files().len(), 1);
+    case.survived(1);
+}
+
+#[test]
+fn a_thread_may_exit_while_others_are_inside() {
+    let case = fault::case(
+        "processes",
+        "`exit(7)` on a thread that calls the plugin while four others are inside",
+        "the exit status is the job's; the trace has its closing record",
+    );
+    for _ in 0..5 {
+        let run = Run::ending(&["exit"], &[], 7);
+        let trace = run.traces.open();
+        assert_readable(&trace);
+        assert_eq!(Timeline::read(&trace).named("recording ended").len(), 1);
+    }
+    case.survived(5);
+}
+
+// ---- clocks and processors ----
+
+#[test]
+fn a_wall_clock_set_back_moves_nothing() {
+    let case = fault::case(
+        "clocks",
+        "the wall clock goes back by an hour while the job is recorded, with each source of times",
+        "the events stay in order and at their distance: times do not come from that clock",
+    );
+    for clock in ["tsc", "boottime"] {
+        let run = Run::of(&["clock"], &[("NCCLSCOPE_CLOCK", clock)]);
+        let (trace, _) = run.account();
+        assert_sound(&trace, 0);
+        let timeline = Timeline::read(&trace);
+        let begins: Vec<_> = timeline.named("Group").iter().map(|slice| slice.begin).collect();
+        assert_eq!(begins.len(), 6, "{clock}");
+        for pair in begins.windows(2) {
+            let apart = pair[1] - pair[0];
+            // At least what it slept, and no hour.
+            assert!((150_000_000..600_000_000_000).contains(&apart), "{clock}: {begins:?}");
+        }
+    }
+    case.survived(2);
+}
+
+#[test]
+fn starved_threads_of_ours_lose_nothing_uncounted() {
+    let case = fault::case(
+        "threads",
+        "our threads have the lowest priority, on one processor that another thread uses up",
+        "every call is recorded or counted as dropped",
+    );
+    let run = Run::of(&["starve"], &[("NCCLSCOPE_BUFFER_SIZE", "1M")]);
+    assert!(run.figure("starved") >= 2, "{}", run.report);
+    let (_, figures) = run.account();
+    assert!(figures.get("dropped") > 0, "they had time");
+    case.survived(1);
 }

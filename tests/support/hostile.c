@@ -3,8 +3,10 @@
 // 1: the plugin answered something forbidden.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -332,6 +334,225 @@ static void cancel(void) {
   }
 }
 
+// ---- ends ----
+
+static atomic_int go_on = 1;
+
+static void *keep_sending(void *_) {
+  while (atomic_load(&go_on)) {
+    stop(start(GROUP));
+    usleep(10);
+  }
+  return _;
+}
+
+enum { SENDERS = 4 };
+static pthread_t senders[SENDERS];
+
+static void send_on_threads(void) {
+  for (int n = 0; n < SENDERS; n++) pthread_create(&senders[n], NULL, keep_sending, NULL);
+}
+
+static void join_senders(void) {
+  atomic_store(&go_on, 0);
+  for (int n = 0; n < SENDERS; n++) pthread_join(senders[n], NULL);
+}
+
+// Closes the library while threads are inside.
+static void close_under_threads(void *library) {
+  require(init() != 0, "nothing is recorded");
+  send_on_threads();
+  usleep(20000);
+  for (int n = 0; n < 3; n++) dlclose(library);
+  usleep(20000);
+  join_senders();
+  finalize();
+}
+
+static void *short_life(void *_) {
+  for (int n = 0; n < 5; n++) stop(start(GROUP));
+  return _;
+}
+
+// Threads begin and end while communicators are finalized.
+static void end_during_finalize(void) {
+  for (int life = 0; life < 30; life++) {
+    require(init() != 0, "nothing is recorded");
+    pthread_t threads[8];
+    for (int n = 0; n < 8; n++) pthread_create(&threads[n], NULL, short_life, NULL);
+    finalize();
+    for (int n = 0; n < 8; n++) pthread_join(threads[n], NULL);
+  }
+}
+
+static void *lives(void *_) {
+  for (int n = 0; n < 200; n++) {
+    void *mine = NULL, *handle = NULL;
+    int mask = 0;
+    Descriptor descriptor = {.type = GROUP};
+    require(plugin->init(&mine, &mask) == 0 && mask != 0, "init failed");
+    require(plugin->start(mine, &handle, &descriptor) == 0 && handle, "a start failed");
+    require(plugin->stop(handle) == 0, "a stop failed");
+    atomic_fetch_add(&calls, 2);
+    require(plugin->finalize(mine) == 0, "finalize failed");
+  }
+  return _;
+}
+
+// The first `init` and the last `finalize` of several threads at once, again and again.
+static void race(void) {
+  for (int n = 0; n < SENDERS; n++) pthread_create(&senders[n], NULL, lives, NULL);
+  for (int n = 0; n < SENDERS; n++) pthread_join(senders[n], NULL);
+}
+
+// What a program's own destructors may still call.
+static int calls_at_the_end;
+static void call_at_the_end(void) {
+  if (!calls_at_the_end) return;
+  stop(start(GROUP));
+  finalize();
+  init();
+  stop(start(GROUP));
+  finalize();
+}
+__attribute__((destructor)) static void destructor(void) { call_at_the_end(); }
+
+static void use_after_the_end(void) {
+  // Before the plugin's handler is registered, so it runs after that.
+  atexit(call_at_the_end);
+  require(init() != 0, "nothing is recorded");
+  stop(start(GROUP));
+  printf("{\"calls\": %lu}\n", calls);
+  fflush(stdout);
+  calls_at_the_end = 1;
+}
+
+static void *exit_here(void *_) {
+  stop(start(GROUP));
+  exit(7);
+  return _;
+}
+
+// One of the threads that call the plugin ends the process while the others are inside.
+static void exit_on_a_thread(void) {
+  require(init() != 0, "nothing is recorded");
+  send_on_threads();
+  usleep(20000);
+  pthread_t thread;
+  pthread_create(&thread, NULL, exit_here, NULL);
+  pthread_join(thread, NULL);
+}
+
+// Forks from before the library is loaded until after the last `finalize`, while threads send. Each
+// child uses the plugin.
+static void child_of_each_phase(int *children, int *bad) {
+  pid_t child = fork();
+  if (child == 0) as_a_child();
+  int status = 1;
+  waitpid(child, &status, 0);
+  *children += 1;
+  *bad += status != 0;
+}
+
+static void *finalize_on_a_thread(void *_) {
+  finalize();
+  atomic_store(&initialised, 0);
+  return _;
+}
+
+static void fork_in_every_phase(void) {
+  int children = 0, bad = 0;
+  child_of_each_phase(&children, &bad);
+  for (int life = 0; life < 3; life++) {
+    require(init() != 0, "nothing is recorded");
+    atomic_store(&initialised, 1);
+    child_of_each_phase(&children, &bad);
+    atomic_store(&go_on, 1);
+    send_on_threads();
+    for (int n = 0; n < 5; n++) child_of_each_phase(&children, &bad);
+    join_senders();
+    pthread_t thread;
+    pthread_create(&thread, NULL, finalize_on_a_thread, NULL);
+    do child_of_each_phase(&children, &bad);
+    while (atomic_load(&initialised));
+    pthread_join(thread, NULL);
+    child_of_each_phase(&children, &bad);
+  }
+  printf("{\"children\": %d, \"bad\": %d, \"calls\": %lu}\n", children, bad, calls);
+}
+
+// Replaces the program by another run of it, with the recording under way.
+static void replace(char **arguments) {
+  require(init() != 0, "nothing is recorded");
+  send_on_threads();
+  usleep(300000);
+  char *again[] = {arguments[0], arguments[1], "threads", NULL};
+  execv(arguments[0], again);
+  require(0, "exec failed");
+}
+
+// Has the wall clock go back by an hour, for everybody in this process.
+static atomic_long set_back;
+int clock_gettime(clockid_t which, struct timespec *time) {
+  int result = (int)syscall(SYS_clock_gettime, which, time);
+  if (which == CLOCK_REALTIME && time) time->tv_sec -= atomic_load(&set_back);
+  return result;
+}
+
+static void set_the_clock_back(void) {
+  require(init() != 0, "nothing is recorded");
+  for (int n = 0; n < 6; n++) {
+    stop(start(GROUP));
+    usleep(150000);
+    if (n == 2) atomic_store(&set_back, 3600);
+  }
+  finalize();
+  printf("{\"calls\": %lu}\n", calls);
+}
+
+// All of the recording's threads get the least of one processor, which another thread uses.
+static void *spin(void *_) {
+  while (atomic_load(&go_on)) {
+  }
+  return _;
+}
+
+static int is_ours(int thread) {
+  char path[64], name[32] = "";
+  snprintf(path, sizeof path, "/proc/self/task/%d/comm", thread);
+  FILE *file = fopen(path, "r");
+  if (file) {
+    if (!fgets(name, sizeof name, file)) name[0] = 0;
+    fclose(file);
+  }
+  return strncmp(name, "ncclscope", 9) == 0;
+}
+
+static void starve(void) {
+  require(init() != 0, "nothing is recorded");
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(0, &one);
+  int starved = 0;
+  DIR *threads = opendir("/proc/self/task");
+  for (struct dirent *thread; threads && (thread = readdir(threads));) {
+    int number = atoi(thread->d_name);
+    struct sched_param least = {0};
+    if (number && is_ours(number) && !sched_setaffinity(number, sizeof one, &one)) {
+      starved += !sched_setscheduler(number, SCHED_IDLE, &least);
+    }
+  }
+  closedir(threads);
+  pthread_t spinner;
+  pthread_create(&spinner, NULL, spin, NULL);
+  pthread_setaffinity_np(spinner, sizeof one, &one);
+  for (int n = 0; n < 300000; n++) stop(start(GROUP));
+  atomic_store(&go_on, 0);
+  pthread_join(spinner, NULL);
+  finalize();
+  printf("{\"calls\": %lu, \"starved\": %d}\n", calls, starved);
+}
+
 static void handler(int _) {
   (void)_;
   void *handle = start(GROUP);
@@ -369,10 +590,20 @@ int main(int count, char **arguments) {
   require(count >= 3, "hostile PLUGIN WAY [NUMBER]");
   const char *path = arguments[1], *way = arguments[2];
   unsigned long number = count > 3 ? strtoul(arguments[3], NULL, 10) : 0;
-  if (strstr(way, "open") == NULL && strcmp(way, "channels") != 0) plugin = load(dlopen(path, RTLD_NOW));
+  void *library = NULL;
+  if (strstr(way, "open") == NULL && strcmp(way, "channels") != 0) plugin = load(library = dlopen(path, RTLD_NOW));
   int is = 0;
 #define WAY(name) if (strcmp(way, name) == 0 && ++is)
   WAY("fork") fork_while_init_runs();
+  WAY("fork-phases") fork_in_every_phase();
+  WAY("exec") replace(arguments);
+  WAY("dlclose") close_under_threads(library);
+  WAY("finalize") end_during_finalize();
+  WAY("race") race();
+  WAY("destructors") use_after_the_end();
+  WAY("exit") exit_on_a_thread();
+  WAY("clock") set_the_clock_back();
+  WAY("starve") starve();
   WAY("clone") bare_clone();
   WAY("cancel") cancel();
   WAY("channels") flood(path, number, 1, 300000 / (number + 20));
@@ -411,6 +642,7 @@ int main(int count, char **arguments) {
     finalize();
     printf("{\"calls\": %lu, \"reserved_kib\": %lu}\n", calls, (address_space() - before) >> 10);
   }
+  if (!strcmp(way, "dlclose") || !strcmp(way, "finalize") || !strcmp(way, "race")) printf("{\"calls\": %lu}\n", calls);
   require(is == 1, "there is no such way");
   return 0;
 }

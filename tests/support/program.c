@@ -188,11 +188,14 @@ static int is_on_the_disk(int number) {
   return is_trace(path);
 }
 
+static int disk_error, disk_is_slow;
+
 // The end of the file's reserved space.
 static off_t promised;
 
 int fallocate(int number, int mode, off_t from, off_t length) {
   if (is_on_the_disk(number)) {
+    if (disk_error) return errno = disk_error, -1;
     if (getenv("KEEPS_NO_ROOM")) return errno = EOPNOTSUPP, -1;
     if (room >= 0 && from + length > promised) return errno = ENOSPC, -1;
     if (from + length > promised) promised = from + length;
@@ -214,7 +217,16 @@ int fstatvfs64(int number, struct statvfs64 *stats) { return free_bytes(REAL(fst
 
 int statvfs64(const char *path, struct statvfs64 *stats) { return free_bytes(REAL(statvfs64)(path, stats), stats); }
 
+// From now on nothing can be written, with the error of that number.
+int fail_the_disk(void) { return !(disk_error = atoi(getenv("DISK_ERROR"))); }
+// From now on each write takes 200 ms.
+int slow_the_disk(void) { return !(disk_is_slow = 1); }
+
 ssize_t write(int number, const void *bytes, size_t length) {
+  if (number > 2 && (disk_error || disk_is_slow) && is_on_the_disk(number)) {
+    if (disk_error) return errno = disk_error, -1;
+    usleep(200000);
+  }
   if ((hangs || room >= 0) && number > 2 && is_on_the_disk(number)) {
     while (hangs) usleep(1000);
     struct stat stat;
@@ -342,6 +354,7 @@ int openat(int folder, const char *path, int flags, ...) {
   mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
   va_end(more);
   while (getenv("DISK_HANGS_AT_ONCE") && flags & O_CREAT && is_trace(path)) usleep(1000);
+  if (flags & O_CREAT && is_trace(path) && getenv("READ_ONLY")) return errno = EROFS, -1;
   if (flags & O_CREAT && is_trace(path)) disturb_init();
   return REAL(openat)(folder, path, flags, mode);
 }

@@ -11,6 +11,7 @@ mod planted;
 mod selecting;
 
 use emulated_cupti::release::Release;
+use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
@@ -146,6 +147,11 @@ fn profile(recording: &Recording) -> [i64; 5] {
 /// Since August 2026 torch.profiler takes CUPTI's buffers silently.
 #[test]
 fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_its_records() {
+    let case = fault::case(
+        "CUPTI",
+        "another tool takes CUPTI's buffers without subscribing",
+        "it gets its records; the gap is in the trace, with its reason",
+    );
     let [first, second, third, fourth, fifth] = ["1Ki", "2Ki", "3Ki", "4Ki", "5Ki"].map(|n| operation("world", n));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -179,6 +185,7 @@ fn a_tool_that_takes_the_buffers_without_subscribing_is_noticed_and_gets_its_rec
         said[0]
     );
     assert_eq!(timeline.slice("CUPTI silent").str("note"), Some(said[0]));
+    case.survived(1);
 }
 
 #[test]
@@ -210,6 +217,7 @@ fn acquire_takes_the_buffers_back_even_before_they_were_missed() {
 
 #[test]
 fn each_side_leaves_the_other_s_buffers_alone() {
+    let case = fault::case("CUPTI", "buffers of another tool come back to us, and ours to it", "neither is touched");
     // CUPTI still holds the first kernel's buffer when another tool comes, and one of that tool's
     // buffers when we return. It goes on filling that buffer until the kernel in it has ended and
     // somebody flushes: the second acquire.
@@ -236,6 +244,7 @@ fn each_side_leaves_the_other_s_buffers_alone() {
     let names: Vec<_> = kernels(&timeline).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["AllReduce 8 KiB f32"]);
     assert_eq!(timeline.figures().get("kernels_unmatched"), 0);
+    case.survived(1);
 }
 
 #[test]
@@ -268,6 +277,11 @@ fn an_earlier_user_of_cupti_is_mentioned() {
 /// CUPTI 13.0 was seen to return no times from some kernel on (parca-dev/parcagpu#23).
 #[test]
 fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
+    let case = fault::case(
+        "CUPTI",
+        "kernels without times, or that end before they begin, from some kernel on",
+        "they are missing and counted; nothing seems to hang",
+    );
     let operations = |count: u32| -> String { (1..=count).map(|n| operation("world", &format!("{n}Ki"))).collect() };
     for (all, good, stretches) in [(5, 2, 0), (20, 3, 1)] {
         let script = format!(
@@ -291,6 +305,7 @@ fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
         let missing = format!("{} of NCCL, missing because their times are impossible", all - good);
         assert!(info.contains(&missing), "{info}");
     }
+    case.survived(2);
 }
 
 #[test]
@@ -424,6 +439,11 @@ fn a_release_that_cannot_stop_records_says_so() {
 
 #[test]
 fn acquire_takes_cupti_that_was_held_by_another_tool_at_the_start() {
+    let case = fault::case(
+        "CUPTI",
+        "another tool holds CUPTI at the start",
+        "no kernels, with the reason; they can be had later",
+    );
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user subscribe debugger\n\
@@ -447,6 +467,7 @@ fn acquire_takes_cupti_that_was_held_by_another_tool_at_the_start() {
     );
     assert_eq!(kernels(&timeline), [("AllReduce 8 KiB f32", None)]);
     assert!(timeline.slice("CUPTI taken").str("note").unwrap().contains("CUPTI of CUDA 13.0"));
+    case.survived(1);
 }
 
 #[test]
@@ -512,6 +533,11 @@ fn release_and_acquire_do_nothing_while_cupti_is_not_in_use() {
 
 #[test]
 fn cupti_can_be_taken_again_after_it_has_failed() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI reports a fatal error and detaches",
+        "the failure is in the trace, and it can be taken again",
+    );
     let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -528,10 +554,16 @@ fn cupti_can_be_taken_again_after_it_has_failed() {
     assert_eq!(kernels(&timeline).last(), Some(&("AllReduce 12 KiB f32", None)));
     assert_eq!(timeline.named("AllReduce 8 KiB f32").len(), 1, "no kernel, only the operation");
     assert_eq!((timeline.named("CUPTI failure").len(), timeline.named("CUPTI taken again").len()), (1, 1));
+    case.survived(1);
 }
 
 #[test]
 fn many_threads_may_release_and_acquire_at_once() {
+    let case = fault::case(
+        "CUPTI",
+        "threads lend and take CUPTI at once, 100 times each",
+        "each release comes before the next acquisition; nothing is lost",
+    );
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -552,10 +584,12 @@ fn many_threads_may_release_and_acquire_at_once() {
         assert!(released.begin < taken.begin);
     }
     assert!(timeline.figures().remarkable().is_empty(), "{:?}", timeline.figures().remarkable());
+    case.survived(400);
 }
 
 #[test]
 fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
+    let case = fault::case("CUPTI", "the process exits meanwhile", "the trace is complete");
     let first = operation("world", "1Ki");
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
@@ -577,10 +611,16 @@ fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
             timeline.slices.iter().filter(|slice| slice.category == "kernel" && slice.str("doubt").is_some());
         assert!(unmatched.into_iter().all(|slice| slice.str("doubt") == Some("its launch was not seen")));
     }
+    case.survived(3);
 }
 
 #[test]
 fn a_cupti_that_does_not_come_back_is_left_alone() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI hangs in `cuptiSubscribe`, `cuptiActivityEnable` or `cuptiGetTimestamp`",
+        "`init` returns after 5 s without kernels, and says why; what arrives later is given back",
+    );
     let first = operation("world", "1Ki");
     for function in ["cuptiSubscribe", "cuptiActivityEnable", "cuptiGetTimestamp"] {
         let script = format!(
@@ -598,10 +638,16 @@ fn a_cupti_that_does_not_come_back_is_left_alone() {
         let told = recording.said().iter().filter(|line| line.contains("CUPTI has not answered")).count();
         assert_eq!(told, 2, "at the start, and when it was asked for again: {}", recording.outcome.stderr);
     }
+    case.survived(3);
 }
 
 #[test]
 fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI hangs when it is flushed or given up at exit",
+        "the process ends; the trace has its closing record",
+    );
     let first = operation("world", "1Ki");
     let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}main exit 0\n");
     for function in ["cuptiActivityFlushAll", "cuptiUnsubscribe"] {
@@ -609,6 +655,7 @@ fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
         let timeline = recording.timeline();
         assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{function}");
     }
+    case.survived(2);
 }
 
 #[test]
@@ -1118,6 +1165,11 @@ fn plugin_and_injected_library_record_as_one() {
 
 #[test]
 fn only_one_of_two_copies_records() {
+    let case = fault::case(
+        "processes",
+        "two copies of the library, one as plugin, one injected",
+        "one records, through either",
+    );
     let folder = tempfile::tempdir().unwrap();
     let copy = copy_of_plugin(&folder);
     let job = "user init world comm=0xabc rank=0 nranks=2\n\
@@ -1155,10 +1207,16 @@ fn only_one_of_two_copies_records() {
         let complaints = recording.said().iter().filter(|line| line.contains("PRESTE")).count();
         assert_eq!(complaints, 1, "{:?}", recording.said());
     }
+    case.survived(8);
 }
 
 #[test]
 fn a_copy_of_another_version_is_not_trusted() {
+    let case = fault::case(
+        "processes",
+        "a copy of another version is in the process",
+        "this one does not record, and says so",
+    );
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("other.c");
     for (name, version, said) in [
@@ -1183,6 +1241,7 @@ fn a_copy_of_another_version_is_not_trusted() {
             assert_eq!((about, recording.said().len()), (lines, lines), "{}", recording.outcome.stderr);
         }
     }
+    case.survived(4);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! `support/cupti.c` provides the libraries. One of its CUPTIs ends the process when any of its
 //! functions is called.
 
+use ncclscope_tests::fault;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, Traces};
 use std::path::{Path, PathBuf};
@@ -87,6 +88,11 @@ fn complaint(libraries: &[&Path], settings: &[(&str, &str)]) -> String {
 
 #[test]
 fn without_a_driver_cupti_is_not_touched() {
+    let case = fault::case(
+        "CUPTI",
+        "no driver, with a libcupti that ends the process when it is called",
+        "CUPTI is not touched",
+    );
     let trap = &*LIBRARIES.trap;
     for (libraries, settings) in [
         (&[][..], &[][..]),
@@ -96,6 +102,7 @@ fn without_a_driver_cupti_is_not_touched() {
     ] {
         assert_eq!(complaint(libraries, settings), "this process has not loaded the CUDA driver (libcuda.so.1)");
     }
+    case.survived(4);
 }
 
 #[test]

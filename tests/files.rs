@@ -97,6 +97,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn nothing_is_written_to_a_file_that_took_our_descriptor() {
+    let case = fault::case(
+        "files",
+        "the program closes all descriptors, or only ours, and opens a file under the number of the trace or the capture",
+        "not one byte goes into its file: the descriptor is checked before each write, and ours is reopened by name; nothing is lost",
+    );
     for deed in ["take_over", "close_all"] {
         let script = format!("{INIT}{}{FINALIZE}do {deed}\n{INIT}{}{FINALIZE}", collective(1), collective(2));
         let played = Hard::new(&script).with("NCCLSCOPE_CAPTURE", "1").play();
@@ -108,26 +113,44 @@ fn nothing_is_written_to_a_file_that_took_our_descriptor() {
         assert_eq!(timeline.figures().get("recorded"), played.recording.calls());
         assert_eq!(played.notes("capture ended"), Vec::<String>::new(), "{deed}");
     }
+    case.survived(2);
 }
 
 #[test]
 fn a_file_that_cannot_be_opened_again_ends_the_recording() {
+    let case = fault::case(
+        "files",
+        "the same, and the file cannot be reopened",
+        "the recording ends with one line that says why",
+    );
     let deeds = "do take_over\ndo remove_the_folder\n";
     let played = Hard::new(&format!("{INIT}{}{FINALIZE}{deeds}{INIT}{FINALIZE}", collective(1))).play();
     assert_eq!(played.checkpoint(), "");
     let said = played.said("recording ended");
     assert!(said.len() == 1 && said[0].contains("closed its descriptor"), "{said:?}");
+    case.survived(1);
 }
 
 #[test]
 fn our_descriptors_are_above_the_standard_three_and_close_on_exec() {
+    let case = fault::case(
+        "files",
+        "the program starts without stderr",
+        "our descriptors have high numbers, and are closed on `exec`",
+    );
     let played = Hard::new(&format!("do close_stderr\n{INIT}do descriptors_in_the_way\n{}{FINALIZE}", collective(1)));
     let played = played.with("NCCLSCOPE_CAPTURE", "1").play();
     played.recording.timeline().slice("AllReduce 1 B i8");
+    case.survived(1);
 }
 
 #[test]
 fn output_on_a_closed_stderr_does_not_reach_the_trace() {
+    let case = fault::case(
+        "files",
+        "the program prints on a stderr that was closed before it started",
+        "it goes nowhere, as before; the trace is whole",
+    );
     let script =
         format!("do close_stderr\n{INIT}main call write_to_stderr library=PROGRAM\n{}{FINALIZE}", collective(1));
     let script = script.replace("PROGRAM", &PROGRAM.1.display().to_string());
@@ -138,10 +161,16 @@ fn output_on_a_closed_stderr_does_not_reach_the_trace() {
     let bytes = fs::read(recording.traces.file()).unwrap();
     assert!(!bytes.windows(21).any(|window| window == b"a word of the program"));
     recording.timeline().slice("AllReduce 1 B i8");
+    case.survived(1);
 }
 
 #[test]
 fn nothing_is_printed_to_a_file_that_took_stderr_s_descriptor() {
+    let case = fault::case(
+        "files",
+        "the program closes stderr, and one of its own files gets number 2",
+        "no further message is sent",
+    );
     // To have something to say, the recording ends for lack of disk space.
     let script = format!(
         "{INIT}{FINALIZE}do wait_until_all_is_said\ndo stderr_is_a_checkpoint\ndo fill_the_disk\n{INIT}{}{FINALIZE}",
@@ -151,6 +180,7 @@ fn nothing_is_printed_to_a_file_that_took_stderr_s_descriptor() {
     assert_eq!(played.checkpoint(), "");
     assert_eq!(played.recording.said().len(), 1, "before: {:?}", played.recording.said());
     assert_eq!(played.said("recording to").len(), 1);
+    case.survived(1);
 }
 
 // ---- readers of stderr ----
@@ -160,6 +190,11 @@ const COMPLAINT: (&str, &str) = ("NCCLSCOPE_CLOCK", "sun");
 
 #[test]
 fn an_unread_stderr_neither_ends_nor_blocks_the_job() {
+    let case = fault::case(
+        "files",
+        "stderr is a pipe or socket that is full, or whose reader is gone",
+        "nobody waits, no SIGPIPE; the flags of the stderr are unchanged",
+    );
     for deed in [
         "stderr_is_a_pipe_that_is_closed",
         "stderr_is_a_socket_that_is_closed",
@@ -170,10 +205,16 @@ fn an_unread_stderr_neither_ends_nor_blocks_the_job() {
         let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).with("NCCLSCOPE_FLUSH_PERIOD", "10").play();
         played.recording.timeline().slice("AllReduce 1 B i8");
     }
+    case.survived(4);
 }
 
 #[test]
 fn unread_lines_are_counted_in_the_trace_and_for_the_next_reader() {
+    let case = fault::case(
+        "files",
+        "stderr is full for a while",
+        "lines are dropped and counted: in the trace, and for the next reader",
+    );
     let script = format!(
         "do stderr_is_a_pipe_that_is_full\n{INIT}{}do wait_until_all_is_said\ndo read_stderr\ndo remove_the_folder\n\
          {FINALIZE}do wait_until_all_is_said\ndo read_stderr\n",
@@ -189,19 +230,31 @@ fn unread_lines_are_counted_in_the_trace_and_for_the_next_reader() {
     let played = Hard::new(&script).with(COMPLAINT.0, COMPLAINT.1).play();
     let notes = played.notes("messages lost");
     assert!(notes.len() == 1 && notes[0].starts_with("2 lines"), "{notes:?}");
+    case.survived(2);
 }
 
 #[test]
 fn a_recording_that_does_not_start_says_so_when_stderr_is_read() {
+    let case = fault::case(
+        "files",
+        "the file cannot be created, and stderr is read, full or closed",
+        "the job is not recorded, which is said if somebody reads it",
+    );
     let played = Hard::new(&format!("{INIT}{FINALIZE}")).with("NCCLSCOPE_OUTPUT", "/proc/nowhere").play();
     assert_eq!(played.said("this process is not recorded").len(), 1, "{}", played.recording.outcome.stderr);
     for deed in ["stderr_is_a_pipe_that_is_closed", "stderr_is_a_pipe_that_is_full"] {
         Hard::new(&format!("do {deed}\n{INIT}{FINALIZE}")).with("NCCLSCOPE_OUTPUT", "/proc/nowhere").play();
     }
+    case.survived(3);
 }
 
 #[test]
 fn a_thread_that_cannot_start_is_reported_and_leaves_no_file() {
+    let case = fault::case(
+        "files",
+        "no thread, or only one, can be started",
+        "no file is left behind, one line says so, and the job is not recorded",
+    );
     for deed in ["no_thread", "one_thread"] {
         let output = tempfile::tempdir().unwrap();
         let played = Hard::new(&format!("do {deed}\n{INIT}{}{FINALIZE}", collective(1)))
@@ -212,12 +265,18 @@ fn a_thread_that_cannot_start_is_reported_and_leaves_no_file() {
         assert_eq!(played.said("not recorded").len(), 1, "{deed}: {}", played.recording.outcome.stderr);
         assert_eq!(played.recording.outcome.call("world").mask, Some(0));
     }
+    case.survived(2);
 }
 
 // ---- the folder ----
 
 #[test]
 fn what_comes_at_the_end_is_beside_the_trace_after_a_change_of_directory() {
+    let case = fault::case(
+        "files",
+        "`chdir`, with the trace in a relative folder",
+        "the trace and what comes at the end are in the folder where it began",
+    );
     let script = format!("{INIT}do leave_the_folder\n{}{FINALIZE}", collective(5));
     let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_METRICS_FILE", "it.prom").play();
     let folder = played.recording.traces.path();
@@ -228,27 +287,41 @@ fn what_comes_at_the_end_is_beside_the_trace_after_a_change_of_directory() {
         "{:?}",
         played.recording
     );
+    case.survived(1);
 }
 
 #[test]
 fn free_space_is_checked_where_the_file_is() {
+    let case = fault::case(
+        "files",
+        "the same, and the disk is nearly full",
+        "`NCCLSCOPE_MIN_FREE` holds where the file is, and one line says so",
+    );
     let script = format!("{INIT}{}do leave_the_folder\ndo nearly_fill_the_disk\n{FINALIZE}", collective(1));
     let played = Hard::new(&script).with("NCCLSCOPE_OUTPUT", "here").with("NCCLSCOPE_MIN_FREE", "1M").play();
     let said = played.said("less than NCCLSCOPE_MIN_FREE");
     assert!(said.len() == 1 && said[0].starts_with("only 4 KiB free at here/"), "{:?}", played.recording.said());
     played.recording.timeline().slice("AllReduce 1 B i8");
+    case.survived(1);
 }
 
 #[test]
 fn a_removed_folder_is_reported() {
+    let case = fault::case("files", "the folder is removed", "one line says so, and the recording ends");
     let script = format!("{INIT}{}{FINALIZE}do remove_the_folder\n{INIT}{FINALIZE}{INIT}{FINALIZE}", collective(1));
     let played = Hard::new(&script).play();
     let said = played.said("was removed");
     assert!(said.len() == 1 && said[0].contains("recording ended"), "{:?}", played.recording.said());
+    case.survived(1);
 }
 
 #[test]
 fn another_users_link_in_a_shared_folder_is_not_followed() {
+    let case = fault::case(
+        "files",
+        "another user's symbolic link is in the place of the folder, in one that everybody may write to",
+        "refused with one line, even if the kernel would follow the link",
+    );
     let shared = tempfile::tempdir().unwrap();
     let target = tempfile::tempdir().unwrap();
     let link = shared.path().join("traces");
@@ -265,6 +338,7 @@ fn another_users_link_in_a_shared_folder_is_not_followed() {
     assert_eq!(record().said("recording to").len(), 1);
     if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_err() {
         eprintln!("only root can make another user's link: left out");
+        case.survived(0);
         return;
     }
     let played = record();
@@ -273,22 +347,30 @@ fn another_users_link_in_a_shared_folder_is_not_followed() {
     assert!(said.len() == 1 && said[0].contains("another user's symbolic link"), "{:?}", played.recording.said());
     fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(record().said("recording to").len(), 1);
+    case.survived(1);
 }
 
 // ---- the disk ----
 
 #[test]
 fn a_hanging_disk_is_waited_for_and_named_once() {
+    let case = fault::case(
+        "files",
+        "the disk hangs in a write, while 60 communicators come and go",
+        "one `finalize` waits for it, for 2 s; after that nothing waits, and one line names the file",
+    );
     let again = format!("{INIT}{}{FINALIZE}", collective(1)).repeat(60);
     let played = Hard::new(&format!("{INIT}{FINALIZE}do hang_the_disk\n{again}")).play();
     let said = played.said("the disk hangs");
     assert_eq!(said.len(), 1, "{:?}", played.recording.said());
     let file = played.recording.traces.file();
     assert!(said[0].starts_with(&file.display().to_string()), "{said:?}");
+    case.survived(60);
 }
 
 #[test]
 fn a_disk_that_recovers_is_waited_for_again() {
+    let case = fault::case("files", "the disk hangs and answers again", "the recording goes on");
     let hangs = format!("do hang_the_disk\n{INIT}{}{FINALIZE}do free_the_disk\nmain sleep 500ms\n", collective(1));
     // Several, for a busy machine.
     let again = format!("{INIT}{}{FINALIZE}", collective(2)).repeat(3);
@@ -296,17 +378,29 @@ fn a_disk_that_recovers_is_waited_for_again() {
     let timeline = Timeline::read(&recording.traces.open());
     timeline.slice("AllReduce 1 B i8");
     assert!(!timeline.named("AllReduce 2 B i8").is_empty(), "what came after it is not in the file");
+    case.survived(1);
 }
 
 #[test]
 fn a_disk_that_hangs_from_the_start_does_not_block_init() {
+    let case = fault::case(
+        "files",
+        "the disk hangs when the file is created",
+        "the first `init` waits for 10 s, and the process is not recorded",
+    );
     let played = Hard::new(&format!("{INIT}{FINALIZE}{INIT}{FINALIZE}")).with("DISK_HANGS_AT_ONCE", "1").play();
     let said = played.said("not recorded");
     assert!(said.len() == 1 && said[0].contains("its disk has not answered"), "{:?}", played.recording.said());
+    case.survived(1);
 }
 
 #[test]
 fn a_full_disk_leaves_whole_packets_and_the_final_event() {
+    let case = fault::case(
+        "files",
+        "the disk is full",
+        "the last packet is whole, and the closing record is there: space for both is reserved",
+    );
     let steps: String = (0..400).map(collective).collect();
     let open = "main start open world Coll func=Reduce count=7 datatype=ncclInt8\n";
     for compress in ["0", "1"] {
@@ -328,10 +422,16 @@ fn a_full_disk_leaves_whole_packets_and_the_final_event() {
         assert!(figures.get("discarded") > 0, "the disk was not full");
         assert_eq!(played.said("are faster"), Vec::<&str>::new());
     }
+    case.survived(2);
 }
 
 #[test]
 fn a_full_disk_without_reserved_space_leaves_whole_packets() {
+    let case = fault::case(
+        "files",
+        "the same on a file system that cannot reserve space (NFS before 4.2, ZFS before 2.0)",
+        "the last packet is whole; the closing record is missing, which `ncclscope info` says",
+    );
     let steps: String = (0..400).map(collective).collect();
     let script = format!("{INIT}{}{FINALIZE}do fill_the_disk\n{INIT}{}{FINALIZE}", collective(1), steps.repeat(20));
     for compress in ["0", "1"] {
@@ -343,14 +443,21 @@ fn a_full_disk_without_reserved_space_leaves_whole_packets() {
         assert!(said.len() == 1 && said[0].contains("No space left"), "{:?}", played.recording.said());
         Timeline::read(&played.recording.traces.open()).slice("AllReduce 1 B i8");
     }
+    case.survived(2);
 }
 
 #[test]
 fn no_reserved_space_remains_after_the_end() {
+    let case = fault::case(
+        "files",
+        "the recording ends with space reserved",
+        "the file takes no more of the disk than its length",
+    );
     use std::os::unix::fs::MetadataExt;
     let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).play();
     let file = fs::metadata(played.recording.traces.file()).unwrap();
     assert!(file.blocks() * 512 < file.len() + (64 << 10), "{} bytes in {} blocks", file.len(), file.blocks());
+    case.survived(1);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod command;
 
 use command::ncclscope;
+use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Value;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
@@ -72,6 +73,7 @@ fn a_second_stop_of_a_parent_makes_its_later_children_doubtful() {
 
 #[test]
 fn a_missing_parent_is_reported() {
+    let case = fault::case("NCCL", "operations without a parent (NVIDIA/nccl#1544)", "each is drawn, with a doubt");
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=null channelId=0 peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
          proxy start step world ProxyStep parent=null step=5\n\
@@ -94,19 +96,24 @@ fn a_missing_parent_is_reported() {
     assert_eq!(timeline.named("network event").len(), 1);
     // A channel that belongs to no operation and got no stamps.
     assert_remarkable(&timeline, &[("channels_implausible", 1)]);
+    case.survived(1);
 }
 
 #[test]
 fn a_parent_of_another_process_is_not_looked_up() {
+    let case = fault::case("NCCL", "PXN: parents and contexts of another process (#1586)", "they are not looked up");
     let timeline = shown(
         "user start coll world Coll parent=raw:0x5af3000000000777 func=AllReduce count=1Ki datatype=ncclFloat32\n\
          user stop coll\n",
     );
     assert_eq!(timeline.slice("AllReduce 4 KiB f32").str("doubt"), Some("parent in another process"));
+    case.survived(1);
 }
 
 #[test]
 fn work_for_another_process_has_tracks_of_its_own() {
+    let case =
+        fault::case("NCCL", "PXN: a proxy that works for another process", "its operations have tracks of their own");
     let timeline = shown(&format!(
         "{COLL}proxy start own world ProxyOp parent=coll channelId=0 peer=3 nSteps=1 chunkSize=1Ki isSend=1\n\
          proxy state own OpInProgress\n\
@@ -139,12 +146,14 @@ fn work_for_another_process_has_tracks_of_its_own() {
     assert_eq!(phases[1].int("bytes"), Some(2048));
     assert_eq!(timeline.named("network event").len(), 1);
     assert_remarkable(&timeline, &[("foreign_events", 1)]);
+    case.survived(1);
 }
 
 // ---- states ----
 
 #[test]
 fn null_state_arguments_are_taken_as_absent() {
+    let case = fault::case("NCCL", "null arguments of states", "taken as absent");
     let timeline = shown(&format!(
         "user start g world GroupApi groupDepth=1\n\
          user state g GroupStartApiStop\n\
@@ -192,10 +201,16 @@ fn null_state_arguments_are_taken_as_absent() {
     assert_eq!(names(&timeline.inside(timeline.slice("step 0"))), ["GPU wait", "network wait"]);
     assert_eq!(names(&timeline.inside(timeline.slice("unknown operation ch 0"))), ["done"]);
     assert_remarkable(&timeline, &[]);
+    case.survived(1);
 }
 
 #[test]
 fn a_step_that_is_refused_repeatedly_is_one_step() {
+    let case = fault::case(
+        "NCCL",
+        "the network refuses a receive again and again, and only the last start is stopped (#1658, #1682)",
+        "one step is drawn",
+    );
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=coll channelId=0 peer=1 nSteps=2 chunkSize=1Ki isSend=0\n\
          proxy start first world ProxyStep parent=op step=0\n\
@@ -215,10 +230,12 @@ fn a_step_that_is_refused_repeatedly_is_one_step() {
     assert_eq!(phases[1].int("bytes"), Some(64));
     assert_eq!(timeline.slice("step 1 · AllReduce 4 KiB f32").int("starts"), None);
     assert_remarkable(&timeline, &[]);
+    case.survived(1);
 }
 
 #[test]
 fn a_size_is_read_only_in_the_two_states_that_have_one() {
+    let case = fault::case("NCCL", "a stale size in the states that have none", "it is not read");
     let timeline = shown(&format!(
         "{COLL}proxy start send world ProxyOp parent=coll channelId=0 peer=1 nSteps=1 chunkSize=1Ki isSend=1\n\
          proxy start out world ProxyStep parent=send step=0\n\
@@ -248,10 +265,12 @@ fn a_size_is_read_only_in_the_two_states_that_have_one() {
         sizes("step 1 · AllReduce 4 KiB f32"),
         named([("network wait", None), ("flush wait", Some(11)), ("GPU wait", None)])
     );
+    case.survived(1);
 }
 
 #[test]
 fn a_proxy_operation_without_progress_is_an_instant() {
+    let case = fault::case("NCCL", "proxy operations that NCCL starts and never stops", "an instant that says so");
     let timeline = shown(&format!(
         "{COLL}proxy start op world ProxyOp parent=coll channelId=2 peer=3 nSteps=8 chunkSize=128Ki isSend=0\n"
     ));
@@ -260,6 +279,7 @@ fn a_proxy_operation_without_progress_is_an_instant() {
     assert!(timeline.place(op).ends_with("/dp · receive ← 3"));
     assert_eq!((op.int("channel"), op.int("steps"), op.int("chunk_bytes")), (Some(2), Some(8), Some(128 << 10)));
     assert_remarkable(&timeline, &[("silent_proxy_ops", 1)]);
+    case.survived(1);
 }
 
 #[test]
@@ -307,6 +327,7 @@ fn a_proxy_operation_that_hangs_stays_open() {
 
 #[test]
 fn an_unstopped_call_ends_with_the_enclosing_call_or_the_thread() {
+    let case = fault::case("NCCL", "calls that are never stopped", "they end with what encloses them, with a doubt");
     let timeline = shown(
         "user start g world GroupApi groupDepth=1\n\
          user start api world CollApi parent=g func=AllReduce count=1Ki datatype=ncclFloat32\n\
@@ -320,12 +341,14 @@ fn an_unstopped_call_ends_with_the_enclosing_call_or_the_thread() {
         assert_eq!(slice.str("doubt"), Some("no stop before the end of the enclosing call"), "{name}");
     }
     assert_eq!(timeline.slice("GroupApi").str("doubt"), None);
+    case.survived(1);
 }
 
 // ---- types, handles ----
 
 #[test]
 fn unknown_types_and_states_are_counted_and_shown() {
+    let case = fault::case("NCCL", "unknown types and states", "counted and shown");
     let timeline = shown(
         "user start new world type:0x100000\n\
          user state new state:99\n\
@@ -337,6 +360,7 @@ fn unknown_types_and_states_are_counted_and_shown() {
     );
     assert_eq!(timeline.slice("unknown event type").int("unknown"), Some(0x10_0000));
     assert_remarkable(&timeline, &[("unknown_types", 4)]);
+    case.survived(1);
 }
 
 #[test]
@@ -356,6 +380,8 @@ fn a_network_update_on_another_event_is_counted() {
 
 #[test]
 fn before_v5_only_one_byte_of_the_type_is_read() {
+    let case =
+        fault::case("NCCL", "up to v4 the type has one byte, with garbage beside it (#1973)", "only that byte is read");
     const EVENTS: &str = "user start plan world Group\n\
                           user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
                           user stop coll\n\
@@ -389,10 +415,16 @@ fn before_v5_only_one_byte_of_the_type_is_read() {
     assert_eq!(timeline.slice("unknown event type").int("unknown"), Some(3), "two at once are none");
     let timeline = shown_by(5, "user start x world type:0xa5a5a5a5a5a5a502\nuser stop x\n");
     assert_remarkable(&timeline, &[("unknown_types", 1)]);
+    case.survived(4);
 }
 
 #[test]
 fn meaningless_handles_do_nothing() {
+    let case = fault::case(
+        "NCCL",
+        "null, unknown and foreign handles; a `finalize` of none; events after `finalize`; a second stop",
+        "counted",
+    );
     let recording = Recording::of(&format!(
         "{INIT}{COLL}user stop null\n\
          user state null StepSendWait value=1\n\
@@ -413,6 +445,7 @@ fn meaningless_handles_do_nothing() {
     assert_eq!(figures.get("recorded"), recording.calls());
     assert_eq!(figures.get("foreign_handles"), 2);
     assert_eq!(figures.get("double_stops"), 1);
+    case.survived(1);
 }
 
 // ---- texts ----
@@ -466,6 +499,7 @@ fn a_word_from_another_table_keeps_its_meaning() {
 
 #[test]
 fn an_address_with_changed_content_is_read_again() {
+    let case = fault::case("NCCL", "a string's address is used for another string", "the new one is read");
     let timeline = shown(
         "user text func AllReduce\n\
          user text type ncclFloat32\n\
@@ -494,6 +528,7 @@ fn an_address_with_changed_content_is_read_again() {
     ] {
         timeline.slice(name);
     }
+    case.survived(1);
 }
 
 // ---- communicators ----
@@ -529,6 +564,7 @@ fn communicators_have_names_of_all_kinds() {
 
 #[test]
 fn a_very_long_name_is_cut() {
+    let case = fault::case("NCCL", "a communicator's name of thousands of bytes", "it is cut");
     let name = "0123456789".repeat(30);
     let (place, comm) = communicator(&format!("comm=7 rank=0 nranks=2 name={name}"));
     let kept = comm.str("comm_name").unwrap();
@@ -540,12 +576,14 @@ fn a_very_long_name_is_cut() {
     let name = "→".repeat(100);
     let (_, comm) = communicator(&format!("comm=7 rank=0 nranks=2 name={name}"));
     assert!(name.starts_with(comm.str("comm_name").unwrap().trim_end_matches(['…', '\u{fffd}'])));
+    case.survived(1);
 }
 
 /// The viewer gets slow with more than a few thousand tracks. Communicators without tracks of their
 /// own share some, are named in the arguments, and are counted.
 #[test]
 fn ten_thousand_communicators_make_only_a_few_thousand_tracks() {
+    let case = fault::case("NCCL", "10,000 communicators", "all are recorded, on a bounded number of tracks");
     const COMMUNICATORS: i64 = 10_000;
     let mut script = String::new();
     for n in 0..COMMUNICATORS {
@@ -597,10 +635,12 @@ fn ten_thousand_communicators_make_only_a_few_thousand_tracks() {
     let said = ncclscope(&["info", recording.traces.file().to_str().unwrap()]).unwrap();
     assert!(said.contains(&format!("{sharing} communicators without tracks of their own")), "{said}");
     assert!(said.lines().count() < 200, "a page: {} lines", said.lines().count());
+    case.survived(10_000);
 }
 
 #[test]
 fn two_ranks_of_one_communicator_may_be_in_one_process() {
+    let case = fault::case("NCCL", "two ranks of one communicator in one process", "each has its own tracks");
     let timeline = Recording::of(
         "one init a comm=0xc1 rank=0 nranks=2\n\
          two init b comm=0xc1 rank=1 nranks=2\n\
@@ -631,6 +671,7 @@ fn two_ranks_of_one_communicator_may_be_in_one_process() {
     // They overlap, and are distinguished by thread.
     assert_ne!(x.track, y.track);
     assert_ne!(x.int("tid"), y.int("tid"));
+    case.survived(1);
 }
 
 // ---- payloads ----

@@ -97,6 +97,11 @@ fn assert_readable(trace: &Trace) {
 
 #[test]
 fn a_job_with_a_memory_limit_continues() {
+    let case = fault::case(
+        "memory",
+        "`RLIMIT_AS` leaves 0 to 400 MiB before the first `init`",
+        "the process is recorded, or says that it is not; the job ends well",
+    );
     // From too little memory for us to enough.
     let mut recorded = Vec::new();
     for megabytes in [0, 4, 16, 24, 40, 52, 58, 60, 62, 64, 80, 400] {
@@ -110,19 +115,27 @@ fn a_job_with_a_memory_limit_continues() {
     }
     assert!(recorded.is_sorted(), "{recorded:?}");
     assert_eq!((recorded[0], recorded.last()), (0, Some(&1)));
+    case.survived(12);
 }
 
 #[test]
 fn running_out_of_memory_while_recording_ends_nothing() {
+    let case = fault::case(
+        "memory",
+        "`RLIMIT_AS` leaves 0 or 1 MiB once recording",
+        "everything is recorded: ncclscope asks the system for no more memory",
+    );
     for kilobytes in ["0", "1024"] {
         let (_, figures) = Run::of(&["limit-after", kilobytes], &[]).account();
         assert!(figures.get("recorded") > 0);
         assert_eq!(figures.get("discarded"), 0, "all of it was there from the start");
     }
+    case.survived(2);
 }
 
 #[test]
 fn nothing_is_allocated_from_the_job_while_recording() {
+    let case = fault::case("memory", "`malloc` returns null on all of our threads", "everything is recorded");
     // Our threads can do without libc's allocator.
     let run = Run::of(&["no-malloc"], &[]);
     run.account();
@@ -130,13 +143,16 @@ fn nothing_is_allocated_from_the_job_while_recording() {
     // 32 MiB of rings, 24 of heap, two stacks of 2 MiB, and the 64 MiB that libc reserves for each
     // thread that allocates.
     assert!(reserved < 200 << 10, "{reserved} KiB of addresses");
+    case.survived(1);
 }
 
 #[test]
 fn an_absurd_size_of_the_rings_is_refused() {
+    let case = fault::case("memory", "`NCCLSCOPE_BUFFER_SIZE=100G`", "refused with a line, and the default is used");
     let run = Run::of(&["cancel"], &[("NCCLSCOPE_BUFFER_SIZE", "100G")]);
     assert!(said(&run.stderr).iter().any(|line| line.contains("NCCLSCOPE_BUFFER_SIZE")), "{}", run.stderr);
     assert_sound(&run.traces.open(), 0);
+    case.survived(1);
 }
 
 /// The most that a recording may add to a process, whatever the job does.
@@ -144,6 +160,11 @@ const MOST_GROWTH: u64 = 64 << 10;
 
 #[test]
 fn channels_and_unstopped_events_take_no_more_memory() {
+    let case = fault::case(
+        "memory",
+        "no event is ever stopped; 32 and 255 channels without their kernels, with CUPTI; channels that are never stopped",
+        "memory stays below 64 MiB, and the recording does not have to end for lack of it",
+    );
     let libraries = tempfile::tempdir().unwrap();
     let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
     emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
@@ -156,12 +177,18 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         assert!(grown < MOST_GROWTH, "{way:?}: the recording added {grown} KiB");
         assert!(!run.stderr.contains("memory"), "{way:?}: it need not end for that: {}", run.stderr);
     }
+    case.survived(4);
 }
 
 // ---- children ----
 
 #[test]
 fn children_forked_while_init_runs_do_not_hang() {
+    let case = fault::case(
+        "processes",
+        "children forked while the first `init` runs; each calls `init`, an event, `finalize`",
+        "every child ends",
+    );
     // Each time they are forked at other moments of it.
     let mut children = 0;
     for _ in 0..5 {
@@ -170,32 +197,46 @@ fn children_forked_while_init_runs_do_not_hang() {
         children += run.figure("children");
     }
     assert!(children >= 10, "{children} children");
+    case.survived(children);
 }
 
 #[test]
 fn a_child_made_by_a_raw_clone_is_left_alone() {
+    let case = fault::case(
+        "processes",
+        "a child created by a bare `clone` calls everything and exits",
+        "it gets mask 0 and null handles, ends at once, and is not in the trace",
+    );
     let run = Run::of(&["clone"], &[]);
     assert_eq!(run.figure("bad"), 0, "{}", run.stderr);
     let trace = run.traces.open();
     assert_sound(&trace, 0);
     let timeline = Timeline::read(&trace);
     assert_eq!((timeline.named("Group").len(), timeline.named("recording ended").len()), (1, 1));
+    case.survived(1);
 }
 
 // ---- threads ----
 
 #[test]
 fn when_disabled_there_are_no_threads() {
+    let case = fault::case("processes", "`NCCLSCOPE_ENABLE=0`", "no thread, no file, no line");
     let off = Run::of(&["threads"], &[("NCCLSCOPE_ENABLE", "0")]);
     assert_eq!((off.figure("mask"), off.figure("threads"), &*off.stderr), (0, 1, ""));
     assert_eq!(fs::read_dir(off.traces.path()).unwrap().count(), 0);
     // Otherwise there are threads, and this check sees them.
     let on = Run::of(&["threads"], &[]);
     assert!(on.figure("mask") > 0 && on.figure("threads") >= 3, "{}", on.report);
+    case.survived(1);
 }
 
 #[test]
 fn a_thread_cancelled_in_init_or_finalize_ends_after_it() {
+    let case = fault::case(
+        "threads",
+        "a thread is cancelled (`pthread_cancel`) before it calls `init` or `finalize`",
+        "the call completes, then the thread ends; the trace is whole",
+    );
     let run = Run::of(&["cancel"], &[]);
     let trace = run.traces.open();
     assert_sound(&trace, 0);
@@ -203,10 +244,16 @@ fn a_thread_cancelled_in_init_or_finalize_ends_after_it() {
     for name in ["communicator init", "Group", "communicator finalize", "recording ended"] {
         assert_eq!(timeline.named(name).len(), 1, "{name}");
     }
+    case.survived(2);
 }
 
 #[test]
 fn calls_from_a_signal_handler_are_recorded_or_counted() {
+    let case = fault::case(
+        "threads",
+        "a signal handler calls the plugin in the middle of another call, 20,000 signals 20 us apart",
+        "every call is recorded or counted as dropped, and no handle is given out twice",
+    );
     let run = Run::of(&["signals", "20000"], &[]);
     let (_, figures) = run.account();
     // How many are recorded is up to how busy the machine is.
@@ -215,10 +262,16 @@ fn calls_from_a_signal_handler_are_recorded_or_counted() {
     // If two events shared a handle, one of them would seem to be stopped twice.
     let doubts = figures.remarkable();
     assert_eq!(doubts.keys().collect::<Vec<_>>(), [&"dropped"], "{doubts:?}");
+    case.survived(20_000);
 }
 
 #[test]
 fn a_copy_in_another_linker_namespace_leaves_the_recording_to_the_first() {
+    let case = fault::case(
+        "processes",
+        "a second copy in a namespace of its own (`dlmopen`)",
+        "it records nothing and says so",
+    );
     let run = Run::of(&["namespaces"], &[]);
     let masks = run.report["masks"].as_array().unwrap();
     assert!(masks[0].as_u64() > Some(0) && masks[1].as_u64() == Some(0), "{}", run.report);
@@ -227,6 +280,7 @@ fn a_copy_in_another_linker_namespace_leaves_the_recording_to_the_first() {
     let trace = run.traces.open();
     assert_sound(&trace, 0);
     assert_eq!(Timeline::read(&trace).named("Group").len(), 1);
+    case.survived(1);
 }
 
 // ---- ends ----

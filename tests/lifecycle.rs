@@ -3,6 +3,7 @@
 mod command;
 
 use ncclscope::trace::reader::{self, proto::perfetto::protos::track_event::Type};
+use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
@@ -59,6 +60,11 @@ fn host_name() -> String {
 
 #[test]
 fn a_second_life_continues_in_the_same_file() {
+    let case = fault::case(
+        "processes",
+        "all communicators are destroyed, and others made, with the library closed in between",
+        "the recording continues in the same file",
+    );
     for between in ["", "user unload\nuser sleep 2ms\nuser load\n"] {
         let recording = record(&format!("{WORLD}user finalize world\n{between}{OTHER}"), &[]);
         assert_undisturbed(&recording);
@@ -71,6 +77,7 @@ fn a_second_life_continues_in_the_same_file() {
         let unload = recording.outcome.calls.iter().find(|call| call.verb == "unload");
         assert!(unload.is_none_or(|call| call.json["mapped"] == true), "the library stays when it is closed");
     }
+    case.survived(1);
 }
 
 #[test]
@@ -86,6 +93,11 @@ fn everything_is_in_the_file_when_the_last_finalize_returns() {
 
 #[test]
 fn an_exit_without_finalize_leaves_a_complete_trace() {
+    let case = fault::case(
+        "processes",
+        "the job exits without `finalize`",
+        "the trace is complete, and the exit status is the job's",
+    );
     for end in ["", "user exit 0", "main exit 0"] {
         let recording = record(&format!("{WORLD}{end}"), &[]);
         assert_undisturbed(&recording);
@@ -96,6 +108,7 @@ fn an_exit_without_finalize_leaves_a_complete_trace() {
     }
     let recording = record(&format!("{WORLD}user exit 7"), &[]);
     assert_eq!(recording.outcome.status, Some(7), "the exit status is the job's own");
+    case.survived(4);
 }
 
 /// How many slices with this name are in the file so far.
@@ -114,6 +127,11 @@ fn begun(traces: &Traces, name: &str) -> usize {
 
 #[test]
 fn an_abrupt_end_loses_only_what_was_not_flushed() {
+    let case = fault::case(
+        "processes",
+        "`_exit`, `abort`, SIGKILL, SIGTERM, SIGINT with an event open",
+        "what was flushed is readable",
+    );
     for (end, signal) in [
         ("_exit 0", None),
         ("kill SIGKILL", Some(libc::SIGKILL)),
@@ -143,6 +161,7 @@ fn an_abrupt_end_loses_only_what_was_not_flushed() {
         assert_eq!(timeline.named("Group").len(), 2, "{end}");
         assert_eq!(timeline.named("recording ended").len(), 0, "{end}");
     }
+    case.survived(5);
 }
 
 /// How many processes the next test kills; `NCCLSCOPE_KILLS=1000` for as many.
@@ -154,6 +173,11 @@ fn kills() -> u64 {
 /// before `init` on) and the settings are random; the number of the kill is their seed.
 #[test]
 fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
+    let case = fault::case(
+        "processes",
+        "SIGKILL, SIGTERM or SIGSEGV at a random moment, from before `init` on, while all threads send: every interface, with and without compression, a capture and a summary (runs: kills that left a trace)",
+        "Perfetto's engine and `ncclscope info` read what is there without an error",
+    );
     let (mut traces_read, mut without) = (0, 0);
     for seed in 0..kills() {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
@@ -201,12 +225,18 @@ fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
     }
     println!("{traces_read} traces read, {without} killed before there was one");
     assert!(traces_read >= kills() / 2, "{traces_read} of {}", kills());
+    case.survived(traces_read);
 }
 
 // ---- fork ----
 
 #[test]
 fn a_forked_child_is_left_alone() {
+    let case = fault::case(
+        "processes",
+        "a child is forked while the parent is recorded, and calls everything",
+        "it is not recorded and says so; the parent's trace is whole",
+    );
     let recording = record(
         &format!(
             "{WORLD}user fork child\n\
@@ -247,10 +277,12 @@ fn a_forked_child_is_left_alone() {
     let by_child = by_child.filter(|call| matches!(call.verb.as_str(), "state" | "stop" | "start")).count() as u64;
     assert_eq!(by_child, 2, "what the child did with a handle of the parent's");
     assert_eq!(timeline.figures().get("recorded"), recording.calls() - by_child - 2);
+    case.survived(1);
 }
 
 #[test]
 fn a_child_forked_before_the_first_init_records_by_itself() {
+    let case = fault::case("processes", "a child is forked before the first `init`", "both have traces of their own");
     let recording = record(
         "main load\n\
          main fork child\n\
@@ -279,12 +311,18 @@ fn a_child_forked_before_the_first_init_records_by_itself() {
         })
         .collect();
     assert_eq!(shown, BTreeSet::from([COLL.to_owned(), OTHER_COLL.to_owned()]));
+    case.survived(1);
 }
 
 // ---- settings ----
 
 #[test]
 fn bad_settings_are_reported_and_harmless() {
+    let case = fault::case(
+        "settings",
+        "misspelt names, bad values, values out of range",
+        "each has one line and a remark in the trace; the default holds",
+    );
     let settings = [
         ("NCCLSCOPE_PRESET", "everything"),
         ("NCCLSCOPE_MAX_SIZE", "10"),
@@ -306,6 +344,7 @@ fn bad_settings_are_reported_and_harmless() {
     assert_eq!(said.len(), settings.len() + 1, "besides, where it records to: {said:?}");
     assert!(noted.iter().all(|note| said.contains(note)), "{noted:?} {said:?}");
     assert_eq!(recording.outcome.call("world").mask, Some(mask_of(STANDARD)), "the default holds");
+    case.survived(1);
 }
 
 #[test]
@@ -321,6 +360,7 @@ fn only_one_rank_prints() {
 
 #[test]
 fn without_a_place_for_the_trace_nothing_is_recorded() {
+    let case = fault::case("files", "the folder for traces is a file", "the job is not recorded; one line says so");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "mine").unwrap();
@@ -336,6 +376,7 @@ fn without_a_place_for_the_trace_nothing_is_recorded() {
         assert_eq!(recording.outcome.call(label).handle, Some(0), "{label}");
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    case.survived(1);
 }
 
 #[test]
@@ -351,6 +392,7 @@ fn a_disabled_plugin_is_silent() {
 
 #[test]
 fn a_file_that_exists_is_never_overwritten() {
+    let case = fault::case("files", "a file with the trace's name exists", "it is left as it is");
     let traces = Traces::new();
     let mut command = Command::new("sh");
     play::clean_environment(&mut command);
@@ -367,6 +409,7 @@ fn a_file_that_exists_is_never_overwritten() {
     assert_eq!(kept, 21, "{}", finished.stderr);
     let said = said(&finished.stderr);
     assert_eq!(said.len(), 1, "{said:?}");
+    case.survived(1);
 }
 
 #[test]
@@ -502,6 +545,7 @@ fn unrequested_events_are_recorded_anyway() {
 
 #[test]
 fn communicators_can_be_initialised_concurrently() {
+    let case = fault::case("threads", "16 threads initialise communicators at once", "each is recorded");
     let load = Load::send("--interface 7 --threads 16 --comms 16 --events 5000", &[]);
     assert_eq!(load.sent("errors") + load.sent("null_handles"), 0);
     let trace = load.traces.open();
@@ -511,4 +555,5 @@ fn communicators_can_be_initialised_concurrently() {
     )[0];
     assert_eq!((row.i64("comms"), row.i64("names")), (16, 16));
     assert_eq!(said(&load.stderr).len(), 1, "{}", load.stderr);
+    case.survived(16);
 }

@@ -3,6 +3,7 @@
 //! No test here depends on speed; `cargo bench` measures that. `cargo xtask check load` also runs
 //! them with the optimised plugin.
 
+use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play;
 use ncclscope_tests::recording::{Load, Traces, assert_sound};
@@ -76,6 +77,11 @@ fn every_call_is_accounted_for() {
 
 #[test]
 fn calls_without_room_are_counted_and_reported() {
+    let case = fault::case(
+        "memory",
+        "eight threads at full speed, with 1 MB for records",
+        "every call is recorded or counted as dropped; one line says so",
+    );
     let _alone = alone();
     // A megabyte for eight threads at full speed.
     let load = Load::send("--interface 7 --threads 8 --events 2000000", &[("NCCLSCOPE_BUFFER_SIZE", "1M")]);
@@ -90,6 +96,7 @@ fn calls_without_room_are_counted_and_reported() {
     // The counter shows when, not only how many.
     let samples = trace.rows("SELECT count(*) AS n FROM counter")[0].i64("n");
     assert!(samples >= 3, "{samples} samples");
+    case.survived(1);
 }
 
 #[test]
@@ -127,8 +134,10 @@ fn assert_small(arguments: &str) -> (Trace, Figures) {
 
 #[test]
 fn a_thousand_threads_do_not_take_more_memory() {
+    let case = fault::case("memory", "a thousand threads", "the recording adds less than 64 MiB");
     let _alone = alone();
     assert_small("--interface 7 --threads 1000 --events 400000");
+    case.survived(1);
 }
 
 #[test]
@@ -155,11 +164,13 @@ fn the_limit_of_the_heap_is_kept_and_can_be_raised() {
 
 #[test]
 fn threads_that_come_and_go_do_not_take_more_memory() {
+    let case = fault::case("memory", "5,000 threads that come and go", "the recording adds less than 64 MiB");
     let _alone = alone();
     let (trace, figures) = assert_small("--interface 7 --threads 4 --short-threads 5000");
     if figures.get("dropped") == 0 {
         assert_sound(&trace, 0);
     }
+    case.survived(1);
 }
 
 /// The texts of the recording's remarks with this name.
@@ -173,6 +184,11 @@ fn notes(trace: &Trace, name: &str) -> Vec<String> {
 
 #[test]
 fn the_file_stays_within_its_size() {
+    let case = fault::case(
+        "files",
+        "two threads at full speed into the smallest file",
+        "the file stays within `NCCLSCOPE_MAX_SIZE`, and every call is counted",
+    );
     let _alone = alone();
     // At full speed, into the smallest possible file.
     let load = Load::send("--interface 7 --threads 2 --events 3000000", &[("NCCLSCOPE_MAX_SIZE", "1M")]);
@@ -188,6 +204,7 @@ fn the_file_stays_within_its_size() {
     }
     let notes = notes(&trace, "recording stopped");
     assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MAX_SIZE (1 MiB)"), "{notes:?}");
+    case.survived(1);
 }
 
 #[test]
@@ -214,6 +231,11 @@ fn steps_are_left_out_before_the_recording_stops() {
 
 #[test]
 fn recording_stops_before_the_disk_is_full() {
+    let case = fault::case(
+        "files",
+        "the file system has less than `NCCLSCOPE_MIN_FREE`",
+        "the recording stops before it is full, with one line",
+    );
     let _alone = alone();
     let load = Load::send("--interface 7 --threads 2 --events 300000", &[("NCCLSCOPE_MIN_FREE", "8000000T")]);
     let lines = load.stderr.lines().filter(|line| line.contains("NCCLSCOPE_MIN_FREE")).count();
@@ -226,10 +248,12 @@ fn recording_stops_before_the_disk_is_full() {
     let notes = notes(&trace, "recording stopped");
     assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MIN_FREE"), "the trace says why it ends: {notes:?}");
     account(&load, &trace);
+    case.survived(1);
 }
 
 #[test]
 fn a_write_that_fails_ends_the_recording_and_not_the_job() {
+    let case = fault::case("files", "the limit of `ulimit -f`", "the recording ends, the job goes on");
     let _alone = alone();
     // Files of at most 256 KiB, and no signal for larger ones.
     let traces = Traces::new();
@@ -248,4 +272,5 @@ fn a_write_that_fails_ends_the_recording_and_not_the_job() {
     let trace = traces.open();
     let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
     assert!(bad.is_empty(), "{bad:?}");
+    case.survived(1);
 }

@@ -1,6 +1,7 @@
 //! What is printed on stderr, in which order and by whom, and the settings for enabling, for events
 //! and for file modes.
 
+use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
@@ -187,6 +188,11 @@ fn kernel_channels_enabled_by_name_are_refused_where_they_hang() {
 
 #[test]
 fn files_and_folders_have_the_requested_mode_whatever_the_umask() {
+    let case = fault::case(
+        "files",
+        "a `umask` that lets others read, or not even the owner",
+        "only the owner can read what is written, unless a setting says more",
+    );
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     for (setting, files, folders) in [("640", 0o640, 0o750), ("0o666", 0o666, 0o777), ("600", 0o600, 0o700)] {
         let outside = tempfile::tempdir().unwrap();
@@ -207,6 +213,7 @@ fn files_and_folders_have_the_requested_mode_whatever_the_umask() {
         assert_eq!((mode(&output), mode(output.parent().unwrap())), (folders, folders), "{setting}");
         assert_eq!(mode(outside.path()), before, "what was there is left alone");
     }
+    case.survived(1);
 }
 
 #[test]

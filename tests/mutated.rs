@@ -10,6 +10,7 @@ use flate2::write::ZlibEncoder;
 use ncclscope::capture::read::{Chunks, Error};
 use ncclscope::capture::replay::{self, Replay};
 use ncclscope::memory;
+use ncclscope_tests::fault;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -117,6 +118,11 @@ fn survives(file: &[u8], what: &str) -> bool {
 
 #[test]
 fn changed_captures_are_replayed_or_refused() {
+    let case = fault::case(
+        "input",
+        "captures with changed bytes: lengths, kinds and contents of CUPTI's buffers, steps, times",
+        "each is replayed or refused with its reason, in bounded memory",
+    );
     memory::count();
     let (before, _) = memory::counted();
     drop(std::hint::black_box(vec![1_u8; MEMORY as usize]));
@@ -150,4 +156,5 @@ fn changed_captures_are_replayed_or_refused() {
         println!("{}: {replayed} replayed, {refused} refused", path.display());
         assert!(replayed > mutations / 50 && refused > mutations / 50, "{replayed} replayed, {refused} refused");
     }
+    case.survived(mutations as u64);
 }

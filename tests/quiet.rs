@@ -4,6 +4,7 @@
 //! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. Each of the
 //! two detectors is shown to find something before it is trusted to find nothing.
 
+use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::play::{self, Finished};
 use ncclscope_tests::quiet::BROKEN;
@@ -49,6 +50,11 @@ fn assert_quiet(finished: &Finished, traces: &Traces) -> Figures {
 
 #[test]
 fn callbacks_are_quiet_in_every_version() {
+    let case = fault::case(
+        "threads",
+        "each system call ends the thread that makes it in a callback (seccomp), and allocations are counted",
+        "no callback makes a system call or allocates, in any version of the interface",
+    );
     for version in layout::VERSIONS {
         let traces = Traces::new();
         let rounds = if version == 7 { 10_000 } else { 500 };
@@ -56,6 +62,7 @@ fn callbacks_are_quiet_in_every_version() {
         let figures = assert_quiet(&finished, &traces);
         assert!(figures.get("recorded") > 10_000, "v{version}");
     }
+    case.survived(7);
 }
 
 #[test]
@@ -66,9 +73,11 @@ fn callbacks_are_quiet_with_the_kernels_clock_too() {
 
 #[test]
 fn callbacks_are_quiet_when_there_is_no_room() {
+    let case = fault::case("threads", "the same with no room for records", "the same");
     let traces = Traces::new();
     let finished = make_calls(7, 500, &[], &[("NCCLSCOPE_BUFFER_SIZE", "1M")], &traces);
     assert!(assert_quiet(&finished, &traces).get("dropped") > 0, "there was room");
+    case.survived(1);
 }
 
 #[test]

@@ -20,12 +20,18 @@ fn every_operation(nccl: &str) {
 
 /// A program closes the trace's descriptor, and opens its own file under that number.
 fn descriptor_taken_over(nccl: &str) {
+    let case = fault::case(
+        "files",
+        "under the real NCCL, on emulated GPUs: a program closes the trace's descriptor and opens its own file under that number",
+        "not one byte goes into it; the trace agrees with the truth",
+    );
     let (folder, program) = ncclscope_tests::play::compile("program.c");
     let checkpoint = folder.path().join("checkpoint");
     let [program, file] = [&program, &checkpoint].map(|path| path.to_str().unwrap());
     let plan = Plan::new(nccl, "small").with("LD_PRELOAD", program).with("CHECKPOINT", file).with("TAKE_OVER", "1");
     plan.run().succeeded().check();
     assert_eq!(std::fs::read_to_string(checkpoint).unwrap(), "", "the program's own");
+    case.survived(1);
 }
 
 /// A job with `program.c` loaded into its processes, which does what these variables say.
@@ -53,17 +59,28 @@ struct Disturbed {
 /// Processes fork children while their first `init` runs, and a moment later. Each child uses the
 /// library.
 fn children_in_init(nccl: &str) {
+    let case = fault::case(
+        "processes",
+        "the same NCCL: children forked while the first `init` creates its file, and after it; each uses the plugin",
+        "every child ends and says that it is not recorded; the traces agree with the truth",
+    );
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("FORK_IN_INIT", "1")]);
     // In both processes, ten while the file is created, and three times ten after that.
     assert_eq!(reports, vec![("children".to_owned(), 10, 0); 8], "{}", job.logs());
     job.check();
     let told = plugin_said(&job).iter().filter(|line| line.contains("forked after ncclscope had begun")).count();
     assert_eq!(told, 80, "each child says that it is not recorded");
+    case.survived(80);
 }
 
 /// A thread is cancelled in its own `init`, where it waits for another one that is running. It
 /// ends later, inside NCCL.
 fn cancelled_in_init(nccl: &str) {
+    let case = fault::case(
+        "threads",
+        "the same NCCL: a thread in `ncclCommInitRank` is cancelled while it waits in our `init`",
+        "that `init` completes and is recorded, then NCCL ends the thread; the traces agree with the truth",
+    );
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("CANCEL_IN_INIT", "1")]);
     // In both processes the cancellation was held back during `init`, and took effect later.
     assert_eq!(reports, vec![("cancelled".to_owned(), 1, 0); 2], "{}", job.logs());
@@ -72,10 +89,16 @@ fn cancelled_in_init(nccl: &str) {
         assert_eq!(played.count("name = 'communicator finalize'"), 1);
         assert_eq!(played.count("name = 'recording ended'"), 1);
     }
+    case.survived(2);
 }
 
 /// The job uses at most 200 MiB more address space than without the plugin.
 fn few_addresses(nccl: &str) {
+    let case = fault::case(
+        "memory",
+        "the same NCCL: `RLIMIT_AS` 200 MiB above the job's peak without us",
+        "everything is recorded and agrees with the truth",
+    );
     // Otherwise each thread that allocates may or may not reserve 64 MiB more.
     let arenas = ("MALLOC_ARENA_MAX", "2");
     let alone = disturbed(nccl, "small", &[arenas, ("REPORT_PEAK", "1"), ("NCCLSCOPE_ENABLE", "0")]);
@@ -86,6 +109,7 @@ fn few_addresses(nccl: &str) {
         disturbed(nccl, "small", &[arenas, ("ADDRESS_LIMIT_KIB", &limit), ("REPORT_PEAK", "1")]);
     println!("{peak} KiB alone, {reports:?} with the recording");
     job.check();
+    case.survived(2);
 }
 
 /// Everything in one job: groups, splits, communicators that come and go, rings and trees.

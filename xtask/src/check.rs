@@ -5,6 +5,7 @@ use crate::e2e;
 use crate::elf::Library;
 use crate::imports;
 use crate::instructions;
+use crate::reliability;
 use crate::steps::{Failure, Outcome, Place, Step, call};
 
 pub(crate) const STEPS: &[Step] = &[
@@ -20,6 +21,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
     Step { name: "test", about: "every test", run: test },
     Step { name: "e2e", about: e2e::ABOUT, run: e2e::some },
+    Step { name: "reliability", about: reliability::ABOUT, run: reliability::check },
     Step { name: "load", about: "the tests under load, with the optimised library", run: load },
     Step { name: "calls", about: instructions::ABOUT, run: instructions::check },
     Step {
@@ -68,6 +70,7 @@ fn plugin(place: &Place) -> Result<Outcome, Failure> {
 }
 
 fn test(place: &Place) -> Result<Outcome, Failure> {
+    reliability::forget(place);
     call(place.cargo().args(["test", "--workspace"]))?;
     Ok(Outcome::Done)
 }

@@ -15,6 +15,7 @@ mod instructions;
 mod package;
 mod pictures;
 mod play;
+mod reliability;
 mod steps;
 
 const USAGE: &str = "\

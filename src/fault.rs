@@ -51,7 +51,8 @@ pub(crate) fn confess() {
 }
 
 /// Has panics noted instead of printed, from now on. Called before anything that may panic in the
-/// process of a job: in a library, the hook is that of its own copy of Rust's runtime.
+/// process of a job: in a library, the hook is that of its own copy of Rust's runtime. Not in a
+/// child, which may have been forked while another thread was in here.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     // The panics of our own tests are for their reader.

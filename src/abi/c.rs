@@ -19,10 +19,10 @@ use crate::{fault, process, sys};
 extern "C" fn InitializeInjection() -> c_int {
     const ACCEPTED: c_int = 1;
     process::begin();
-    fault::prepare();
     if process::is_child() {
         return ACCEPTED;
     }
+    fault::prepare();
     sys::without_cancellation(|| {
         if let Some(first) = copies::function(c"InitializeInjection") {
             return first();

@@ -325,13 +325,13 @@ unsafe fn init<A: Abi, Init: Copy + 'static>(
     theirs: impl FnOnce(&'static Table<A, Init>) -> Status,
 ) -> Status {
     process::begin();
-    fault::prepare();
     sys::without_cancellation(|| {
         if process::is_child() {
             // SAFETY: the caller's promise.
             unsafe { refuse(context, mask) };
             return fence(profiler::refuse_child);
         }
+        fault::prepare();
         match copies::table::<A, Init>() {
             Some(first) => theirs(first),
             // SAFETY: the caller's promise.

@@ -239,7 +239,7 @@ impl Handle {
             drop(state);
             message::formatted(format_args!(
                 "the recording does not keep up: it has not answered for {} s. The job does not wait for it; records \
-                 that do not fit in memory are dropped and counted",
+                 that find no room are dropped and counted",
                 waited.as_secs(),
             ));
         }

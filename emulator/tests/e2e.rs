@@ -6,6 +6,7 @@
 
 mod support;
 
+use ncclscope_tests::fault;
 use std::collections::BTreeSet;
 
 use support::{Job, Plan, Tool, plugin_said};

@@ -2,9 +2,13 @@
 //!
 //! Only what is said about kernels is compared: the last line of `said` for each of them.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::tests::{PID, Player, tag};
 use super::*;
 use crate::model::activity::is_nccl;
+use crate::model::timeline::Owner;
 
 /// Compares what is said about the kernels of a scenario with what is expected, one line each.
 #[track_caller]
@@ -456,6 +460,39 @@ fn a_kernel_has_at_most_one_owner_and_a_launch_one_kernel() {
         "10 kernel to 20 exact (launch bracket) C by lA: AllReduce 100
          21 kernel to 30 unmatched: its launch was not seen",
     );
+}
+
+/// The same for launches and kernels in any order, with numbers that repeat, lie or lead nowhere.
+#[test]
+fn a_kernel_has_at_most_one_owner_on_any_input() {
+    for seed in 0..200 {
+        let mut random = super::tests::random::Random::new(seed);
+        let numbers = 3 + random.below(20);
+        let mut input = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7\n".to_owned();
+        for n in 0..20 {
+            // Some correlation numbers occur twice.
+            let number = 1 + random.below(numbers) as u32;
+            input += &eager(n * 10, &format!("T{n}"), number, 100 + n as u32);
+        }
+        let mut kernels = 0;
+        for n in 0..30 {
+            let (number, begin) = (1 + random.below(numbers + 3), random.below(400));
+            input += &format!("{} 0 kernel {begin} corr={number}\n", 401 + n);
+            kernels += 1;
+        }
+        let (mut seen, mut launches, mut carried) = (0, HashSet::new(), HashSet::new());
+        Player::new().play(&input, &mut |_, entry| {
+            let What::Kernel { owner, .. } = &entry.what else { return };
+            seen += 1;
+            let Owner::Operations { operations, launch, .. } = owner else { return };
+            assert!(launch.is_none_or(|launch| launches.insert(launch)), "seed {seed}: two kernels of one launch");
+            for operation in *operations {
+                assert!(carried.insert(Arc::as_ptr(operation)), "seed {seed}: two kernels carried one operation");
+            }
+        });
+        assert_eq!(seen, kernels, "seed {seed}: each kernel is drawn once");
+        assert!(!launches.is_empty(), "seed {seed}: nothing was matched");
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 pub(crate) mod random;
 mod script;
 
+use std::collections::HashSet;
+
 use super::proxy::PENDING_OPS;
 use super::*;
 use crate::model::event::{self, CommInit};
@@ -681,6 +683,56 @@ fn ends_follow_their_begins_on_any_input() {
             });
         }
         correlator.finish(&mut |entry| rules.hold(&entry.what));
+    }
+}
+
+/// Whatever comes: an event that starts is drawn, once. (Proxy operations wait for progress, and those
+/// without any are counted; control events are only their states; a step that the network refuses
+/// starts again, and is drawn as one.)
+#[test]
+fn each_start_is_drawn_or_counted_on_any_input() {
+    for seed in 0..100 {
+        let mut records = Records::new(seed);
+        let mut correlator = Correlator::new(tag(), PID);
+        let (mut started, mut again, mut steps) = (HashSet::new(), HashSet::new(), HashSet::new());
+        let (mut unknown, mut operations) = (0, 0);
+        let (mut begun, mut shown, mut waiting, mut given_up) = (HashSet::new(), 0, 0, 0);
+        let mut see = |what: &What<'_>| match *what {
+            What::CallBegin { id, .. }
+            | What::OperationBegin { id, .. }
+            | What::StepBegin { id, .. }
+            | What::ChannelBegin { id, .. }
+            | What::NetBegin { id, .. } => assert!(begun.insert(id), "{id:?} is drawn once"),
+            What::ProxyOpBegin { was_taken, .. } => waiting -= i64::from(was_taken),
+            What::ProxyOpTaken { .. } => waiting += 1,
+            What::ProxyOpsQueued { given_up: number, .. } => given_up += number as i64,
+            What::Unknown { .. } => shown += 1,
+            _ => {}
+        };
+        for _ in 0..1500 {
+            records.next(|ring, time, record| {
+                if let Body::Start { handle, parent, event, .. } = &record.body {
+                    match event {
+                        Event::ProxyOp(_) => operations += 1,
+                        Event::ProxyCtrl(_) => {}
+                        Event::Unknown(_) => unknown += 1,
+                        Event::ProxyStep(step) if !steps.insert((parent.0, step.step)) => drop(again.insert(*handle)),
+                        _ => drop(started.insert(*handle)),
+                    }
+                }
+                correlator.push(ring, time, record, &mut |entry| see(&entry.what));
+            });
+        }
+        correlator.finish(&mut |entry| see(&entry.what));
+        let lost: Vec<_> = started.difference(&begun).collect();
+        assert!(lost.is_empty(), "seed {seed}: {lost:?}");
+        assert!(
+            begun.is_subset(&(&started | &again)),
+            "seed {seed}: something began that never started"
+        );
+        // States of unknown numbers are shown too.
+        assert!(shown >= unknown, "seed {seed}: {shown} of {unknown}");
+        assert!((0..=operations).contains(&(waiting - given_up)), "seed {seed}: {waiting} {given_up} {operations}");
     }
 }
 

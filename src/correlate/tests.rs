@@ -726,10 +726,7 @@ fn each_start_is_drawn_or_counted_on_any_input() {
         correlator.finish(&mut |entry| see(&entry.what));
         let lost: Vec<_> = started.difference(&begun).collect();
         assert!(lost.is_empty(), "seed {seed}: {lost:?}");
-        assert!(
-            begun.is_subset(&(&started | &again)),
-            "seed {seed}: something began that never started"
-        );
+        assert!(begun.is_subset(&(&started | &again)), "seed {seed}: something began that never started");
         // States of unknown numbers are shown too.
         assert!(shown >= unknown, "seed {seed}: {shown} of {unknown}");
         assert!((0..=operations).contains(&(waiting - given_up)), "seed {seed}: {waiting} {given_up} {operations}");

@@ -1,6 +1,7 @@
 //! The checks that must pass before a change is accepted.
 
 use crate::bindings;
+use crate::deny;
 use crate::e2e;
 use crate::elf::Library;
 use crate::imports;
@@ -18,6 +19,7 @@ pub(crate) const STEPS: &[Step] = &[
         run: imports::check,
     },
     Step { name: "bindings", about: bindings::ABOUT, run: bindings::check },
+    Step { name: "deny", about: deny::ABOUT, run: deny::check },
     Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
     Step { name: "test", about: "every test", run: test },
     Step { name: "e2e", about: e2e::ABOUT, run: e2e::some },

@@ -7,6 +7,7 @@ mod bindings;
 mod check;
 mod deep;
 mod demo;
+mod deny;
 mod e2e;
 mod elf;
 mod gpu_bundle;

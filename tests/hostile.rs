@@ -47,6 +47,12 @@ impl Run {
     /// The same, with another exit status of the program's own.
     #[track_caller]
     fn ending(way: &[&str], settings: &[(&str, &str)], expected: i32) -> Run {
+        Run::lasting(way, settings, expected, Duration::from_secs(100))
+    }
+
+    /// The same, with another limit of time.
+    #[track_caller]
+    fn lasting(way: &[&str], settings: &[(&str, &str)], expected: i32, limit: Duration) -> Run {
         let traces = Traces::new();
         let mut command = Command::new(&PROGRAM.1);
         play::clean_environment(&mut command);
@@ -54,7 +60,7 @@ impl Run {
         command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0").envs(settings.iter().copied());
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let Finished { status, stdout, stderr } = play::run(&mut command, "", Duration::from_secs(100)).unwrap();
+        let Finished { status, stdout, stderr } = play::run(&mut command, "", limit).unwrap();
         assert_eq!(status.code(), Some(expected), "{way:?}: {status}: {stdout} {stderr}");
         let report = serde_json::from_str(&stdout).unwrap_or(Json::Null);
         Run { report, stderr, traces }
@@ -165,10 +171,7 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         "no event is ever stopped; 32 and 255 channels without their kernels, with CUPTI; channels that are never stopped",
         "memory stays below 64 MiB, and the recording does not have to end for lack of it",
     );
-    let libraries = tempfile::tempdir().unwrap();
-    let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
-    emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
-    std::fs::copy(beside("libemulated_libcuda.so"), libraries.path().join("libcuda.so.1")).unwrap();
+    let libraries = libraries();
     let path = libraries.path().to_str().unwrap();
     for way in [&["channels", "32"][..], &["channels", "255"], &["open-channels", "64"], &["open"]] {
         let alone = Run::of(way, &[("NCCLSCOPE_PRESET", "off"), ("LD_LIBRARY_PATH", path)]).figure("grown_kib");
@@ -178,6 +181,59 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         assert!(!run.stderr.contains("memory"), "{way:?}: it need not end for that: {}", run.stderr);
     }
     case.survived(4);
+}
+
+/// A folder with the emulated driver and CUPTI.
+fn libraries() -> TempDir {
+    let libraries = tempfile::tempdir().unwrap();
+    let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
+    emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
+    std::fs::copy(beside("libemulated_libcuda.so"), libraries.path().join("libcuda.so.1")).unwrap();
+    libraries
+}
+
+/// `NCCLSCOPE_SOAK` is how many seconds it takes.
+#[test]
+fn a_long_job_with_everything_switched_on_stays_as_it_is() {
+    let case = fault::case(
+        "memory",
+        "communicators and threads that come and go, CUPTI lent and taken, steps, proxies, channels, some never \
+         stopped, with every kind of event, a capture, a summary and metrics while it runs (runs: communicators)",
+        "threads and descriptors stay as many as after the first quarter of the time, memory within 8 MiB of that; \
+         every call is recorded or counted",
+    );
+    let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
+    let libraries = libraries();
+    let folder = tempfile::tempdir().unwrap();
+    let metrics = folder.path().join("metrics.prom");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let settings = [
+        ("LD_LIBRARY_PATH", libraries.path().to_str().unwrap()),
+        ("NCCLSCOPE_PRESET", "full"),
+        ("NCCLSCOPE_CAPTURE", "1"),
+        ("NCCLSCOPE_CUDA_API", "1"),
+        ("NCCLSCOPE_SUMMARY_PERIOD", "1"),
+        ("NCCLSCOPE_METRICS_FILE", metrics.to_str().unwrap()),
+        ("NCCLSCOPE_METRICS_PORT", &port),
+        ("NCCLSCOPE_METRICS_PERIOD", "1"),
+        ("NCCLSCOPE_FLUSH_PERIOD", "100"),
+    ];
+    let run = Run::lasting(&["soak", &seconds.to_string()], &settings, 0, Duration::from_secs(100 + 2 * seconds));
+    println!("{}", run.report);
+    let (first, last) = ("first", "fourth");
+    for part in ["second", "third", last] {
+        for what in ["threads", "descriptors"] {
+            let [before, now] = [first, part].map(|part| run.figure(&format!("{part}_{what}")));
+            assert!(now <= before, "{what} grew in the {part} quarter: {}", run.report);
+        }
+    }
+    let [before, now] = [first, last].map(|part| run.figure(&format!("{part}_memory_kib")));
+    assert!(now < before + (8 << 10), "{}", run.report);
+    if run.stderr.contains("NCCLSCOPE_MAX_SIZE") {
+        println!("the file became full");
+    }
+    run.account();
+    case.survived(run.figure("rounds"));
 }
 
 // ---- children ----

@@ -553,6 +553,77 @@ static void starve(void) {
   printf("{\"calls\": %lu, \"starved\": %d}\n", calls, starved);
 }
 
+// ---- for long ----
+
+static Plugin7 *plugin7;
+
+static void *a_little(void *_) {
+  for (int n = 0; n < 50; n++) stop7(plugin7, start7(plugin7, COLL, NULL, 0, 0, NULL));
+  return _;
+}
+
+static unsigned long descriptors(void) {
+  unsigned long found = 0;
+  DIR *open = opendir("/proc/self/fd");
+  while (open && readdir(open)) found++;
+  closedir(open);
+  // Without the two names for folders, and this one.
+  return found - 3;
+}
+
+typedef struct {
+  unsigned long memory_kib, threads, descriptors;
+} Use;
+
+static void look(Use *most) {
+  Use use = {status("VmRSS:"), status("Threads:"), descriptors()};
+  if (use.memory_kib > most->memory_kib) most->memory_kib = use.memory_kib;
+  if (use.threads > most->threads) most->threads = use.threads;
+  if (use.descriptors > most->descriptors) most->descriptors = use.descriptors;
+}
+
+static void print(const char *name, const Use *use) {
+  printf("\"%s_memory_kib\": %lu, \"%s_threads\": %lu, \"%s_descriptors\": %lu, ", name, use->memory_kib, name,
+         use->threads, name, use->descriptors);
+}
+
+// Communicators and threads that come and go, plans, proxies and channels, named steps, CUPTI lent and taken,
+// for this many seconds. What it uses at most is said for four parts of the time.
+static void soak(const char *path, unsigned long seconds) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), *library = dlopen(path, RTLD_NOW);
+  int (*cuda_init)(unsigned) = driver ? dlsym(driver, "cuInit") : NULL;
+  require(cuda_init != NULL && library != NULL, "no driver, or no plugin");
+  cuda_init(0);
+  plugin7 = dlsym(library, "ncclProfiler_v7");
+  int (*release)(void) = dlsym(library, "ncclscope_release"), (*acquire)(void) = dlsym(library, "ncclscope_acquire");
+  void (*step)(unsigned long) = dlsym(library, "ncclscope_step");
+  void (*name)(const char *) = dlsym(library, "ncclscope_name_comm");
+  Use parts[4] = {{0}};
+  unsigned long begin = now(), length = seconds * 1000000000ul, rounds = 0;
+  for (unsigned long passed; (passed = now() - begin) < length; rounds++) {
+    int mask = 0;
+    char text[32];
+    snprintf(text, sizeof text, "soak %lu", rounds);
+    name(text);
+    require(plugin7->init(&context, rounds, &mask, text, 1, 8, 0, NULL) == 0 && mask, "init failed");
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++) pthread_create(&threads[n], NULL, a_little, NULL);
+    plans(plugin7, rounds % 4, rounds % 8 != 7, 5);
+    require(release() == 0, "CUPTI was not released");
+    plans(plugin7, rounds % 4, 1, 5);
+    require(acquire() == 0, "CUPTI was not taken");
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+    step(rounds);
+    require(plugin7->finalize(context) == 0, "finalize failed");
+    usleep(20000);
+    look(&parts[passed * 4 / length]);
+  }
+  char names[4][8] = {"first", "second", "third", "fourth"};
+  printf("{");
+  for (int part = 0; part < 4; part++) print(names[part], &parts[part]);
+  printf("\"rounds\": %lu, \"calls\": %lu}\n", rounds, calls);
+}
+
 static void handler(int _) {
   (void)_;
   void *handle = start(GROUP);
@@ -591,7 +662,7 @@ int main(int count, char **arguments) {
   const char *path = arguments[1], *way = arguments[2];
   unsigned long number = count > 3 ? strtoul(arguments[3], NULL, 10) : 0;
   void *library = NULL;
-  if (strstr(way, "open") == NULL && strcmp(way, "channels") != 0) plugin = load(library = dlopen(path, RTLD_NOW));
+  if (strstr(way, "open") == NULL && strcmp(way, "channels") && strcmp(way, "soak")) plugin = load(library = dlopen(path, RTLD_NOW));
   int is = 0;
 #define WAY(name) if (strcmp(way, name) == 0 && ++is)
   WAY("fork") fork_while_init_runs();
@@ -604,6 +675,7 @@ int main(int count, char **arguments) {
   WAY("exit") exit_on_a_thread();
   WAY("clock") set_the_clock_back();
   WAY("starve") starve();
+  WAY("soak") soak(path, number);
   WAY("clone") bare_clone();
   WAY("cancel") cancel();
   WAY("channels") flood(path, number, 1, 300000 / (number + 20));

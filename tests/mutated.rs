@@ -1,18 +1,22 @@
-//! Changed captures: whatever one contains, it is replayed or refused, and nothing else happens. A
+//! Changed files: whatever one contains, it is read or refused, and nothing else happens. First
+//! captures: whatever one contains, it is replayed or refused, and nothing else happens. A
 //! capture contains the bytes of CUPTI's buffers, so this also tests the code that walks these and
 //! reads their fields.
 //!
 //! A change to the file rarely passes zlib's checksum, so most changes are made below that, to the
 //! entries. `NCCLSCOPE_MUTATIONS` is the number of changes.
 
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
+#[path = "mutated/targets.rs"]
+mod targets;
+
+use flate2::read::GzDecoder;
 use ncclscope::capture::read::{Chunks, Error};
 use ncclscope::capture::replay::{self, Replay};
+use ncclscope::config::SETTINGS;
 use ncclscope::memory;
 use ncclscope_tests::fault;
-use std::io::Write as _;
-use std::path::Path;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 /// The default number of changes to each capture.
 const MUTATIONS: usize = 2000;
@@ -52,12 +56,7 @@ impl Open {
     fn file(&self) -> Vec<u8> {
         let mut file = self.head.clone();
         for entries in self.chunks.iter().filter(|entries| !entries.is_empty()) {
-            let mut zlib = ZlibEncoder::new(Vec::new(), Compression::none());
-            zlib.write_all(entries).unwrap();
-            let packed = zlib.finish().unwrap();
-            file.extend((entries.len() as u32).to_le_bytes());
-            file.extend((packed.len() as u32).to_le_bytes());
-            file.extend(packed);
+            file.extend(targets::chunk(entries));
         }
         file
     }
@@ -127,7 +126,7 @@ fn changed_captures_are_replayed_or_refused() {
     let (before, _) = memory::counted();
     drop(std::hint::black_box(vec![1_u8; MEMORY as usize]));
     assert!(memory::counted().1 - before >= MEMORY, "it would be seen");
-    let mutations = std::env::var("NCCLSCOPE_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(MUTATIONS);
+    let mutations = mutations();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
     let mut captures: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     captures.retain(|path| path.extension().is_some_and(|extension| extension == "capture"));
@@ -157,4 +156,88 @@ fn changed_captures_are_replayed_or_refused() {
         assert!(replayed > mutations / 50 && refused > mutations / 50, "{replayed} replayed, {refused} refused");
     }
     case.survived(mutations as u64);
+}
+
+fn mutations() -> usize {
+    std::env::var("NCCLSCOPE_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(MUTATIONS)
+}
+
+/// The files that changes begin with, by what reads them.
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let unpacked = |file: &str, most: u64| {
+        let mut bytes = Vec::new();
+        GzDecoder::new(std::fs::File::open(here.join("data").join(file)).unwrap())
+            .take(most)
+            .read_to_end(&mut bytes)
+            .unwrap();
+        bytes
+    };
+    let capture = || std::fs::read(here.join("captures/emulated-nccl-2.32.3-cupti-13.0.capture")).unwrap();
+    let a_trace = || {
+        let (mut bytes, mut trace) = (Vec::new(), Replay::new());
+        let mut sink = |packets: &[u8]| bytes.extend(packets);
+        replay::walk(&capture()[..], |entry| trace.take(entry, None, &mut sink)).unwrap();
+        trace.finish(&mut sink);
+        bytes
+    };
+    match name {
+        "capture" => Open::of(&capture()).chunks,
+        "trace" => vec![a_trace()],
+        "import" => {
+            // The begin of it: the whole is 10 MB.
+            let mut events = unpacked("kineto_1rank_nccl.json.gz", 60_000);
+            events.truncate(events.windows(5).rposition(|it| it == b"\n  },").expect("an event's end") + 4);
+            events.extend(b"]}");
+            vec![a_trace(), events, unpacked("nsys_2xh100_alltoall.sqlite.gz", u64::MAX)]
+        }
+        "settings" => {
+            let lines: String = SETTINGS.iter().map(|it| format!("{}={}\n", it.name, it.default)).collect();
+            let names = SETTINGS.iter().map(|it| it.name.trim_start_matches("NCCLSCOPE_").to_lowercase());
+            let file: String = names.zip(SETTINGS).map(|(name, it)| format!("{name} = \"{}\"\n", it.default)).collect();
+            vec![lines.into_bytes(), file.into_bytes(), b"[[[[[[[[\nx = {a = [[{b = 1}]]}\n".to_vec()]
+        }
+        _ => panic!("no such reader: {name}"),
+    }
+}
+
+/// Changes the seeds of this reader; `NCCLSCOPE_SEEDS=FOLDER` writes them there instead, for
+/// `fuzz/`.
+fn read_changed(name: &str, read: fn(&[u8]), share: usize) -> u64 {
+    let seeds = seeds(name);
+    if let Some(folder) = std::env::var_os("NCCLSCOPE_SEEDS").map(PathBuf::from) {
+        std::fs::create_dir_all(folder.join(name)).unwrap();
+        for (number, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.len() < 1 << 20) {
+            std::fs::write(folder.join(name).join(number.to_string()), seed).unwrap();
+        }
+        return 0;
+    }
+    let mut random = Random(29);
+    let rounds = mutations() / share;
+    for (number, seed) in seeds.iter().enumerate() {
+        read(seed);
+        for round in 0..rounds {
+            let mut bytes = seed.clone();
+            change(&mut bytes, &mut random);
+            let read = std::panic::catch_unwind(|| read(&bytes));
+            assert!(read.is_ok(), "{name}: seed {number}, changed for the {round}th time: it panicked");
+        }
+    }
+    (rounds * seeds.len()) as u64
+}
+
+#[test]
+fn changed_traces_profiles_and_settings_are_read_or_refused() {
+    let case = fault::case(
+        "input",
+        "changed bytes in the entries of captures, in traces, in files of Kineto and Nsight Systems, in settings",
+        "each is read, or refused with a reason",
+    );
+    let runs = [
+        read_changed("capture", targets::capture, 4),
+        read_changed("trace", targets::trace, 1),
+        read_changed("import", targets::import, 20),
+        read_changed("settings", targets::settings, 2),
+    ];
+    case.survived(runs.into_iter().sum());
 }

@@ -86,3 +86,45 @@ fn answer(mut stream: Connection, shared: &Shared) -> io::Result<()> {
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Whatever somebody sends, the next one has an answer.
+    #[test]
+    fn any_request_is_answered_or_dropped() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoint = Endpoint::open(free.port()).unwrap();
+        endpoint.serve("a_metric 1\n");
+        let ask = |request: &[u8]| {
+            let mut stream = TcpStream::connect(free).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // The other side may have hung up already.
+            let _ = stream.write_all(request);
+            let _ = stream.shutdown(Shutdown::Write);
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        let good = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+        let mut state = 1_u64;
+        for round in 0..60 {
+            let mut request = good.to_vec();
+            for _ in 0..=round % 5 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (state >> 33) as usize % request.len();
+                request[at] = (state >> 16) as u8;
+            }
+            if round % 10 == 0 {
+                // More than there is room for, and no end of it.
+                request = vec![b'x'; REQUEST + round * 100];
+            }
+            let answer = ask(&request);
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 "), "round {round}: {answer}");
+        }
+        assert!(ask(good).ends_with("\r\n\r\na_metric 1\n"));
+    }
+}

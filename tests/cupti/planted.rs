@@ -184,14 +184,12 @@ fn functions() -> BTreeSet<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/cupti");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let texts = files.filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap());
-    let found = texts.flat_map(|text| {
-        let calls = text.split("api.cupti").skip(1).map(|rest| rest.to_owned()).collect::<Vec<_>>();
-        calls.into_iter().map(|rest| {
-            let name = rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap_or_default();
-            format!("cupti{name}")
-        })
-    });
-    found.collect()
+    let names = |text: String| -> Vec<_> {
+        let calls = text.split("api.cupti").skip(1);
+        let name = |rest: &str| rest.split(|it: char| !it.is_alphanumeric() && it != '_').next().map(str::to_owned);
+        calls.filter_map(name).map(|name| format!("cupti{name}")).collect()
+    };
+    texts.flat_map(names).collect()
 }
 
 #[test]

@@ -199,8 +199,8 @@ fn a_long_job_with_everything_switched_on_stays_as_it_is() {
         "memory",
         "communicators and threads that come and go, CUPTI lent and taken, steps, proxies, channels, some never \
          stopped, with every kind of event, a capture, a summary and metrics while it runs (runs: communicators)",
-        "threads and descriptors stay as many as after the first quarter of the time, memory within 8 MiB of that; \
-         every call is recorded or counted",
+        "threads and descriptors stay as many as in the first quarter of the time, memory grows by less than 8 MiB after \
+         the second; every call is recorded or counted",
     );
     let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
     let libraries = libraries();
@@ -220,14 +220,14 @@ fn a_long_job_with_everything_switched_on_stays_as_it_is() {
     ];
     let run = Run::lasting(&["soak", &seconds.to_string()], &settings, 0, Duration::from_secs(100 + 2 * seconds));
     println!("{}", run.report);
-    let (first, last) = ("first", "fourth");
-    for part in ["second", "third", last] {
-        for what in ["threads", "descriptors"] {
-            let [before, now] = [first, part].map(|part| run.figure(&format!("{part}_{what}")));
-            assert!(now <= before, "{what} grew in the {part} quarter: {}", run.report);
+    for part in ["second", "third", "fourth"] {
+        // A thread that sends a line, and files that are replaced, may be there at that moment.
+        for (what, passing) in [("threads", 1), ("descriptors", 3)] {
+            let [before, now] = ["first", part].map(|part| run.figure(&format!("{part}_{what}")));
+            assert!(now <= before + passing, "{what} grew in the {part} quarter: {}", run.report);
         }
     }
-    let [before, now] = [first, last].map(|part| run.figure(&format!("{part}_memory_kib")));
+    let [before, now] = ["second", "fourth"].map(|part| run.figure(&format!("{part}_memory_kib")));
     assert!(now < before + (8 << 10), "{}", run.report);
     if run.stderr.contains("NCCLSCOPE_MAX_SIZE") {
         println!("the file became full");

@@ -208,6 +208,8 @@ pub struct Config {
     pub events: Events,
     /// Whether NCCL is asked for kernel channels.
     pub kernel_ch: KernelCh,
+    /// Another profiler plugin to be loaded beside ours.
+    pub chain: Option<PathBuf>,
     /// Whether kernels are recorded.
     pub cupti: Cupti,
     /// The clock that its records should have.
@@ -360,6 +362,7 @@ impl Config {
                 "NCCLSCOPE_GPU_EVENTS",
                 &[("track", GpuEvents::Track), ("renderstage", GpuEvents::RenderStage), ("both", GpuEvents::Both)],
             ),
+            chain: variable("NCCLSCOPE_CHAIN").map(|path| path.trim().into()),
             cupti: reader.cupti(),
             output: variable("NCCLSCOPE_OUTPUT").filter(|folder| !folder.is_empty()),
             file_mode: reader.file_mode(),

@@ -159,6 +159,27 @@ pub(crate) fn comm_finalize(context: Handle) {
     }
 }
 
+/// The other plugin that the settings name.
+pub(crate) fn chain() -> Option<PathBuf> {
+    Config::from_environment().chain
+}
+
+/// What happens to the other plugin: a remark in the trace, and a line on stderr if it is `amiss`.
+pub(crate) fn note_chain(name: &'static str, text: &str, amiss: bool) {
+    let state = lock();
+    let speaks = match &state.phase {
+        Phase::Recording(session) => {
+            session.collector.note(now(), name, text.to_owned());
+            session.config.speaks()
+        }
+        Phase::Fresh | Phase::Over => Config::from_environment().speaks(),
+    };
+    drop(state);
+    if amiss && speaks {
+        message::line(text);
+    }
+}
+
 /// When a recording starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {

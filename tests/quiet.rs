@@ -81,6 +81,21 @@ fn callbacks_are_quiet_when_there_is_no_room() {
 }
 
 #[test]
+fn callbacks_are_quiet_beside_another_plugin() {
+    // It asks for less than we do, so some calls are ours alone.
+    let empty = play::plugin_path().unwrap().with_file_name("libncclscope_empty.so");
+    for version in layout::VERSIONS {
+        let traces = Traces::new();
+        let settings = [
+            ("NCCLSCOPE_PRESET", "full"),
+            ("NCCLSCOPE_KERNEL_CH", "force"),
+            ("NCCLSCOPE_CHAIN", empty.to_str().unwrap()),
+        ];
+        assert_quiet(&make_calls(version, 500, &[], &settings, &traces), &traces);
+    }
+}
+
+#[test]
 fn callbacks_are_quiet_when_nothing_is_recorded() {
     let traces = Traces::new();
     let finished = make_calls(7, 100, &[], &[("NCCLSCOPE_PRESET", "off")], &traces);

@@ -12,6 +12,7 @@
 )]
 
 mod c;
+mod chain;
 mod common;
 mod copies;
 #[cfg(test)]
@@ -146,6 +147,14 @@ unsafe extern "C" fn start_event<A: Abi>(
     // SAFETY: the caller's promise.
     let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
     *out = std::ptr::null_mut();
+    if let Some(other) = chain::other() {
+        return fence(|| {
+            // SAFETY: the caller's promise.
+            let Some(descr) = (unsafe { descr.as_ref() }) else { return };
+            // SAFETY: the caller's promise.
+            *out = unsafe { chain::start::<A>(other, context, descr) }.0 as *mut c_void;
+        });
+    }
     if !recorder::is_on() {
         return match copies::known_table::<A>() {
             // SAFETY: the caller's promise.
@@ -230,6 +239,9 @@ extern "C" fn stop_event<A: Abi>(handle: *mut c_void) -> Status {
     if handle.is_null() {
         return SUCCESS;
     }
+    if let Some(other) = chain::other() {
+        return chain::stop(other, handle);
+    }
     if !recorder::is_on() {
         return match copies::known_table::<A>() {
             Some(first) => (first.stop_event)(handle),
@@ -255,6 +267,17 @@ unsafe extern "C" fn record_event_state<A: Abi>(
     if handle.is_null() {
         return SUCCESS;
     }
+    if let Some(other) = chain::other() {
+        let handle = Handle(handle as u64);
+        return fence(|| {
+            if recorder::is_on() && !chain::is_spare(other, handle) {
+                // SAFETY: the caller's promise.
+                unsafe { record_state::<A>(handle, number, args) };
+            }
+            // SAFETY: the caller's promise.
+            unsafe { chain::state::<A>(other, handle, number, args) };
+        });
+    }
     if !recorder::is_on() {
         return match copies::known_table::<A>() {
             // SAFETY: the caller's promise.
@@ -262,30 +285,39 @@ unsafe extern "C" fn record_event_state<A: Abi>(
             None => SUCCESS,
         };
     }
-    fence(|| {
-        fault::at("recordEventState");
-        let handle = Handle(handle as u64);
-        let number = u16::try_from(number).unwrap_or(u16::MAX);
-        // SAFETY: the caller's promise; `read` touches only what this state defines.
-        let argument = unsafe { args.as_ref() }.map(|args| unsafe { args.read(number) }).unwrap_or_default();
-        if number == state::NET_PLUGIN_UPDATE {
-            // The handle of a network event says which payload it has; a handle of another process
-            // does not.
-            let network = if recorder::is_ours(handle) { Network((handle.0 & 3) as u8) } else { Network::OTHER };
-            // SAFETY: for this state the argument is the payload's address, and the handle says
-            // which payload.
-            let net = unsafe { common::net_payload(network, argument.value as *const c_void) };
-            recorder::net_update(handle, &net);
-        } else {
-            recorder::state(handle, number, argument.value, argument.steps);
-        }
-    })
+    // SAFETY: the caller's promise.
+    fence(|| unsafe { record_state::<A>(Handle(handle as u64), number, args) })
+}
+
+/// # Safety
+///
+/// As for [`record_event_state`].
+#[inline]
+unsafe fn record_state<A: Abi>(handle: Handle, number: c_int, args: *const A::StateArgs) {
+    fault::at("recordEventState");
+    let number = u16::try_from(number).unwrap_or(u16::MAX);
+    // SAFETY: the caller's promise; `read` touches only what this state defines.
+    let argument = unsafe { args.as_ref() }.map(|args| unsafe { args.read(number) }).unwrap_or_default();
+    if number == state::NET_PLUGIN_UPDATE {
+        // The handle of a network event says which payload it has; a handle of another process
+        // does not.
+        let network = if recorder::is_ours(handle) { Network((handle.0 & 3) as u8) } else { Network::OTHER };
+        // SAFETY: for this state the argument is the payload's address, and the handle says which
+        // payload.
+        let net = unsafe { common::net_payload(network, argument.value as *const c_void) };
+        recorder::net_update(handle, &net);
+    } else {
+        recorder::state(handle, number, argument.value, argument.steps);
+    }
 }
 
 /// `finalize`, for every interface version.
 extern "C" fn finalize<A: Abi>(context: *mut c_void) -> Status {
     if let Some(first) = copies::known_table::<A>() {
         return (first.finalize)(context);
+    }
+    if let Some(other) = chain::other() {
+        return chain::finalize(other, context);
     }
     sys::without_cancellation(|| {
         loud_fence("finalize", || {
@@ -390,6 +422,8 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             let name = unsafe { words::rare_word(name) };
             CommInit { name, ..comm }
         });
+        // SAFETY: the caller's promise.
+        let answer = unsafe { chain::init::<A>(mask, birth, answer) };
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(context) = context.as_mut() {

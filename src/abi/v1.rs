@@ -20,34 +20,34 @@ pub(super) union Body {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Coll {
-    identity: Identity,
-    seq_number: u64,
-    func: u8,
-    send_buff: *const c_void,
-    recv_buff: *mut c_void,
-    count: usize,
-    root: c_int,
-    datatype: u8,
-    op: u32,
-    traffic_bytes: usize,
-    n_max_channels: u8,
-    n_warps: u8,
-    algo: u8,
-    proto: u8,
-    is_collnet: c_int,
-    is_nvls: c_int,
+pub(super) struct Coll {
+    pub(super) identity: Identity,
+    pub(super) seq_number: u64,
+    pub(super) func: u8,
+    pub(super) send_buff: *const c_void,
+    pub(super) recv_buff: *mut c_void,
+    pub(super) count: usize,
+    pub(super) root: c_int,
+    pub(super) datatype: u8,
+    pub(super) op: u32,
+    pub(super) traffic_bytes: usize,
+    pub(super) n_max_channels: u8,
+    pub(super) n_warps: u8,
+    pub(super) algo: u8,
+    pub(super) proto: u8,
+    pub(super) is_collnet: c_int,
+    pub(super) is_nvls: c_int,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct P2p {
-    identity: Identity,
-    func: u8,
-    buff: *mut c_void,
-    datatype: u8,
-    count: usize,
-    peer: c_int,
+pub(super) struct P2p {
+    pub(super) identity: Identity,
+    pub(super) func: u8,
+    pub(super) buff: *mut c_void,
+    pub(super) datatype: u8,
+    pub(super) count: usize,
+    pub(super) peer: c_int,
 }
 
 impl Abi for V1 {

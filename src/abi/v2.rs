@@ -21,20 +21,20 @@ pub(super) union Body {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Coll {
-    identity: Identity,
-    seq_number: u64,
-    func: *const c_char,
-    send_buff: *const c_void,
-    recv_buff: *mut c_void,
-    count: usize,
-    root: c_int,
-    datatype: *const c_char,
-    traffic_bytes: usize,
-    n_max_channels: u8,
-    n_warps: u8,
-    algo: *const c_char,
-    proto: *const c_char,
+pub(super) struct Coll {
+    pub(super) identity: Identity,
+    pub(super) seq_number: u64,
+    pub(super) func: *const c_char,
+    pub(super) send_buff: *const c_void,
+    pub(super) recv_buff: *mut c_void,
+    pub(super) count: usize,
+    pub(super) root: c_int,
+    pub(super) datatype: *const c_char,
+    pub(super) traffic_bytes: usize,
+    pub(super) n_max_channels: u8,
+    pub(super) n_warps: u8,
+    pub(super) algo: *const c_char,
+    pub(super) proto: *const c_char,
 }
 
 #[derive(Clone, Copy)]

@@ -107,6 +107,13 @@ pub const SETTINGS: &[Setting] = &[
                0 = leave it to torch.profiler and others; a path = also take it if the process has loaded none, from there",
     },
     Setting {
+        name: "NCCLSCOPE_CHAIN",
+        values: Values::Text("path"),
+        default: "none",
+        help: "another profiler plugin of NCCL's, which is loaded beside ours and gets NCCL's calls as well: the events that its own \
+               mask asks for, in its own interface version. Also where ncclscope records nothing",
+    },
+    Setting {
         name: "NCCLSCOPE_CUDA_API",
         values: SWITCH,
         default: "0",

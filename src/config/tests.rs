@@ -69,6 +69,8 @@ fn bad_values_give_the_default_and_a_complaint_with_range_and_unit() {
                     "NCCLSCOPE_FILE_MODE" => &["400", "755", "1644", "6440", "64", "u+r", "677", "648", "0"],
                     // Any text is a valid name of a folder or a run.
                     "NCCLSCOPE_OUTPUT" | "NCCLSCOPE_METRICS_FILE" | "NCCLSCOPE_RUN_ID" | "NCCLSCOPE_COMMS" => &[],
+                    // What is wrong with it shows when it is loaded.
+                    "NCCLSCOPE_CHAIN" => &[],
                     "NCCLSCOPE_RANKS" => &["-2", "a", "3-1", "1,,2"],
                     "NCCLSCOPE_TIME" => &["10s", "10..20", "2s..1s"],
                     "NCCLSCOPE_OPERATIONS" | "NCCLSCOPE_STEPS" => &["5", "9..5", "-1..5", "a..b"],

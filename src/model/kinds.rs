@@ -44,6 +44,30 @@ pub const NAMES: [(&str, Kinds); 16] = [
     ("KernelPhase", Kinds(bit::KERNEL_PHASE)),
 ];
 
+/// The kinds with which NCCL starts such an event: itself, and those whose events have it as an
+/// ancestor. The event is given by its bit.
+#[must_use]
+pub fn asked_by(event: u64) -> u64 {
+    use bit::*;
+    const STEPS: u64 = PROXY_STEP | NET_PLUGIN;
+    const CHANNELS: u64 = KERNEL_CH | KERNEL_PHASE;
+    const BELOW: u64 = PROXY_OP | STEPS | CHANNELS;
+    const COPIES: u64 = CE_COLL | CE_SYNC | CE_BATCH;
+    match event {
+        GROUP_API => !PROXY_CTRL,
+        COLL_API => COLL_API | COLL | BELOW | COPIES,
+        P2P_API => P2P_API | P2P | BELOW,
+        GROUP => GROUP | COLL | P2P | BELOW,
+        COLL => COLL | BELOW,
+        P2P => P2P | BELOW,
+        PROXY_OP => PROXY_OP | STEPS,
+        PROXY_STEP => STEPS,
+        KERNEL_CH => CHANNELS,
+        CE_COLL => COPIES,
+        other => other,
+    }
+}
+
 /// A set of kinds, as in NCCL's mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds(pub u64);

@@ -199,6 +199,14 @@ pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P
     })
 }
 
+/// A new handle with which nothing is recorded.
+pub fn unrecorded_handle() -> Handle {
+    LOCAL.with(|local| match local.enter() {
+        Some(_busy) => local.handle(1),
+        None => handle_of_no_block(),
+    })
+}
+
 /// [`start`] for a network event: the two lowest bits of its handle say which payload its updates
 /// carry, because the updates do not.
 #[inline]
@@ -547,6 +555,12 @@ impl Local {
 #[cold]
 fn interrupted_start() -> Handle {
     count_homeless();
+    handle_of_no_block()
+}
+
+/// A handle on a thread whose own block is in use: a block for itself.
+#[cold]
+fn handle_of_no_block() -> Handle {
     Handle(TAG_BASE.load(Ordering::Relaxed) + NEXT_BLOCK.fetch_add(HANDLE_BLOCK, Ordering::Relaxed))
 }
 

@@ -7,6 +7,10 @@
 //   $ECHO_LOG     the file that gets a line of JSON for each call
 //   $ECHO_MASK    the activation mask to request, everything by default
 //   $ECHO_SILENT  set: the out parameter of startEvent is not written
+//   $ECHO_LATER   the mask to request from the first stop on
+//   $ECHO_FAIL    what init returns, 0 by default
+//
+// With `-DONLY=4` it exports the table of v4 alone.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -192,6 +196,7 @@ int main(void) {
 typedef void logger(int level, unsigned long flags, const char *origin, int line, const char *format, ...);
 
 static uint64_t last_handle, last_context;
+static int *nccl_mask;
 
 struct line { char text[4096]; int length; };
 
@@ -275,6 +280,8 @@ static int stop(void *handle) {
   struct line l = {.length = 0};
   add(&l, "{\"call\":\"stop\",\"tid\":%d,\"handle\":\"%p\"", gettid(), handle);
   put(&l);
+  const char *later = getenv("ECHO_LATER");
+  if (later != NULL && nccl_mask != NULL) __atomic_store_n(nccl_mask, atoi(later), __ATOMIC_RELAXED);
   return 0;
 }
 
@@ -302,6 +309,7 @@ static int finalize(void *context) {
 static int init(void **context, int *mask, uint64_t id, const char *name, int nodes, int ranks, int rank, logger *log) {
   const char *wanted = getenv("ECHO_MASK");
   *mask = wanted != NULL ? atoi(wanted) : 0xffff;
+  nccl_mask = mask;
   *context = (void *)__atomic_add_fetch(&last_context, 0x100, __ATOMIC_RELAXED);
   struct line l = {.length = 0};
   add(&l, "{\"call\":\"init\",\"tid\":%d,\"context\":\"%p\",\"id\":%lu,\"nodes\":%d,\"ranks\":%d,\"rank\":%d,\"name\":",
@@ -309,7 +317,8 @@ static int init(void **context, int *mask, uint64_t id, const char *name, int no
   add_text(&l, name);
   put(&l);
   if (log != NULL) log(3, 0x4000, "echo.c", 1, "rank %d of %d", rank, ranks);
-  return 0;
+  const char *failure = getenv("ECHO_FAIL");
+  return failure != NULL ? atoi(failure) : 0;
 }
 static int init1(void **context, int *mask) { return init(context, mask, 0, NULL, 0, 0, 0, NULL); }
 static int init4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, logger *log) {
@@ -322,6 +331,7 @@ static int init5(void **context, uint64_t id, int *mask, const char *name, int n
 #define TABLE(v, i) \
   static int start##v(void *context, void **handle, void *descr) { return start(v, context, handle, descr); } \
   table ncclProfiler_v##v = {"echo", init##i, start##v, stop, state, finalize};
+#if !defined ONLY
 TABLE(1, 1)
 TABLE(2, 1)
 TABLE(3, 1)
@@ -330,6 +340,16 @@ TABLE(5, 5)
 TABLE(6, 5)
 #ifndef WITHOUT_V7
 TABLE(7, 5)
+#endif
+#elif ONLY <= 3
+#define ALONE(v) TABLE(v, 1)
+#elif ONLY == 4
+#define ALONE(v) TABLE(v, 4)
+#else
+#define ALONE(v) TABLE(v, 5)
+#endif
+#ifdef ONLY
+ALONE(ONLY)
 #endif
 
 #endif

@@ -1,0 +1,495 @@
+//! Another profiler plugin beside ours. NCCL loads one; `NCCLSCOPE_CHAIN` names a second one, which
+//! we load and call as NCCL would.
+//!
+//! NCCL gets our handles, and [`table`] knows which handle of the other plugin's belongs to which
+//! of ours. Each plugin gets the events that its own mask asks for, NCCL the union of both masks.
+//! What only the other plugin asked for has a *spare* handle, with a tag of its own: nothing of
+//! that is recorded. The other plugin may have another interface version than NCCL: see
+//! [`convert`].
+//!
+//! We record first and call the other plugin then, so that its time and its failures come after
+//! ours. There is no lock, allocation or system call of ours on that way.
+
+mod convert;
+mod table;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use self::convert::{Comm, Descriptor};
+use self::table::{Name, Table, What};
+use super::common::{Bits, Descr};
+use super::{Abi, Birth, InitUntold, InitV4, InitV5, Logger, SUCCESS, Start, Status, fence, record_start};
+use crate::model::ids::{Handle, ProcessTag};
+use crate::model::kinds::{Kinds, asked_by};
+use crate::model::state;
+use crate::profiler::{self, Answer};
+use crate::record::recorder;
+use crate::{process, sys};
+
+/// Sets of eight handles, as a power of two: 2^17 events in 2 MiB.
+const EVENT_SETS: u32 = 14;
+/// The same for communicators, and for calls captured into graphs: 2^14 in 256 KiB.
+const KEPT_SETS: u32 = 11;
+/// The bits of a handle that number it.
+const NUMBER: u64 = (1 << Handle::COUNTER_BITS) - 1;
+
+/// A plugin's table, whose functions have the same types in every version except for `init`.
+#[repr(C)]
+struct Functions {
+    name: *const c_char,
+    init: *const c_void,
+    start: Option<unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> Status>,
+    stop: Option<unsafe extern "C" fn(*mut c_void) -> Status>,
+    state: Option<unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> Status>,
+    finalize: Option<unsafe extern "C" fn(*mut c_void) -> Status>,
+}
+
+/// The other plugin.
+pub(super) struct Other {
+    version: u8,
+    init: *const c_void,
+    start: unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> Status,
+    stop: unsafe extern "C" fn(*mut c_void) -> Status,
+    state: unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> Status,
+    finalize: unsafe extern "C" fn(*mut c_void) -> Status,
+    /// The tag of spare handles, in their high bits.
+    spare: u64,
+    /// Handles of events. What stopped first is forgotten first.
+    events: Table,
+    /// Contexts, and events that remain parents for as long as their graph exists.
+    kept: Table,
+    /// The mask that it believes to be NCCL's. It may change it at any time.
+    mask: AtomicI32,
+    /// Its mask as NCCL knows it.
+    seen: AtomicI32,
+    /// What our recording asked for.
+    ours: AtomicU64,
+    /// It has NCCL's own mask, since we ask for nothing.
+    alone: AtomicBool,
+    /// NCCL's mask; null before the first `init` and after the last `finalize`.
+    nccl_mask: AtomicPtr<c_int>,
+    /// Communicators between `init` and `finalize`.
+    live: AtomicI32,
+}
+
+// SAFETY: functions and atomics, and the address of a function.
+unsafe impl Sync for Other {}
+// SAFETY: as above.
+unsafe impl Send for Other {}
+
+static OTHER: AtomicPtr<Other> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The other plugin, once an `init` has loaded it.
+#[inline]
+pub(super) fn other() -> Option<&'static Other> {
+    // SAFETY: null, or a value that is never freed.
+    unsafe { OTHER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Loads it with the first `init`, if the settings name one. Says why if it cannot.
+fn load<A: Abi>() -> Option<&'static Other> {
+    static TRIED: Mutex<bool> = Mutex::new(false);
+    let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !std::mem::replace(&mut *tried, true)
+        && let Some(path) = profiler::chain()
+    {
+        match Other::open::<A>(&path) {
+            Ok(other) => {
+                let text =
+                    format!("{} gets NCCL's calls too, through its interface v{}", path.display(), other.version);
+                OTHER.store(Box::into_raw(Box::new(other)), Ordering::Release);
+                profiler::note_chain("another profiler plugin", &text, false);
+            }
+            Err(reason) => complain(&format!("no other plugin beside ncclscope (NCCLSCOPE_CHAIN): {reason}")),
+        }
+    }
+    drop(tried);
+    other()
+}
+
+fn complain(text: &str) {
+    profiler::note_chain("no other plugin", text, true);
+}
+
+/// A plugin's `init` and `finalize` are called here, and what is to be said of them.
+impl Other {
+    fn open<A: Abi>(path: &Path) -> Result<Other, String> {
+        let shown = path.display();
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL in it".to_owned())?;
+        // SAFETY: a C string. What the library does when it is loaded is its own affair, as with
+        // NCCL. It is never closed: its threads may live on.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) };
+        if library.is_null() {
+            // SAFETY: null or a C string, valid until this thread calls the loader again.
+            let reason = unsafe { libc::dlerror().as_ref().map(|reason| CStr::from_ptr(reason)) };
+            let reason = reason.map_or("the loader does not say why".into(), CStr::to_string_lossy);
+            return Err(format!("{shown} cannot be loaded: {reason}"));
+        }
+        // SAFETY: an open library and C strings.
+        let symbol = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
+        if !symbol(c"ncclscope_version").is_null() {
+            return Err(format!("{shown} is ncclscope itself"));
+        }
+        let table = |version: u8| {
+            let name = CString::new(format!("ncclProfiler_v{version}")).unwrap_or_default();
+            // SAFETY: the symbol is a table of NCCL's interface, in a library that stays loaded.
+            unsafe { symbol(&name).cast::<Functions>().as_ref() }.map(|table| (version, table))
+        };
+        // The version that NCCL speaks, or else the newest older one, or else the oldest newer one.
+        let (version, table) = (1..=A::VERSION)
+            .rev()
+            .chain(A::VERSION + 1..=7)
+            .find_map(table)
+            .ok_or_else(|| format!("{shown} has no profiler table (ncclProfiler_v1 to ncclProfiler_v7)"))?;
+        let missing = |function: &str| format!("{shown} has no {function} in its ncclProfiler_v{version}");
+        if table.init.is_null() {
+            return Err(missing("init"));
+        }
+        convert::prepare();
+        Ok(Other {
+            version,
+            init: table.init,
+            start: table.start.ok_or_else(|| missing("startEvent"))?,
+            stop: table.stop.ok_or_else(|| missing("stopEvent"))?,
+            state: table.state.ok_or_else(|| missing("recordEventState"))?,
+            finalize: table.finalize.ok_or_else(|| missing("finalize"))?,
+            spare: spare_tag(),
+            events: Table::new(EVENT_SETS, true),
+            kept: Table::new(KEPT_SETS, false),
+            mask: AtomicI32::new(0),
+            seen: AtomicI32::new(0),
+            ours: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
+            nccl_mask: AtomicPtr::new(std::ptr::null_mut()),
+            live: AtomicI32::new(0),
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As for [`super::init`].
+    unsafe fn call_init(&self, context: &mut *mut c_void, mask: *mut c_int, birth: &Birth) -> Status {
+        let Birth { hash, name, nodes, ranks, rank, logger } = *birth;
+        // Up to v3 NCCL passes none, and a newer plugin calls it without a look.
+        let logger = if logger.is_null() { no_log as Logger } else { logger };
+        // SAFETY: a table of this version has an `init` of this type; the caller's promise for its
+        // arguments.
+        unsafe {
+            match self.version {
+                1..=3 => std::mem::transmute::<*const c_void, InitUntold>(self.init)(context, mask),
+                4 => {
+                    let init = std::mem::transmute::<*const c_void, InitV4>(self.init);
+                    init(context, mask, name, hash, nodes, ranks, rank, logger)
+                }
+                _ => {
+                    let init = std::mem::transmute::<*const c_void, InitV5>(self.init);
+                    init(context, hash, mask, name, nodes, ranks, rank, logger)
+                }
+            }
+        }
+    }
+
+    /// What a handle is called in the tables. `None` if this process did not make it.
+    #[inline]
+    fn name(&self, handle: Handle) -> Option<Name> {
+        match handle {
+            Handle::NONE => None,
+            _ if self.is_spare(handle) => Some(Name::new(What::Spare, handle.0 & NUMBER)),
+            _ if recorder::is_ours(handle) => Some(Name::new(What::Ours, handle.0 & NUMBER)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn is_spare(&self, handle: Handle) -> bool {
+        handle.0 & !NUMBER == self.spare
+    }
+
+    /// A handle for what only the other plugin gets.
+    fn spare_handle(&self) -> Handle {
+        Handle(recorder::unrecorded_handle().0 & NUMBER | self.spare)
+    }
+
+    /// Its own handle for a parent: null for one that it does not have or that was forgotten.
+    fn parent(&self, parent: *mut c_void) -> *mut c_void {
+        let found = self.name(Handle(parent as u64)).and_then(|name| {
+            let found = self.events.get(name).or_else(|| self.kept.get(name));
+            found.map(|(value, _)| value)
+        });
+        found.map_or(std::ptr::null_mut(), |value| value as *mut c_void)
+    }
+
+    /// Its own context: null for one of another process, as PXN passes them. `None` if its `init`
+    /// failed for this communicator.
+    fn context(&self, context: *mut c_void) -> Option<*mut c_void> {
+        match self.name(Handle(context as u64)) {
+            Some(name) => self.kept.get(name).map(|(value, _)| value as *mut c_void),
+            None => Some(std::ptr::null_mut()),
+        }
+    }
+
+    /// The communicator that descriptors named up to v3.
+    fn comm(&self, context: *mut c_void) -> Comm {
+        let of = |what| self.kept.get(Name::new(what, context as u64 & NUMBER)).map_or(0, |(value, _)| value);
+        Comm { name: of(What::CommName) as *const c_char, hash: of(What::CommHash) }
+    }
+
+    /// Whether its own mask asks for such an event.
+    #[inline]
+    fn wants(&self, bits: u64) -> bool {
+        self.alone.load(Ordering::Relaxed) || asked_by(bits) & u64::from(self.mask.load(Ordering::Relaxed) as u32) != 0
+    }
+
+    /// Tells NCCL what the other plugin has asked for meanwhile.
+    #[inline]
+    fn follow_mask(&self) {
+        let mask = self.mask.load(Ordering::Relaxed);
+        if mask != self.seen.load(Ordering::Relaxed) && !self.alone.load(Ordering::Relaxed) {
+            self.seen.store(mask, Ordering::Relaxed);
+            let union = self.ours.load(Ordering::Relaxed) as c_int | mask;
+            // SAFETY: null, or NCCL's mask, which exists between `init` and `finalize`, and so
+            // during its calls.
+            unsafe {
+                if let Some(nccl) = self.nccl_mask.load(Ordering::Relaxed).as_mut() {
+                    AtomicI32::from_ptr(nccl).store(union, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Starts the event for the other plugin, if it asked for it. Returns its handle, which is not
+    /// null.
+    ///
+    /// # Safety
+    ///
+    /// As for [`super::start_event`].
+    unsafe fn start<A: Abi>(
+        &self,
+        context: *mut c_void,
+        descr: &Descr<A::Bits, A::Body>,
+        bits: u64,
+    ) -> Option<*mut c_void> {
+        if !self.wants(bits) {
+            return None;
+        }
+        let theirs = self.context(context)?;
+        let body = (&raw const descr.body).cast::<c_void>();
+        // SAFETY: the caller's promise.
+        let mut made =
+            unsafe { Descriptor::new(A::VERSION, self.version, bits, descr.rank, body, || self.comm(context))? };
+        let group = match A::VERSION {
+            // SAFETY: the caller's promise.
+            5.. => unsafe { convert::group(bits, body) },
+            _ => std::ptr::null_mut(),
+        };
+        let is_operation = matches!(bits, crate::model::kinds::bit::COLL | crate::model::kinds::bit::P2P);
+        made.parent = match (A::VERSION, self.version) {
+            // Up to v4 the parent of an operation is its group. A newer plugin expects a call
+            // there, and there is none.
+            (5.., ..5) if is_operation => self.parent(group),
+            (..5, 5..) if is_operation => std::ptr::null_mut(),
+            _ => self.parent(descr.parent),
+        };
+        if self.version >= 5 && is_operation {
+            made.set_group(self.parent(if A::VERSION >= 5 { group } else { descr.parent }));
+        }
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a descriptor of its version, which lives as long as the call.
+        unsafe { (self.start)(theirs, &raw mut handle, (&raw const made).cast()) };
+        (!handle.is_null()).then_some(handle)
+    }
+
+    /// Remembers which handle of the other plugin's belongs to this one.
+    ///
+    /// # Safety
+    ///
+    /// `body` is what NCCL filled for an event of type `bits` in version `from`.
+    unsafe fn remember(&self, from: u8, bits: u64, body: *const c_void, handle: Handle, theirs: *mut c_void) -> bool {
+        let Some(name) = self.name(handle) else { return false };
+        // SAFETY: the caller's promise.
+        let stays = from >= 5 && unsafe { convert::is_captured(bits, body) };
+        stays && self.kept.put(name, theirs as u64) || self.events.put(name, theirs as u64)
+    }
+}
+
+/// NCCL's log function for a plugin that NCCL gave none. It is called with the arguments of a
+/// variadic function, and looks at none of them.
+extern "C" fn no_log() {}
+
+/// A tag that no recording of this process has.
+fn spare_tag() -> u64 {
+    loop {
+        let tag = ProcessTag::from_random(sys::random()).base();
+        if !recorder::is_ours(Handle(tag)) {
+            return tag;
+        }
+    }
+}
+
+/// `init` of the other plugin, after ours. Returns the context that NCCL gets, and what is asked of
+/// NCCL altogether.
+///
+/// # Safety
+///
+/// As for [`super::init`].
+pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer) -> Answer {
+    let Some(other) = load::<A>() else { return ours };
+    let alone = ours.kinds == Kinds::NONE;
+    other.alone.store(alone, Ordering::Relaxed);
+    other.ours.store(ours.kinds.0, Ordering::Relaxed);
+    let its_mask = if alone && !mask.is_null() { mask } else { other.mask.as_ptr() };
+    let mut theirs = std::ptr::null_mut();
+    // SAFETY: the caller's promise.
+    let status = unsafe { other.call_init(&mut theirs, its_mask, birth) };
+    if status != SUCCESS {
+        complain(&format!(
+            "the other plugin's init failed with {status} for a communicator, of which it therefore gets no calls"
+        ));
+        return ours;
+    }
+    let context = if ours.context.is_none() { other.spare_handle() } else { ours.context };
+    let number = context.0 & NUMBER;
+    let is_kept = other.name(context).is_some_and(|name| other.kept.put(name, theirs as u64));
+    if !is_kept {
+        complain("the other plugin gets no calls of a communicator: there are too many communicators");
+        return ours;
+    }
+    if other.version <= 3 && A::VERSION > 3 {
+        other.kept.put(Name::new(What::CommName, number), birth.name as u64);
+        other.kept.put(Name::new(What::CommHash, number), birth.hash);
+    }
+    other.live.fetch_add(1, Ordering::Relaxed);
+    other.nccl_mask.store(mask, Ordering::Relaxed);
+    // SAFETY: NCCL's mask, or ours; the caller's promise.
+    let wanted = unsafe { AtomicI32::from_ptr(its_mask).load(Ordering::Relaxed) };
+    other.seen.store(wanted, Ordering::Relaxed);
+    Answer { context, kinds: ours.kinds | Kinds(u64::from(wanted as u32)) }
+}
+
+/// `finalize` of both plugins.
+pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
+    sys::without_cancellation(|| {
+        let status = fence(|| profiler::comm_finalize(Handle(context as u64)));
+        if process::is_child() {
+            return status;
+        }
+        fence(|| {
+            let Some(name) = other.name(Handle(context as u64)) else { return };
+            let Some((theirs, _)) = other.kept.get(name) else { return };
+            if theirs != 0 {
+                // SAFETY: its own context, once.
+                unsafe { (other.finalize)(theirs as *mut c_void) };
+            }
+            let number = context as u64 & NUMBER;
+            let names = [name, Name::new(What::CommName, number), Name::new(What::CommHash, number)];
+            names.into_iter().for_each(|name| other.kept.remove(name));
+            if other.live.fetch_sub(1, Ordering::Relaxed) == 1 {
+                other.nccl_mask.store(std::ptr::null_mut(), Ordering::Relaxed);
+            }
+        })
+    })
+}
+
+/// `startEvent` of both plugins.
+///
+/// # Safety
+///
+/// As for [`super::start_event`]; `descr` is not null.
+pub(super) unsafe fn start<A: Abi>(other: &Other, context: *mut c_void, descr: &Descr<A::Bits, A::Body>) -> Handle {
+    let bits = descr.bits.bits();
+    let parent = Handle(descr.parent as u64);
+    let is_recorded = recorder::is_on() && asked_by(bits) & other.ours.load(Ordering::Relaxed) != 0;
+    let ours = match is_recorded {
+        true => {
+            // A parent that is not recorded is none, rather than one of another process.
+            let parent = if other.is_spare(parent) { Handle::NONE } else { parent };
+            let start = Start { parent, context: Handle(context as u64), rank: descr.rank };
+            // SAFETY: the caller's promise.
+            unsafe { record_start::<A>(bits, &descr.body, &start) }
+        }
+        false => Handle::NONE,
+    };
+    if process::is_child() {
+        return ours;
+    }
+    // SAFETY: the caller's promise.
+    let theirs = unsafe { other.start::<A>(context, descr, bits) };
+    other.follow_mask();
+    let Some(theirs) = theirs else { return ours };
+    let handle = if ours.is_none() { other.spare_handle() } else { ours };
+    let body = (&raw const descr.body).cast::<c_void>();
+    // SAFETY: the caller's promise.
+    if unsafe { other.remember(A::VERSION, bits, body, handle, theirs) } {
+        return handle;
+    }
+    // It would never hear of the end.
+    // SAFETY: its own handle.
+    unsafe { (other.stop)(theirs) };
+    ours
+}
+
+/// `stopEvent` of both plugins.
+pub(super) fn stop(other: &Other, handle: *mut c_void) -> Status {
+    fence(|| {
+        let handle = Handle(handle as u64);
+        if !other.is_spare(handle) {
+            match recorder::is_on() {
+                true => recorder::stop(handle),
+                false => recorder::stop_unrecorded(handle),
+            }
+        }
+        if process::is_child() {
+            return;
+        }
+        // NCCL stops some handles twice, and the other plugin may have given its own away by then.
+        let theirs = other.name(handle).and_then(|name| other.events.stop(name).or_else(|| other.kept.stop(name)));
+        if let Some(theirs) = theirs {
+            // SAFETY: its own handle, once.
+            unsafe { (other.stop)(theirs as *mut c_void) };
+        }
+        other.follow_mask();
+    })
+}
+
+/// `recordEventState` of the other plugin, after ours.
+///
+/// # Safety
+///
+/// As for [`super::record_event_state`].
+pub(super) unsafe fn state<A: Abi>(other: &Other, handle: Handle, number: c_int, args: *const A::StateArgs) {
+    let Some(name) = other.name(handle) else { return };
+    if process::is_child() || !u16::try_from(number).is_ok_and(|number| convert::has_state(other.version, number)) {
+        return;
+    }
+    // What has stopped has no states.
+    let Some((theirs, true)) = other.events.get(name).or_else(|| other.kept.get(name)) else { return };
+    let args = args.cast::<c_void>();
+    let mut padded = [0_u64; 2];
+    let args = match (A::VERSION, other.version) {
+        // From 16 bytes to 8, the first member is the same.
+        _ if args.is_null() => args,
+        (4.., ..4) => {
+            // SAFETY: arguments of eight bytes. Only bytes that the state defines have a meaning.
+            unsafe { args.cast::<u8>().copy_to_nonoverlapping((&raw mut padded).cast(), 8) };
+            // Up to v3 steps had no size.
+            if number != c_int::from(state::PROXY_CTRL_APPEND_END) {
+                padded = [0; 2];
+            }
+            (&raw const padded).cast()
+        }
+        _ => args,
+    };
+    // SAFETY: its own handle, and arguments of its version that live as long as the call.
+    unsafe { (other.state)(theirs as *mut c_void, number, args) };
+    other.follow_mask();
+}
+
+/// Whether a handle belongs to an event that is not recorded.
+#[inline]
+pub(super) fn is_spare(other: &Other, handle: Handle) -> bool {
+    other.is_spare(handle)
+}

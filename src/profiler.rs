@@ -22,7 +22,7 @@ use crate::message::Held;
 use crate::model::event::CommInit;
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::kinds::{self, Kinds};
-use crate::model::time::HostNs;
+use crate::model::time::{GpuTimer, HostNs};
 use crate::pipeline::input::{Begin, remark};
 use crate::record::recorder;
 use crate::record::ring::Rings;
@@ -85,13 +85,17 @@ pub(crate) struct Caller {
     pub interface: u8,
     /// NCCL's version, if known.
     pub version: Option<Version>,
+    /// What its GPU's timer counts, which also says whether it is RCCL.
+    pub timer: GpuTimer,
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.version {
-            Some(version) => write!(f, "NCCL {}", names::nccl_version(version))?,
-            None => f.write_str("NCCL, which does not report its version")?,
+        match (self.version, self.timer.is_rccl()) {
+            (Some(version), false) => write!(f, "NCCL {}", names::nccl_version(version))?,
+            (Some(version), true) => write!(f, "RCCL that follows NCCL {}", names::nccl_version(version))?,
+            (None, false) => f.write_str("NCCL, which does not report its version")?,
+            (None, true) => f.write_str("RCCL, which does not report its version")?,
         }
         write!(f, " (profiler interface v{})", self.interface)
     }
@@ -114,6 +118,10 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     };
     let is_first = kinds.is_none();
     let kinds = *kinds.get_or_insert_with(|| decide(&session.config, caller, &session.collector));
+    if is_first && caller.timer.is_rccl() {
+        session.gpu = NO_CUPTI.into();
+        session.collector.note(now(), "RCCL", format!("{caller}: {}", clock_of_rccl(caller.timer)));
+    }
     if is_first && session.config.speaks() {
         match held {
             Some(held) => held.remark_first(&session.first_line(&caller.to_string())),
@@ -128,6 +136,23 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         message::line("no room to record a communicator's init: its events are drawn under an unknown communicator");
     }
     Answer { context, kinds }
+}
+
+/// Why there are no kernels with RCCL.
+const NO_CUPTI: &str =
+    "AMD's GPUs have no CUPTI; the timeline has the host, the proxy and, with KernelCh, the channels";
+
+/// What becomes of the times of RCCL's channels.
+fn clock_of_rccl(timer: GpuTimer) -> String {
+    let skew = "the dies of one GPU may differ from each other by more than the error that is stated";
+    match timer.mhz() {
+        Some(mhz) => format!("the times of channels are ticks of {mhz} MHz, as HIP says, converted to ns; {skew}"),
+        None => {
+            "HIP does not say how long a tick of the GPU's clock is (or no whole number of MHz), so channels are drawn \
+                 when RCCL's threads saw them"
+                .into()
+        }
+    }
 }
 
 /// Refuses an `init` in a child of the recording process.

@@ -207,6 +207,7 @@ impl Rank<'_> {
             interface: 6,
             version: 23_007,
             device: Some(rank % each),
+            timer: Default::default(),
         };
         let world = comm(1, WORLD, &job.world, rank, job.ranks, job.hosts);
         let host = comm(2, WORLD + (u64::from(host) + 1) * HOST, "tp", rank % each, each, 1);

@@ -34,7 +34,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use common::{Bits, Descr, StateArgument};
-use library::nccl_version;
+use library::library;
 
 use crate::cupti;
 use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCtrl, ProxyOp, ProxyStep, Unknown};
@@ -400,20 +400,21 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
     loud_fence("init", || {
         fault::at("init");
         // SAFETY: the caller's promise.
-        let version = unsafe { nccl_version(birth.logger) };
-        NCCL_VERSION.store(version.unwrap_or_default(), Ordering::Relaxed);
+        let library = unsafe { library(birth.logger) };
+        NCCL_VERSION.store(library.version.unwrap_or_default(), Ordering::Relaxed);
         let comm = CommInit {
             hash: birth.hash,
             rank: birth.rank,
             ranks: birth.ranks,
             nodes: birth.nodes,
             interface: A::VERSION,
-            version: version.unwrap_or_default(),
+            version: library.version.unwrap_or_default(),
+            timer: library.timer,
             // NCCL has already made the communicator's device current on this thread.
-            device_plus_one: cupti::current_device().map_or(0, |device| device + 1),
+            device_plus_one: library.device.or_else(cupti::current_device).map_or(0, |device| device + 1),
             ..CommInit::default()
         };
-        let caller = profiler::Caller { interface: A::VERSION, version };
+        let caller = profiler::Caller { interface: A::VERSION, version: library.version, timer: library.timer };
         let answer = profiler::comm_init(&caller, || {
             let named = c::comm_name();
             let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());

@@ -19,7 +19,7 @@ use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::time::{FileNs, HostNs, Shift};
+use crate::model::time::{FileNs, GpuTimer, HostNs, Shift};
 use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
@@ -412,6 +412,7 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
         interface: 0,
         version: profile.nccl_versions.first().map_or(0, digits),
         device: communicator.device,
+        timer: GpuTimer::NANOSECONDS,
     }
 }
 

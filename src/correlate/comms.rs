@@ -42,6 +42,7 @@ impl Comms {
             interface: init.interface,
             version: init.version,
             device: init.device_plus_one.checked_sub(1),
+            timer: init.timer,
         };
         self.known.entry(init.context).insert_entry(comm).into_mut()
     }

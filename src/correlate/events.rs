@@ -80,7 +80,7 @@ impl Correlator {
                     Some(Details::Operation(operation, group, _)) => (Some(Arc::clone(operation)), *group),
                     _ => (None, Handle::NONE),
                 };
-                let (channel, start) = (channel.channel, channel.start);
+                let (channel, start) = (channel.channel, self.stamp(context, channel.start.0));
                 let facts = Facts { id, channel, phase: None, operation, doubt, start };
                 self.work(parent, |work| work.channels[0] += 1);
                 let run = self.channels.begin(group, context, facts, out.now);
@@ -92,7 +92,8 @@ impl Correlator {
                     _ => Handle::NONE,
                 };
                 let name = self.text(phase.phase).unwrap_or_else(|| "phase".into());
-                let (channel, start, phase) = (phase.channel, phase.start, Some((phase.phase_id, name)));
+                let start = self.stamp(context, phase.start.0);
+                let (channel, phase) = (phase.channel, Some((phase.phase_id, name)));
                 let facts = Facts { id, channel, phase, operation: None, doubt, start };
                 let run = self.channels.begin(run, context, facts, out.now);
                 known.details = Details::Channel { run, operation: Handle::NONE };
@@ -246,7 +247,8 @@ impl Correlator {
             }
             (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
             (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, &mut Details::Channel { run, .. }) => {
-                self.channels.stamp(run, id, GpuNs(argument));
+                let stop = self.stamp(context, argument);
+                self.channels.stamp(run, id, stop);
             }
             (state::GROUP_START_API_STOP, Details::Group { marks }) => {
                 marks[0].get_or_insert(out.now);
@@ -256,6 +258,11 @@ impl Correlator {
             }
             _ => self.doubts.unknown_types += 1,
         }
+    }
+
+    /// A reading of the timer of a communicator's GPU.
+    fn stamp(&self, context: Handle, reading: u64) -> GpuNs {
+        self.comms.get(&context).map_or(GpuNs(reading), |comm| comm.timer.to_ns(reading))
     }
 
     /// Why a child of `parent` may be wrong. Counts an unknown parent.

@@ -17,7 +17,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::ids::Handle;
-use super::time::{GpuNs, Ticks};
+use super::time::{GpuNs, GpuTimer, Ticks};
 use super::word::Word;
 
 /// A C `bool`, kept as the byte it came as: any non-zero value is true.
@@ -406,8 +406,8 @@ pub struct CommInit {
     pub name: Word,
     /// The interface NCCL chose: 1 to 7.
     pub interface: u8,
-    #[doc(hidden)]
-    pub _pad: u8,
+    /// What its GPU's timer counts.
+    pub timer: GpuTimer,
     /// NCCL's version number, as from `ncclGetVersion`; 0 where it could not be queried (v1 to v3).
     pub version: u32,
     /// Its device's number plus one; 0 if the driver did not say.

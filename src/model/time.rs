@@ -20,6 +20,56 @@ pub struct HostNs(pub u64);
 #[repr(transparent)]
 pub struct GpuNs(pub u64);
 
+/// What a GPU's timer counts, as `init` finds out.
+///
+/// NCCL's kernels read `%globaltimer`, which counts nanoseconds. RCCL's read `wall_clock64()`
+/// (projects/rccl/src/device/common.h of ROCm/rocm-systems, `globaltimer`), which counts ticks of a
+/// constant rate that HIP knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct GpuTimer(u8);
+
+impl GpuTimer {
+    /// Nanoseconds: NCCL.
+    pub const NANOSECONDS: GpuTimer = GpuTimer(0);
+    /// Ticks of a rate that is not known: RCCL without an answer of HIP's.
+    pub const UNKNOWN: GpuTimer = GpuTimer(u8::MAX);
+
+    /// Ticks of this rate in kHz. Unknown if it is no whole number of MHz below 255, such as 25 and
+    /// 100.
+    #[must_use]
+    pub fn of_khz(rate: u32) -> GpuTimer {
+        let mhz = u8::try_from(rate / 1000).ok().filter(|mhz| rate.is_multiple_of(1000) && *mhz > 0);
+        mhz.map_or(GpuTimer::UNKNOWN, GpuTimer)
+    }
+
+    /// Whether the library is RCCL.
+    #[must_use]
+    pub fn is_rccl(self) -> bool {
+        self != GpuTimer::NANOSECONDS
+    }
+
+    /// The rate in MHz, if it counts ticks of a known rate.
+    #[must_use]
+    pub fn mhz(self) -> Option<u8> {
+        (self.is_rccl() && self != GpuTimer::UNKNOWN).then_some(self.0)
+    }
+
+    /// The nanoseconds of a reading; 0, no time, if the rate is not known.
+    #[must_use]
+    pub fn to_ns(self, reading: u64) -> GpuNs {
+        match (self, self.mhz()) {
+            (GpuTimer::NANOSECONDS, _) => GpuNs(reading),
+            (_, Some(mhz)) => {
+                let mhz = u64::from(mhz);
+                // No product of a whole reading, which might not fit.
+                GpuNs((reading / mhz).saturating_mul(1000).saturating_add(reading % mhz * 1000 / mhz))
+            }
+            (_, None) => GpuNs(0),
+        }
+    }
+}
+
 /// An instant on the clock of a file: nanoseconds, negative before the clock's zero.
 ///
 /// Which clock that is, and how far off its times may be, is in `import::Clock`.
@@ -165,6 +215,23 @@ mod tests {
         assert_eq!((before.in_trace(), after.in_trace()), (HostNs(0), HostNs(7)));
         assert_eq!(FileNs::from(HostNs(7)), after);
         assert_eq!((FileNs::MIN.saturating_sub(1), FileNs::MAX.since(FileNs::MIN)), (FileNs::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn ticks_become_nanoseconds_where_their_rate_is_known() {
+        assert_eq!(GpuTimer::NANOSECONDS.to_ns(7), GpuNs(7));
+        let of = GpuTimer::of_khz;
+        assert_eq!(
+            (of(100_000).to_ns(7), of(25_000).to_ns(7), of(48_000).to_ns(7)),
+            (GpuNs(70), GpuNs(280), GpuNs(145))
+        );
+        // Decades, in which a product of all ticks would not fit.
+        assert_eq!(of(100_000).to_ns(179_000_000_000_000_000), GpuNs(1_790_000_000_000_000_000));
+        assert_eq!(of(1_000).to_ns(u64::MAX), GpuNs(u64::MAX));
+        for unknown in [0, 999, 100_001, 255_000, u32::MAX] {
+            assert_eq!((of(unknown), of(unknown).to_ns(5)), (GpuTimer::UNKNOWN, GpuNs(0)), "{unknown}");
+        }
+        assert!(of(100_000).is_rccl() && GpuTimer::UNKNOWN.is_rccl() && !GpuTimer::default().is_rccl());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::activity;
 use super::event::{self, Event};
 use super::ids::Handle;
-use super::time::{GpuNs, HostNs};
+use super::time::{GpuNs, GpuTimer, HostNs};
 pub use matches::{Matches, Method, Unmatched};
 pub use operation::{Operation, Texts};
 pub use timing::{ChannelChecks, Flaw, Timing};
@@ -401,6 +401,8 @@ pub struct Comm {
     pub version: u32,
     /// Its device, if the driver told us.
     pub device: Option<u32>,
+    /// What its GPU's timer counts.
+    pub timer: GpuTimer,
 }
 
 /// What is known about a proxy operation.

@@ -255,7 +255,19 @@ mod tests {
     fn comm(name: &str) -> Comm {
         let name = Some(name.into());
         let (context, number, hash, rank, ranks, nodes) = (Handle(name_number(&name)), 1, 7, 0, 2, 1);
-        Comm { context, number, hash, name, rank, ranks, nodes, interface: 6, version: 23_007, device: None }
+        Comm {
+            context,
+            number,
+            hash,
+            name,
+            rank,
+            ranks,
+            nodes,
+            interface: 6,
+            version: 23_007,
+            device: None,
+            timer: Default::default(),
+        }
     }
 
     fn name_number(name: &Option<Box<str>>) -> u64 {

@@ -139,7 +139,7 @@ impl Args {
 
     fn coll(&mut self, coll: &event::Coll) -> &mut Args {
         self.known(nccl::SEQ, (coll.seq != event::Coll::UNNUMBERED).then_some(coll.seq))
-            .uint(nccl::CHANNELS, u64::from(coll.channels))
+            .nonzero(nccl::CHANNELS, u64::from(coll.channels))
             .uint(nccl::WARPS, u64::from(coll.warps))
             .root(coll.func, coll.root)
             .buffers(coll.send_buffer, coll.recv_buffer)

@@ -100,7 +100,8 @@ impl Comms {
     pub(super) fn init(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) {
         if comm.version > 0 && self.nccl_version != comm.version {
             self.nccl_version = comm.version;
-            let version = names::nccl_version(comm.version);
+            let rccl = if comm.timer.is_rccl() { " (RCCL)" } else { "" };
+            let version = format!("{}{rccl}", names::nccl_version(comm.version));
             canvas.attributes(&[(attribute::NCCL_VERSION, &version)]);
         }
         self.drawn.entry(comm.context).or_insert(DrawnComm::new(time));

@@ -211,8 +211,8 @@ impl Plugin {
         let status = unsafe {
             match self.init {
                 Init::Plain(init) => init(&mut context, mask),
-                Init::Hash(init) => init(&mut context, mask, name_ptr, id, nodes, nranks, rank, log),
-                Init::Id(init) => init(&mut context, id, mask, name_ptr, nodes, nranks, rank, log),
+                Init::Hash(init) => init(&mut context, mask, name_ptr, id, nodes, nranks, rank, logger()),
+                Init::Id(init) => init(&mut context, id, mask, name_ptr, nodes, nranks, rank, logger()),
             }
         };
         Context {
@@ -918,6 +918,22 @@ impl Init {
             }
         }
     }
+}
+
+/// The library whose log function `log` is NCCL's, if the host is to pretend that this library calls
+/// the plugin.
+pub const CALLER: &str = "SCRIPTED_HOST_CALLER";
+
+/// NCCL's log function.
+fn logger() -> Logger {
+    static FOUND: LazyLock<Option<Logger>> = LazyLock::new(|| {
+        let library = std::env::var_os(CALLER)?;
+        let library = open(Path::new(&library)).unwrap_or_else(|error| panic!("{CALLER}: {error}"));
+        let found = find(library, "log").unwrap_or_else(|| panic!("{CALLER} has no function `log`"));
+        // SAFETY: the test's own library, whose `log` has this type.
+        Some(unsafe { std::mem::transmute::<NonNull<c_void>, Logger>(found) })
+    });
+    FOUND.unwrap_or(log)
 }
 
 static LOG: Mutex<Vec<LogLine>> = Mutex::new(Vec::new());

@@ -433,6 +433,7 @@ impl Player {
             let value = match argument {
                 Argument::Bits(bits) => Value::Bits(*bits),
                 Argument::Now(offset) => Value::Bits(time_of_day(*offset)),
+                Argument::Ticks(mhz, offset) => Value::Bits(ticks(*mhz, *offset)),
                 Argument::Text(content) => Value::Text(content),
                 Argument::Fresh(_) => Value::Cell(fresh.next().expect("a text for each")),
                 Argument::Cell(label) => Value::Cell(self.texts.get(label).ok_or("the text was never set")?),
@@ -467,6 +468,7 @@ impl Player {
                 let bits = match value {
                     Argument::Bits(bits) => *bits,
                     Argument::Now(offset) => time_of_day(*offset),
+                    Argument::Ticks(mhz, offset) => ticks(*mhz, *offset),
                     Argument::Handle(handle) => self.event(handle)?.0,
                     _ => return Err("expected a number as the state's value".into()),
                 };
@@ -604,6 +606,11 @@ impl Report {
 /// Nanoseconds of `CLOCK_BOOTTIME`.
 pub fn boottime() -> u64 {
     clock(libc::CLOCK_BOOTTIME)
+}
+
+/// The time of day in ticks of a clock of this many MHz.
+fn ticks(mhz: u64, offset: i64) -> u64 {
+    (u128::from(time_of_day(offset)) * u128::from(mhz) / 1000) as u64
 }
 
 fn time_of_day(offset: i64) -> u64 {

@@ -89,7 +89,7 @@
 //! `KIND` and `STATE` are names from [`crate::layout`], or `type:N` and `state:N`.
 //!
 //! A value is a number (`-1`, `0x10`, `true`, `16Mi`), `null`, `raw:N`, a label where a handle
-//! belongs, or a time of day in nanoseconds: `now`, `now-20us`, `now+2ms`. If the field is a text,
+//! belongs, or a time of day in nanoseconds: `now`, `now-20us`, `now+2ms`, or in ticks of a clock: `100MHz:now`. If the field is a text,
 //! the value is the text itself, `fresh:TEXT` for the same text at a new address, or `@LABEL` for
 //! the text of a `text` line.
 //!
@@ -292,6 +292,8 @@ pub enum Argument {
     Bits(u64),
     /// The time of day plus this many nanoseconds.
     Now(i64),
+    /// The same in ticks of this many MHz.
+    Ticks(u64, i64),
     /// A text that has one address per content.
     Text(Vec<u8>),
     /// A text at a new address.
@@ -553,15 +555,19 @@ impl Parser {
         if self.events.contains(text) || text == "null" || text.starts_with("raw:") {
             return Ok(Argument::Handle(self.event(word)?));
         }
+        let (mhz, text) = match text.split_once("MHz:") {
+            Some((mhz, rest)) => (mhz.parse::<u64>().ok(), rest),
+            None => (None, text),
+        };
         if let Some(offset) = text.strip_prefix("now") {
             let (sign, distance) = match offset.as_bytes().first() {
-                None => return Ok(Argument::Now(0)),
+                None => (1, "0us"),
                 Some(b'-') => (-1, &offset[1..]),
                 Some(b'+') => (1, &offset[1..]),
                 Some(_) => return Err(format!("expected now, now-TIME or now+TIME, found {word}")),
             };
-            let nanoseconds = i64::try_from(time(distance)?.as_nanos()).unwrap_or(i64::MAX);
-            return Ok(Argument::Now(sign * nanoseconds));
+            let nanoseconds = sign * i64::try_from(time(distance)?.as_nanos()).unwrap_or(i64::MAX);
+            return Ok(mhz.map_or(Argument::Now(nanoseconds), |mhz| Argument::Ticks(mhz, nanoseconds)));
         }
         Ok(Argument::Bits(number(word)?))
     }

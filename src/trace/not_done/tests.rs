@@ -28,8 +28,19 @@ impl Job {
         tracks.expect_kernels(true, HostNs(0));
         let name = Some("dp".into());
         let (context, number, hash, rank, ranks, nodes) = (Handle(1), 1, 7, 0, 2, 1);
-        let comm =
-            Comm { context, number, hash, name, rank, ranks, nodes, interface: 6, version: 23_007, device: None };
+        let comm = Comm {
+            context,
+            number,
+            hash,
+            name,
+            rank,
+            ranks,
+            nodes,
+            interface: 6,
+            version: 23_007,
+            device: None,
+            timer: Default::default(),
+        };
         Job { tracks, comm }
     }
 

@@ -187,7 +187,8 @@ WHERE category = 'kernel' AND extract_arg(arg_set_id, 'nccl.kernel') IS NOT NULL
 -- them. An operation in a replayed graph has a row for each run. `algorithm_bytes` and `bus_bytes`
 -- are what nccl-tests divides by the time: the whole of the data, and what each rank moves at least,
 -- by which operations of different kinds and sizes can be compared with the hardware; NULL if the
--- number of ranks is not known. `operations` is how many the kernel carried, if it carried several. `nvtx` and `step` are those of `nccl_call`;
+-- number of ranks is not known. `operations` is how many the kernel carried, if it carried several. `proxy_wait` is how long the
+-- kernel had run when the network proxy began the last of its work for the operation; NULL if it had begun before. `nvtx` and `step` are those of `nccl_call`;
 -- for a replay, those around the launch of its graph.
 CREATE PERFETTO VIEW nccl_execution AS
 WITH execution AS (
@@ -205,6 +206,7 @@ WITH execution AS (
     extract_arg(arg_set_id, 'nccl.bytes') AS bytes,
     extract_arg(arg_set_id, 'nccl.peer') AS peer,
     extract_arg(arg_set_id, 'nccl.operations') AS operations,
+    extract_arg(arg_set_id, 'nccl.proxy_wait_ns') AS proxy_wait,
     extract_arg(arg_set_id, 'nccl.nvtx_range') AS nvtx,
     extract_arg(arg_set_id, 'nccl.nvtx_step') AS step
   FROM nccl_slice
@@ -253,6 +255,7 @@ SELECT
   extract_arg(arg_set_id, 'nccl.peer') AS peer,
   CASE WHEN track LIKE '%receive%' THEN 'receive' WHEN track LIKE '%send%' THEN 'send' END AS direction,
   extract_arg(arg_set_id, 'nccl.transport') AS transport,
+  extract_arg(arg_set_id, 'nccl.append_batch') AS batch,
   extract_arg(arg_set_id, 'nccl.steps') AS steps,
   extract_arg(arg_set_id, 'nccl.bytes') AS operation_bytes,
   extract_arg(arg_set_id, 'nccl.queued_ns') AS queued,

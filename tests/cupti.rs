@@ -1269,3 +1269,57 @@ fn an_injected_library_is_silent_when_disabled_and_in_a_forked_child() {
         Recording::by(Play::new(script).env("LD_LIBRARY_PATH", library_path()).env("CUDA_INJECTION64_PATH", &plugin));
     assert_eq!(recording.traces.files().len(), 2, "{}", recording.outcome.stderr);
 }
+
+/// The kernel runs, and the progress thread sleeps.
+#[test]
+fn an_operation_says_that_it_waits_for_the_proxy() {
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2 name=dp\n\
+         proxy start nap world ProxyCtrl\n\
+         proxy state nap CtrlSleep\n\
+         user sleep 1ms\n\
+         user start launch world KernelLaunch stream=0x10\n\
+         user kernel {KERNEL} for=150ms wait=0\n\
+         user stop launch\n\
+         user start plan world Group\n\
+         user start coll world Coll group=plan func=AllReduce count=1Ki datatype=ncclFloat32\n\
+         user stop coll\n\
+         user stop plan\n\
+         proxy sleep 20ms\n\
+         proxy state nap CtrlWakeup\n\
+         proxy stop nap\n\
+         proxy start take world ProxyCtrl\n\
+         proxy state take CtrlAppend\n\
+         proxy start op world ProxyOp parent=coll channelId=3 peer=1 nSteps=1 chunkSize=4Ki isSend=1\n\
+         proxy state take CtrlAppendEnd value=1\n\
+         proxy stop take\n\
+         proxy state op OpInProgress\n\
+         proxy stop op\n\
+         user sleep 300ms\n\
+         {}user finalize world\n",
+        operation("world", "2Ki")
+    );
+    let recording = record(&script, &[("NCCLSCOPE_PRESET", "full")]);
+    let timeline = recording.timeline();
+    let of = |name: &str| timeline.slices.iter().find(|slice| slice.category == "run" && slice.name == name).unwrap();
+    let (late, other) = (of("AllReduce 4 KiB f32"), of("AllReduce 8 KiB f32"));
+    let wait = late.int("proxy_wait_ns").unwrap();
+    assert!((15_000_000..late.duration.unwrap()).contains(&wait), "{wait}");
+    assert_eq!(other.int("proxy_wait_ns"), None, "it has no work of the proxy's");
+    let part: Vec<_> = timeline.slices.iter().filter(|slice| slice.parent == Some(late.id)).collect();
+    let [part] = part[..] else { panic!("{part:?}") };
+    assert_eq!(part.name, "waits for the proxy, which is asleep");
+    assert_eq!((part.begin, part.duration), (late.begin, Some(wait)));
+    // The append and the operation name each other.
+    let append = timeline.slice("append");
+    assert_eq!(append.str("note"), Some("brought AllReduce 4 KiB f32"));
+    let taken = timeline.slice("AllReduce 4 KiB f32 ch 3");
+    assert_eq!((append.int("append_batch"), taken.int("append_batch")), (Some(1), Some(1)));
+
+    let trace = recording.traces.open();
+    trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
+    let rows = trace.text("SELECT name, proxy_wait FROM nccl_execution ORDER BY ts");
+    let lines: Vec<_> = rows.lines().skip(1).map(|line| line.replace('"', "")).collect();
+    assert_eq!(lines[0], format!("AllReduce 4 KiB f32,{wait}"), "{rows}");
+    assert!(lines.len() == 2 && !lines[1].ends_with(char::is_numeric), "{rows}");
+}

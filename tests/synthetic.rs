@@ -282,6 +282,7 @@ impl Rank<'_> {
             comm,
             operations: &[handed],
             around: &[],
+            late: &[],
             channels: &[],
             launch: Some(launch),
             replay: None,
@@ -302,7 +303,7 @@ impl Rank<'_> {
             send: event::Flag(1),
             ..event::ProxyOp::default()
         };
-        let proxy = ProxyOp { event, comm, operation: Some(operation), doubt: None };
+        let proxy = ProxyOp { event, comm, operation: Some(operation), batch: 0, doubt: None };
         let thread = ThreadId(1);
         self.at(begin - 900, What::ProxyOpTaken { thread });
         self.at(begin, What::ProxyOpBegin { id: op, thread, proxy, queued_ns: 900, was_taken: true });

@@ -264,6 +264,7 @@ impl<'a> Drawing<'a> {
                 comm: first.map(|at| &comms[at]),
                 operations: &carried,
                 around: &around,
+                late: &[],
                 channels: &[],
                 launch: None,
                 replay: None,

@@ -234,9 +234,7 @@ impl Correlator {
                 }
             }
             (state::PROXY_CTRL_IDLE..=state::PROXY_CTRL_APPEND_END, _) if known.kind == Kind::ProxyCtrl => {
-                let appended = (number == state::PROXY_CTRL_APPEND_END).then_some(argument as u32);
-                let comm = self.comms.get(&context);
-                out.say(What::Control { thread, comm, state: number, appended });
+                self.control(thread, context, number, argument, out);
             }
             (state::PROXY_OP_SEND_POSTED..=state::PROXY_OP_RECV_DONE, Details::ProxyOp { .. }) => {
                 // An operation that was closed as silent stays closed.

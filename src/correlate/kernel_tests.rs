@@ -61,6 +61,36 @@ fn overlapping_launches_keep_their_own_kernels() {
     );
 }
 
+#[test]
+fn an_operation_waits_for_a_proxy_that_begins_after_its_kernel() {
+    //  kernel             |10 ------------------------- 60|
+    //  proxy, in time  5 6
+    let with = |proxy: &str| eager(0, "A", 1, 100) + proxy + "\n 60 0 kernel 10 corr=1";
+    let said = |more: &str| format!("10 kernel to 60 exact (launch bracket) C by lA: AllReduce 100{more}");
+    let op = |name: &str, taken: u64, begun: u64| {
+        format!("{taken} 1 start {name} ProxyOp parent=cA peer=1 | {begun} 1 state {name} PROXY_OP_IN_PROGRESS")
+    };
+    check(&with(&op("a", 5, 6)), &said(""));
+    // It had been taken in; it had not; the last one counts.
+    check(&with(&op("a", 5, 30)), &said(" with the proxy at 30 Some(Busy)"));
+    check(&with(&op("a", 20, 30)), &said(" with the proxy at 30 Some(Append)"));
+    let two = "5 1 start a ProxyOp parent=cA peer=1 | 6 1 start b ProxyOp parent=cA peer=1 channel=1
+               7 1 state a PROXY_OP_IN_PROGRESS | 40 1 state b PROXY_OP_IN_PROGRESS";
+    check(&with(two), &said(" with the proxy at 40 Some(Busy)"));
+    // The thread slept when the kernel began, or had slept before.
+    let sleep = |from: u64, to: u64| {
+        format!(
+            "{from} 1 start s ProxyCtrl | {from} 1 state s PROXY_CTRL_SLEEP | {to} 1 state s PROXY_CTRL_WAKEUP | {to} 1 stop s\n"
+        )
+    };
+    check(&with(&(sleep(8, 20) + &op("a", 21, 30))), &said(" with the proxy at 30 Some(Asleep)"));
+    check(&with(&(sleep(8, 9) + &op("a", 21, 30))), &said(" with the proxy at 30 Some(Append)"));
+    // Work that begins after the kernel's end was not what the kernel waited for.
+    check(&(with("") + "\n" + &op("a", 70, 71)), &said(""));
+    // Another operation's proxy says nothing.
+    check(&with("20 1 start a ProxyOp parent=other peer=1 | 30 1 state a PROXY_OP_IN_PROGRESS"), &said(""));
+}
+
 /// In CUPTI before 13.4 Update 1 a kernel may have another one's name after a module was unloaded
 /// (`crate::releases`).
 #[test]

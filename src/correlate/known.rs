@@ -49,6 +49,9 @@ pub(super) enum Details {
         begun: bool,
         /// It was known from the start to be the network's, whose progress is reported.
         taken: bool,
+        /// The append that brought it, or 0; and when the thread last slept before that.
+        batch: u32,
+        slept: Option<[HostNs; 2]>,
         /// Its open steps: number and newest handle.
         steps: Vec<(i32, Handle)>,
     },
@@ -78,6 +81,18 @@ pub(super) struct Work {
     pub(super) last: HostNs,
     /// When NCCL's thread first saw that the GPU had begun.
     pub(super) seen: Option<HostNs>,
+    /// The proxy's work that began last.
+    pub(super) proxy_begun: Option<Begun>,
+}
+
+/// When the proxy took some work, and when it began it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    pub(super) begun: HostNs,
+    /// When it took it in; `None` up to NCCL 2.26, which reports that later.
+    pub(super) taken: Option<HostNs>,
+    /// When the thread had last slept before that.
+    pub(super) slept: Option<[HostNs; 2]>,
 }
 
 impl Work {

@@ -38,7 +38,7 @@ pub(crate) use self::history::step_of;
 use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
 use self::plans::Plans;
-use self::proxy::Connection;
+use self::proxy::{Connection, ProxyThread};
 use self::ranges::Ranges;
 use self::streams::Streams;
 use self::trail::Trail;
@@ -75,6 +75,8 @@ pub struct Correlator {
     /// Connections on which a proxy operation showed progress. They are the network's, so their
     /// operations queue behind each other.
     connections: Bounded<Connection, ()>,
+    /// The progress threads that report what they do.
+    proxy_threads: FxHashMap<ThreadId, ProxyThread>,
     /// Sends and receives so far, by communicator, peer and direction.
     p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
     plans: Plans,
@@ -144,6 +146,7 @@ impl Correlator {
             events: Table::default(),
             pending: VecDeque::new(),
             connections: Bounded::default(),
+            proxy_threads: FxHashMap::default(),
             p2p_numbers: FxHashMap::default(),
             plans: Plans::default(),
             copy_engine: Bounded::default(),

@@ -1,19 +1,26 @@
 //! What the network proxy does: operations, which queue behind each other, and their transfers.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
-use super::known::{Details, Known};
+use super::known::{Begun, Details, Known};
 use super::{Correlator, Out, Started};
-use crate::model::event;
+use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Doubt, ProxyOp, What};
+use crate::model::timeline::{Delay, Doubt, Late, Operation, ProxyOp, ThreadId, What};
+use crate::model::{event, state};
 
 /// The newest proxy operations. Those among them that never show progress are reported at the end,
 /// older ones as soon as they drop out.
 pub(super) const PENDING_OPS: usize = 16 << 10;
 /// Connections of the network that are remembered.
 const CONNECTIONS: usize = 16 << 10;
+/// Operations of one append that are remembered.
+const BROUGHT: usize = 256;
+/// The first interface whose ProxyOp starts when the progress thread takes the work in.
+const STARTS_WHEN_TAKEN: u8 = 4;
 
 /// What proxy operations queue for: communicator, channel, peer, and whether they send.
 pub(super) type Connection = (Handle, u8, i32, bool);
@@ -23,6 +30,36 @@ struct Queue {
     first: Handle,
     count: u64,
     taken: u64,
+}
+
+/// What is known about a progress thread.
+#[derive(Debug, Default)]
+pub(super) struct ProxyThread {
+    /// Appends so far, and whether one is under way.
+    batches: u32,
+    brings: bool,
+    /// What the append under way has brought.
+    brought: Vec<(Arc<Operation>, u32)>,
+    /// It sleeps since then; and when it slept last.
+    sleeps: Option<HostNs>,
+    slept: Option<[HostNs; 2]>,
+}
+
+impl ProxyThread {
+    /// Work for an operation comes. Returns the number of the append that brings it, or 0.
+    fn bring(&mut self, operation: Option<Arc<Operation>>) -> u32 {
+        if !self.brings {
+            return 0;
+        }
+        if let Some(operation) = operation {
+            match self.brought.iter().position(|(known, _)| known.id == operation.id) {
+                Some(place) => self.brought[place].1 += 1,
+                None if self.brought.len() < BROUGHT => self.brought.push((operation, 1)),
+                None => {}
+            }
+        }
+        self.batches
+    }
 }
 
 impl Correlator {
@@ -47,7 +84,36 @@ impl Correlator {
                 }
             }
         }
-        Details::ProxyOp { op, parent, doubt, begun: false, taken, steps: Vec::new() }
+        let of = match self.events.details(parent) {
+            Some(Details::Operation(operation, ..)) => Some(Arc::clone(operation)),
+            _ => None,
+        };
+        let state = self.proxy_threads.get_mut(&thread);
+        let (batch, slept) = state.map_or((0, None), |state| (state.bring(of), state.slept));
+        Details::ProxyOp { op, parent, doubt, begun: false, taken, batch, slept, steps: Vec::new() }
+    }
+
+    /// What the progress thread does from here on.
+    pub(super) fn control(&mut self, thread: ThreadId, context: Handle, number: u16, argument: u64, out: &mut Out<'_>) {
+        let state = self.proxy_threads.entry(thread).or_default();
+        match number {
+            state::PROXY_CTRL_SLEEP => state.sleeps = Some(out.now),
+            state::PROXY_CTRL_WAKEUP => {
+                state.slept = state.sleeps.take().map(|since| [since, out.now]).or(state.slept);
+            }
+            state::PROXY_CTRL_APPEND => {
+                state.batches += 1;
+                state.brings = true;
+            }
+            _ => {}
+        }
+        let is_end = number == state::PROXY_CTRL_APPEND_END;
+        let is_append = is_end || number == state::PROXY_CTRL_APPEND;
+        let batch = if is_append { state.batches } else { 0 };
+        let brought = if is_end { std::mem::take(&mut state.brought) } else { Vec::new() };
+        state.brings &= !is_end;
+        let (appended, comm) = (is_end.then_some(argument as u32), self.comms.get(&context));
+        out.say(What::Control { thread, comm, state: number, appended, batch, brought: &brought });
     }
 
     pub(super) fn start_step(&mut self, mut known: Known, id: Handle, op: Handle, step: i32, out: &mut Out<'_>) {
@@ -105,8 +171,9 @@ impl Correlator {
     }
 
     fn proxy_op(&self, known: &Known) -> Option<ProxyOp<'_>> {
-        let Details::ProxyOp { op, parent, doubt, .. } = known.details else { return None };
+        let Details::ProxyOp { op, parent, doubt, batch, .. } = known.details else { return None };
         Some(ProxyOp {
+            batch,
             event: op,
             comm: self.comms.get(&known.context),
             operation: self.events.operation(parent),
@@ -117,12 +184,16 @@ impl Correlator {
     /// The first sign of progress of a proxy operation: it is drawn from here on.
     pub(super) fn show_progress(&mut self, op: Handle, out: &mut Out<'_>) {
         let Some(known) = self.events.get_mut(op) else { return };
-        let Details::ProxyOp { op: facts, begun, taken, .. } = &mut known.details else { return };
+        let start = known.start;
+        let Details::ProxyOp { op: facts, begun, taken, parent, slept, .. } = &mut known.details else { return };
         // One that was reported as silent, or as queued when its communicator ended, stays so.
         if known.stops > 0 || std::mem::replace(begun, true) {
             return;
         }
-        let (was_taken, connection) = (*taken, connection(known.context, facts));
+        let (was_taken, connection, parent, slept) = (*taken, connection(known.context, facts), *parent, *slept);
+        let tells = self.comms.get(&connection.0).is_some_and(|comm| comm.interface >= STARTS_WHEN_TAKEN);
+        let last = Begun { begun: out.now, taken: tells.then_some(start), slept };
+        self.work(parent, |work| work.proxy_begun = Some(last));
         if self.connections.get(&connection).is_none() {
             self.connections.insert(connection, (), CONNECTIONS);
             self.take_pending(connection, out);
@@ -133,6 +204,34 @@ impl Correlator {
             let queued_ns = out.now.since(known.start);
             out.say(What::ProxyOpBegin { id: op, thread: known.thread, proxy, queued_ns, was_taken });
         }
+    }
+
+    /// For each of a kernel's operations, the proxy's work that had not begun when the kernel did.
+    /// Empty if there is none.
+    pub(super) fn late(&self, operations: &[Arc<Operation>], kernel: Span) -> Vec<Option<Late>> {
+        let late: Vec<_> = operations.iter().map(|operation| self.late_of(operation, kernel)).collect();
+        if late.iter().any(Option::is_some) { late } else { Vec::new() }
+    }
+
+    fn late_of(&self, operation: &Operation, kernel: Span) -> Option<Late> {
+        let Some(Details::Operation(.., work)) = self.events.details(operation.id) else { return None };
+        let Begun { begun, taken, slept } = work.proxy_begun?;
+        let error = u64::from(kernel.error_ns);
+        // After its kernel's end, it was work of another run, or the kernel had not waited for it.
+        if begun.0 <= kernel.start.0.saturating_add(error) || begun > kernel.end {
+            return None;
+        }
+        let within = |[since, until]: [HostNs; 2]| {
+            since.0.saturating_add(error) <= kernel.start.0 && kernel.start.0.saturating_add(error) <= until.0
+        };
+        let why = taken.and_then(|taken| match () {
+            // What happened first is within the error.
+            () if taken.0.abs_diff(kernel.start.0) <= error => None,
+            () if taken < kernel.start => Some(Delay::Busy),
+            () if slept.is_some_and(within) => Some(Delay::Asleep),
+            () => Some(Delay::Append),
+        });
+        Some(Late { begun, why })
     }
 
     /// Reports why proxy operations (of one communicator, or of all) never showed progress: they

@@ -554,6 +554,31 @@ fn the_states_of_the_progress_thread_are_drawn() {
 }
 
 #[test]
+fn an_append_says_what_it_brought() {
+    check_with_cast(
+        "1 0 start plan Group
+         1 0 start ar Coll parent=api group=plan
+         2 0 stop ar
+         2 0 stop plan
+         3 1 start b ProxyCtrl | 3 1 state b PROXY_CTRL_APPEND
+         4 1 start p ProxyOp parent=ar peer=1 channel=2 | 4 1 start q ProxyOp parent=ar peer=1 channel=3
+         5 1 start r ProxyOp parent=lost peer=1 channel=3
+         6 1 state b PROXY_CTRL_APPEND_END argument=3 | 6 1 stop b
+         7 1 start s ProxyOp parent=ar peer=1 channel=4
+         8 1 start c ProxyCtrl | 8 1 state c PROXY_CTRL_APPEND | 9 1 state c PROXY_CTRL_APPEND_END argument=0 | 9 1 stop c",
+        "1 Group plan on 0 C
+         1 operation ar on 0 C AllReduce mark a [parent unknown]
+         2 operation ar ends
+         2 call plan ends
+         3 control on 1 C PROXY_CTRL_APPEND
+         6 control on 1 C PROXY_CTRL_APPEND_END appended 3 2 of AllReduce 256
+         8 control on 1 C PROXY_CTRL_APPEND
+         9 control on 1 C PROXY_CTRL_APPEND_END appended 0
+         unknown_parents: 2",
+    );
+}
+
+#[test]
 fn network_events_begin_are_updated_and_end() {
     check_with_cast(
         "1 1 start p ProxyOp parent=none

@@ -200,6 +200,11 @@ pub enum What<'a> {
         state: u16,
         /// Operations taken in, at the end of an append.
         appended: Option<u32>,
+        /// The number of the append on this thread, from 1; 0 for another state.
+        batch: u32,
+        /// At its end: the operations whose work it brought, as far as NCCL reports that, and how
+        /// much of each.
+        brought: &'a [(Arc<Operation>, u32)],
     },
     /// A kernel channel or a phase of it began. `time` may lie well before the previous entry.
     ChannelBegin {
@@ -349,6 +354,8 @@ pub enum Owner<'a> {
         /// The program's ranges around each request for an operation, or around the launch of the
         /// graph; empty if none are known.
         around: &'a [Around],
+        /// For each operation, the proxy's work that began late; empty if there is none.
+        late: &'a [Option<Late>],
         /// The operations' channels that NCCL has reported so far.
         channels: &'a [(Handle, u8)],
         /// The KernelLaunch, if there was one.
@@ -414,8 +421,31 @@ pub struct ProxyOp<'a> {
     pub comm: Option<&'a Comm>,
     /// The operation it is part of.
     pub operation: Option<&'a Operation>,
+    /// The number of the append that brought it, on its thread; 0 if none is known.
+    pub batch: u32,
     /// Why this may be wrong.
     pub doubt: Option<Doubt>,
+}
+
+/// The last part of the network proxy's work on an operation, which began when the operation's
+/// kernel was running already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// When the progress thread began it.
+    pub begun: HostNs,
+    /// What it waited for, if that is known.
+    pub why: Option<Delay>,
+}
+
+/// What keeps the proxy from beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// The progress thread slept, and had not been given the work.
+    Asleep,
+    /// The progress thread had not taken the work in.
+    Append,
+    /// It had, but did other work first: of the same connection, or of others.
+    Busy,
 }
 
 /// A kernel channel, or a phase on it.

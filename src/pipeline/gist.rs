@@ -303,6 +303,7 @@ mod tests {
                 comm: Some(&comm(on)),
                 operations: std::slice::from_ref(&operation),
                 around: &[],
+                late: &[],
                 channels: &[],
                 launch: None,
                 replay: None,

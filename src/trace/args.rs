@@ -243,6 +243,7 @@ impl Args {
             .int(nccl::PEER, op.peer)
             .int(nccl::STEPS, op.steps)
             .int(nccl::CHUNK_BYTES, op.chunk_bytes)
+            .nonzero(nccl::APPEND_BATCH, u64::from(proxy.batch))
             .of_comm(proxy.comm)
             .doubt(proxy.doubt);
         if proxy.doubt == Some(Doubt::ParentForeign) {

@@ -19,7 +19,7 @@ use super::writer::{Place, Unit, Writer, attribute};
 use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Around, Comm, Method, Operation};
+use crate::model::timeline::{Around, Comm, Late, Method, Operation};
 use crate::summary::{Facts, Summary};
 
 /// Lanes of one communicator.
@@ -332,6 +332,7 @@ pub(super) fn ran(
     comm: &Comm,
     operations: &[Arc<Operation>],
     around: &[Around],
+    late: &[Option<Late>],
     (method, replay): (Method, Option<u64>),
 ) {
     for (place, operation) in operations.iter().enumerate() {
@@ -347,11 +348,15 @@ pub(super) fn ran(
         if operations.len() > 1 {
             canvas.args.uint(nccl::OPERATIONS, operations.len() as u64);
         }
+        // A match that is wrong says nothing about the proxy.
+        let late = late.get(place).copied().flatten().filter(|_| method != Method::Contradicted);
+        canvas.args.known(nccl::PROXY_WAIT_NS, late.map(|late| late.begun.since(span.start)));
         let run = canvas.add_up(Summary::run);
         let name = OperationName { operation, prefix: "" };
         let arrow = Some(operation.id).filter(|id| !id.is_none() && method != Method::Contradicted).map(flows::from);
         let look = Look::new(Category::Run, &name).of(operation.correlation(Some(comm))).with(arrow.as_slice());
-        let is_drawn = canvas.whole(family, (span.start, span.end), &look);
+        let phase = late.map(|late| (names::late(late.why), late.begun));
+        let is_drawn = canvas.whole(family, (span.start, span.end), &Look { phase, ..look });
         if let Some(run) = run {
             canvas.summary.ran(&run, span.start, is_drawn.then(|| span.end.since(span.start)));
         }

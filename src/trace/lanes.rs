@@ -95,11 +95,13 @@ pub(super) struct Look<'a> {
     pub(super) flows: &'a [u64],
     /// The number of the peer of the proxy's to which it transfers.
     pub(super) transfers_to: Option<u32>,
+    /// What it does first, and until when, for a slice whose end is known.
+    pub(super) phase: Option<(&'static str, HostNs)>,
 }
 
 impl<'a> Look<'a> {
     pub(super) fn new(category: Category, name: &'a dyn Name) -> Look<'a> {
-        Look { category, name, correlation: None, flows: &[], transfers_to: None }
+        Look { category, name, correlation: None, flows: &[], transfers_to: None, phase: None }
     }
 
     pub(super) fn of(self, correlation: Option<u64>) -> Look<'a> {
@@ -290,6 +292,14 @@ impl Lanes {
         };
         if let Some((sequence, track, time)) = self.lane_at(family, lane, start) {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
+            if let Some((name, _)) = look.phase {
+                self.writer.begin(sequence, track, time, Category::ProxyWait, &Fixed(name), &Extra::default());
+            }
+        }
+        if let Some((_, until)) = look.phase
+            && let Some((sequence, track, time)) = self.lane_at(family, lane, until.min(end))
+        {
+            self.writer.end(sequence, track, time, &Extra::default());
         }
         if let Some((sequence, track, time)) = self.lane_at(family, lane, end) {
             self.writer.end(sequence, track, time, &Extra::default());

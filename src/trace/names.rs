@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-use super::words::track;
+use super::words::{track, wait};
 use super::writer::Name;
 use crate::model::activity::CopyKind;
 use crate::model::event::Event;
 use crate::model::state;
-use crate::model::timeline::{Comm, Operation};
+use crate::model::timeline::{Comm, Delay, Operation};
 use crate::model::word::Word;
 
 /// The label of a process that has another number in a trace of several hosts than on its own:
@@ -333,6 +333,16 @@ pub fn comm(short: &str, comm: &Comm) -> String {
     match (comm.rank, comm.ranks) {
         (rank, ranks) if rank >= 0 && ranks >= 0 => format!("{short}{}{rank} of {ranks}", track::RANK),
         _ => short.to_owned(),
+    }
+}
+
+/// An operation while its kernel runs and the proxy has not begun.
+pub(super) fn late(why: Option<Delay>) -> &'static str {
+    match why {
+        Some(Delay::Asleep) => wait::PROXY_ASLEEP,
+        Some(Delay::Append) => wait::PROXY_APPEND,
+        Some(Delay::Busy) => wait::PROXY_BUSY,
+        None => wait::PROXY,
     }
 }
 

@@ -1,24 +1,26 @@
 //! The network proxy: a group of tracks per progress thread, with its state, its counters, and its
 //! operations and transfers by peer.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::canvas::{Canvas, FAMILIES, LANES};
 use super::comms::Comms;
 use super::counters::{Counter, Gauge};
-use super::fields::nccl;
+use super::fields::{nccl, transport};
 use super::flows;
 use super::lanes::{Ended, FamilyId, Look, Placing};
-use super::names::{Fixed, ProxyOpName, QueuedName, StepName};
+use super::names::{Fixed, OperationName, ProxyOpName, QueuedName, StepName};
 use super::processes;
 use super::threads::Threads;
 use super::words::{Category, instant, track, wait};
-use super::writer::{Place, Track, Unit};
+use super::writer::{Name as _, Place, Track, Unit};
 use crate::model::event::Net;
 use crate::model::ids::Handle;
 use crate::model::state;
 use crate::model::time::HostNs;
-use crate::model::timeline::{Comm, ProxyOp, ThreadId, What};
+use crate::model::timeline::{Comm, Operation, ProxyOp, ThreadId, What};
 use crate::summary::{Summary, Wait};
 
 /// Lanes for the operations of one peer that are under way: one per channel, for collectives and
@@ -30,6 +32,8 @@ const OWN_PROGRESS_THREADS: usize = 128;
 const OTHER_THREADS: ThreadId = ThreadId(u32::MAX);
 /// Transfers that are counted as under way.
 const OPEN_STEPS: usize = 14 << 10;
+/// Operations of an append that are named.
+const BROUGHT: usize = 8;
 
 /// The proxy's tracks.
 pub(super) struct Proxy {
@@ -51,6 +55,29 @@ pub(super) struct At<'a> {
     pub(super) canvas: &'a mut Canvas,
     pub(super) threads: &'a Threads,
     pub(super) comms: &'a mut Comms,
+}
+
+/// What an append took in.
+struct Append<'a> {
+    count: Option<u32>,
+    batch: u32,
+    brought: &'a [(Arc<Operation>, u32)],
+}
+
+impl Append<'_> {
+    /// Its operations, the first ones by name.
+    fn text(&self) -> String {
+        let names = self.brought.iter().take(BROUGHT).map(|(operation, count)| {
+            let mut name = String::new();
+            OperationName { operation, prefix: "" }.write(&mut name);
+            if *count == 1 { name } else { format!("{name} ({count})") }
+        });
+        let names = names.collect::<Vec<_>>().join(", ");
+        match self.brought.len().saturating_sub(BROUGHT) {
+            0 => format!("brought {names}"),
+            more => format!("brought {names}, and {more} more"),
+        }
+    }
 }
 
 /// The tracks of a progress thread.
@@ -129,7 +156,9 @@ impl Proxy {
             What::StepBegin { id, op: _, thread, step, proxy: ref op } => self.step(at, thread, id, step, op.as_ref()),
             What::StepPhase { id, state, bytes } => self.step_phase(at, id, state, bytes),
             What::StepEnd { id, starts, stopped } => self.step_end(at, id, starts, stopped),
-            What::Control { thread, comm, state, appended } => self.control(at, thread, comm, state, appended),
+            What::Control { thread, comm, state, appended, batch, brought } => {
+                self.control(at, thread, comm, state, &Append { count: appended, batch, brought });
+            }
             What::NetBegin { id, thread, net } => self.net(at, thread, id, net),
             _ => {}
         }
@@ -210,7 +239,7 @@ impl Proxy {
     fn silent(&mut self, at: &mut At<'_>, thread: ThreadId, op: &ProxyOp<'_>) {
         let [family, _] = self.peer(at, thread, op);
         let note = "NCCL started this operation and reported nothing more about it, as for every transport except NET";
-        at.canvas.args.clear().proxy_op(op).text(nccl::NOTE, note);
+        at.canvas.args.clear().proxy_op(op).uint(nccl::TRANSPORT, transport::not_visible).text(nccl::NOTE, note);
         let name = Fixed("proxy operation without progress");
         at.canvas.instant(family, at.time, Category::Proxy, &name);
     }
@@ -383,7 +412,7 @@ impl Proxy {
     }
 
     /// What the progress thread does from here on.
-    fn control(&mut self, at: &mut At<'_>, thread: ThreadId, comm: Option<&Comm>, now: u16, appended: Option<u32>) {
+    fn control(&mut self, at: &mut At<'_>, thread: ThreadId, comm: Option<&Comm>, now: u16, append: &Append<'_>) {
         if self.place(at, thread) == OTHER_THREADS {
             // The states of several threads do not nest.
             at.canvas.lanes.missing += 1;
@@ -412,7 +441,11 @@ impl Proxy {
             }
             // It ends the state with the number before it.
             _ if proxy.inner == Some(now - 1) => {
-                at.canvas.args.clear().known(nccl::APPENDED, appended.map(u64::from));
+                at.canvas.args.clear().known(nccl::APPENDED, append.count.map(u64::from));
+                at.canvas.args.nonzero(nccl::APPEND_BATCH, u64::from(append.batch));
+                if !append.brought.is_empty() {
+                    at.canvas.args.text(nccl::NOTE, &append.text());
+                }
                 at.canvas.lanes.pop(family, time, at.canvas.args.bytes());
                 proxy.inner = None;
             }

@@ -377,10 +377,10 @@ impl Tracks {
         let span = kernel.span;
         not_done.kernel(owner);
         let carried = match owner {
-            Owner::Operations { comm: Some(comm), operations, around, method, replay, .. }
+            Owner::Operations { comm: Some(comm), operations, around, late, method, replay, .. }
                 if !operations.is_empty() =>
             {
-                Some((*comm, *operations, *around, (*method, *replay)))
+                Some((*comm, *operations, (*around, *late), (*method, *replay)))
             }
             _ => None,
         };
@@ -391,10 +391,10 @@ impl Tracks {
         {
             gpu.kernel(canvas, kernel, owner, speed);
         }
-        let Some((comm, operations, around, how)) = carried else { return };
+        let Some((comm, operations, (around, late), how)) = carried else { return };
         let family = comms.family(canvas, span.start, comm);
         has_ended(canvas, comms, not_done, span.end, comm, operations);
-        comms::ran(canvas, family, span, comm, operations, around, how);
+        comms::ran(canvas, family, span, comm, operations, around, late, how);
         if let Some(speed) = speed {
             comms.sped(canvas, span, comm, speed);
         }

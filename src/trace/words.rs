@@ -66,6 +66,8 @@ categories! {
     PyTorch = 14, "pytorch";
     /// What only the traces of all ranks together show, drawn by `ncclscope merge`.
     Job = 15, "job";
+    /// An operation's kernel runs while the proxy has not begun.
+    ProxyWait = 16, "proxy wait";
 }
 
 /// The doubt of a slice whose end is not its own.
@@ -190,6 +192,15 @@ pub mod wait {
     pub const FLUSH: &str = "flush wait";
     /// Something that this build does not know.
     pub const UNKNOWN: &str = "unknown wait";
+    /// An operation whose kernel runs, while the proxy has not begun: the beginning of the next
+    /// three.
+    pub const PROXY: &str = "waits for the proxy";
+    /// The same, with the progress thread asleep.
+    pub const PROXY_ASLEEP: &str = "waits for the proxy, which is asleep";
+    /// The same, with the work not taken in.
+    pub const PROXY_APPEND: &str = "waits for the proxy, which has not taken it in";
+    /// The same, with the progress thread doing other work.
+    pub const PROXY_BUSY: &str = "waits for the proxy, which is busy";
 }
 
 #[cfg(test)]

@@ -134,13 +134,14 @@ impl Graphs {
                 comm,
                 operations,
                 around,
+                late,
                 channels,
                 launch,
                 replay,
                 untold,
             } => {
                 let (method, replay) = (Method::CaptureOrder, replay.filter(|_| !self.uncounted.contains(&graph)));
-                Owner::Operations { method, comm, operations, around, channels, launch, replay, untold }
+                Owner::Operations { method, comm, operations, around, late, channels, launch, replay, untold }
             }
             Owner::Unmatched(Unmatched::UnknownNode) => {
                 Owner::Unmatched(self.reasons.get(&graph).copied().unwrap_or(Unmatched::UnknownNode))

@@ -35,7 +35,7 @@ use crate::model::activity::{self, Kernel, Place, Span};
 use crate::model::event::{self, CommInit, Flag, Net, Network};
 use crate::model::state;
 use crate::model::time::{GpuNs, Ticks};
-use crate::model::timeline::{Around, Comm, CopyOf, Flaw, Owner, ProxyOp, Thread, Timing};
+use crate::model::timeline::{Around, Comm, CopyOf, Flaw, Late, Owner, ProxyOp, Thread, Timing};
 
 pub(crate) const PID: i32 = 4711;
 
@@ -452,8 +452,11 @@ pub(in crate::correlate) fn describe(labels: &Labels, marks: &mut Vec<u64>, what
             let how = if stopped { "" } else { " with its operation" };
             format!("step {} ends{how}, starts {starts}", label(id))
         }
-        What::Control { thread, comm, state, appended } => {
-            let appended = appended.map_or(String::new(), |appended| format!(" appended {appended}"));
+        What::Control { thread, comm, state, appended, batch: _, brought } => {
+            let mut appended = appended.map_or(String::new(), |appended| format!(" appended {appended}"));
+            for (operation, count) in brought {
+                appended += &format!(" {count} of {}", describe_carried(operation));
+            }
             format!("control on {}{} {}{appended}", thread.0, comm_label(comm), state_name(state))
         }
         What::ChannelBegin { id, comm, channel, operation, timing, unreliable, doubt: why } => {
@@ -479,13 +482,18 @@ pub(in crate::correlate) fn describe(labels: &Labels, marks: &mut Vec<u64>, what
             let owner = match owner {
                 Owner::Application => "of the application".to_owned(),
                 Owner::Unmatched(reason) => format!("unmatched: {}", reason.text()),
-                Owner::Operations { method, comm, operations, around, channels: _, launch, replay, untold } => {
+                Owner::Operations { method, comm, operations, around, late, channels: _, launch, replay, untold } => {
                     let untold = if untold > 0 { format!(" and perhaps {untold} untold") } else { String::new() };
                     let around = |place: usize| around.get(place).map(describe_around);
                     let named = |(place, it): (usize, &Arc<Operation>)| {
                         format!("{}{}", describe_carried(it), around(place).unwrap_or_default())
                     };
-                    let names: Vec<_> = operations.iter().enumerate().map(named).collect();
+                    let mut names: Vec<_> = operations.iter().enumerate().map(named).collect();
+                    for (name, late) in names.iter_mut().zip(late) {
+                        if let Some(Late { begun, why }) = late {
+                            *name += &format!(" with the proxy at {} {why:?}", begun.0);
+                        }
+                    }
                     let launch = launch.map_or(String::new(), |launch| format!(" by {}", label(launch)));
                     let replay = replay.map_or(String::new(), |replay| format!(" replay {replay}"));
                     let comm = comm_label(comm);

@@ -81,6 +81,7 @@ impl Job {
                 comm: Some(&comm),
                 operations: std::slice::from_ref(operation),
                 around: &[],
+                late: &[],
                 channels: &[],
                 launch: None,
                 replay: None,

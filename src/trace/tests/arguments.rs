@@ -188,7 +188,7 @@ fn events_have_the_known_facts_as_arguments() {
         communicator init: rank=0 comm=7 ranks=2 nodes=1 interface=5 comm_hash=\"0000000000000007\"
         GroupApi: depth=2 comm=7
         ncclAllReduce 64 B f32: bytes=64 count=16 datatype=NcclFloat32 function=AllReduce captured=true comm=7
-        AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple channels=0 \
+        AllShuffle 64 B f32: seq=3 bytes=64 count=16 datatype=NcclFloat32 algorithm=Ring protocol=Simple \
             root=0 warps=0 replay=1 reduction=0 comm=7 function_text=\"AllShuffle\" tid=100
         end: group_start_returned_ns=1
         AllShuffle 64 B f32 ch 2: seq=3 bytes=64 channel=2 peer=1 steps=4 chunk_bytes=0 comm=7 queued_ns=1 transport=Net
@@ -199,7 +199,7 @@ fn events_have_the_known_facts_as_arguments() {
             the stamps of other operations for its own\"
         end: gpu_stop_ns=1200
         append: comm=7
-        end: appended=6
+        end: appended=6 append_batch=1
         network event: net_id=65537 net_type=0 net_device=0 net_work_request=0 net_opcode=0 net_queue_pair=0 \
             net_length=100",
     );

@@ -69,6 +69,7 @@ fn main() {
             comm: Some(draw.comm),
             operations: &operations,
             around: &[],
+            late: &[],
             channels: &[],
             launch: Some(handle(n + (1 << 30))),
             replay: None,
@@ -258,6 +259,7 @@ fn comm() -> Comm {
         interface: 7,
         version: 23_203,
         device: Some(0),
+        timer: Default::default(),
     }
 }
 
@@ -307,7 +309,7 @@ fn proxy<'a>(comm: &'a Comm, operation: &'a Operation, n: u64) -> ProxyOp<'a> {
         send: event::Flag(1),
         ..Default::default()
     };
-    ProxyOp { event, comm: Some(comm), operation: Some(operation), doubt: None }
+    ProxyOp { event, comm: Some(comm), operation: Some(operation), batch: 0, doubt: None }
 }
 
 /// Numbers without a pattern.

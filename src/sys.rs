@@ -160,6 +160,40 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
     (result == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// What the kernel says about a thread of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadState {
+    /// When it started, in ns of `CLOCK_BOOTTIME`, to the length of a tick of the kernel's (10 ms).
+    pub started: u64,
+    /// The processor that it ran on last.
+    pub processor: u32,
+    /// The system call that it waits in; `None` if it runs.
+    pub call: Option<i64>,
+}
+
+/// The state of a thread of this process. `None` if it has ended, or the kernel does not say.
+#[must_use]
+pub fn thread_state(tid: i32) -> Option<ThreadState> {
+    let stat = read_file(format!("/proc/self/task/{tid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The second field is the thread's name in parentheses, which may contain anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(19);
+    let started: u64 = fields.next()?.parse().ok()?;
+    let processor = fields.nth(16)?.parse().ok()?;
+    let call = read_file(format!("/proc/self/task/{tid}/syscall")).ok()?;
+    let call = String::from_utf8_lossy(&call);
+    // The word "running", or the call's number and its arguments; -1 outside of a call.
+    let call = call.split_whitespace().next()?.parse().ok().filter(|call| *call >= 0);
+    Some(ThreadState { started: started * (1_000_000_000 / ticks_per_second()?), processor, call })
+}
+
+/// The kernel's ticks in a second, in which it gives times of processes.
+fn ticks_per_second() -> Option<u64> {
+    // SAFETY: no pointers.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).ok().filter(|&ticks| ticks > 0)
+}
+
 /// The files mapped into this process, each listed once: all loaded libraries are among them.
 #[must_use]
 pub fn mapped_files() -> Vec<PathBuf> {
@@ -395,9 +429,7 @@ pub fn start_of(pid: u32) -> Option<u64> {
     let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let kernel = String::from_utf8(read_file("/proc/stat").ok()?).ok()?;
     let boot: u64 = kernel.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    // SAFETY: no pointers.
-    let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Some(boot + start / u64::try_from(ticks_per_second).ok().filter(|&ticks| ticks > 0)?)
+    Some(boot + start / ticks_per_second()?)
 }
 
 /// A time in seconds since 1970 as `20261120-184500`, in UTC.

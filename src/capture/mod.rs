@@ -36,7 +36,7 @@ const TELLING: usize = 6;
 /// The format that is written. It changes with everything that an older reader would not know or
 /// would misread: a new entry, or a new layout of an entry or of a record of
 /// [`crate::model::event`].
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// The oldest format that can be read.
 pub const OLDEST: u32 = 1;
 /// Most bytes of a chunk's entries, more than a buffer of CUPTI's with a thousand of the longest

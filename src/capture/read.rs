@@ -16,6 +16,7 @@ use crate::clock::align::Pair;
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::Asked;
 use crate::cupti::intake::{Source, Standing};
+use crate::model::doing::Doing;
 use crate::model::event::{self, MAX_WORDS};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
@@ -457,7 +458,13 @@ impl Decoder {
         self.shares.clear();
         for _ in 0..from.number()? {
             let (tid, name) = (from.signed_small()?, from.text()?.into());
-            self.shares.push(Share { tid, name, percent: from.signed()? });
+            let percent = from.signed()?;
+            let (doing, processor) = match self.format {
+                ..3 => (Doing::Unknown, None),
+                _ => (Doing::of(from.number()?), from.number()?.checked_sub(1)),
+            };
+            let processor = processor.and_then(|processor| u32::try_from(processor).ok());
+            self.shares.push(Share { tid, name, percent, doing, processor });
         }
         Ok(Input::Shares(&self.shares))
     }

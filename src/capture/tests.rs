@@ -13,6 +13,7 @@ use crate::clock::align::Pair;
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::{Asked, Outside};
 use crate::cupti::intake::{Source, Standing};
+use crate::model::doing::Doing;
 use crate::model::event::{MAX_WORDS, header};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
@@ -81,6 +82,8 @@ fn check_inputs(seed: u64) {
                 tid: random.bits(32) as i32,
                 name: texts[0].as_str().into(),
                 percent: random.bits(64) as i64,
+                doing: Doing::of(random.below(9)),
+                processor: (random.below(2) == 0).then(|| random.bits(31) as u32),
             })
             .collect();
         let input = match random.below(16) {

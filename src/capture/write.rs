@@ -245,6 +245,8 @@ impl Encoder {
                     signed(out, i64::from(share.tid));
                     text(out, &share.name);
                     signed(out, share.percent);
+                    number(out, share.doing as u64);
+                    number(out, share.processor.map_or(0, |processor| u64::from(processor) + 1));
                 }
             }
             Input::Dropped(total) => {

@@ -437,7 +437,8 @@ impl Run {
         self.out.feed(&Input::Advance);
         let now = self.out.pipeline.now();
         if self.watch.is_due(now) {
-            let shares = self.watch.look(now, &self.out.pipeline.progress_threads());
+            let inits = self.out.pipeline.take_inits();
+            let shares = self.watch.look(now, &self.out.pipeline.progress_threads(), &inits);
             self.out.feed(&Input::Shares(&shares));
             if self.out.pipeline.take_wish_for_force()
                 && let Some(reader) = &self.kernels

@@ -12,6 +12,9 @@ use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::{Comm, Doubt, Moment, Operation, Texts, Thread, ThreadId, What};
 use crate::model::word::Word;
 
+/// Communicators of one second whose `init` is remembered.
+const INITS: usize = 64;
+
 impl Correlator {
     pub(super) fn thread(&mut self, ring: RingId, tid: i32, name: &str, out: &mut Out<'_>) {
         let id = ThreadId(self.threads);
@@ -27,6 +30,9 @@ impl Correlator {
             self.channels.comm_on(init.context, device);
         }
         out.say(What::CommInit(comm));
+        if self.inits.len() < INITS {
+            self.inits.push(out.now);
+        }
     }
 
     /// A communicator has ended, so the one that ended longest ago is forgotten.

@@ -75,6 +75,8 @@ pub struct Correlator {
     /// Connections on which a proxy operation showed progress. They are the network's, so their
     /// operations queue behind each other.
     connections: Bounded<Connection, ()>,
+    /// When communicators were initialised, as far as nobody has asked for it.
+    inits: Vec<HostNs>,
     /// The progress threads that report what they do.
     proxy_threads: FxHashMap<ThreadId, ProxyThread>,
     /// Sends and receives so far, by communicator, peer and direction.
@@ -146,6 +148,7 @@ impl Correlator {
             events: Table::default(),
             pending: VecDeque::new(),
             connections: Bounded::default(),
+            inits: Vec::new(),
             proxy_threads: FxHashMap::default(),
             p2p_numbers: FxHashMap::default(),
             plans: Plans::default(),
@@ -374,6 +377,11 @@ impl Correlator {
         if let Some(Details::Operation(.., work)) = self.events.details_mut(operation) {
             part(work);
         }
+    }
+
+    /// When communicators were initialised, since the last call.
+    pub fn take_inits(&mut self) -> Vec<HostNs> {
+        std::mem::take(&mut self.inits)
     }
 
     /// Emits what became certain about channels, and about kernels by their channels.

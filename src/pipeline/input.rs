@@ -4,6 +4,7 @@
 use crate::clock::align::Pair;
 use crate::cupti::clock::Reading;
 use crate::cupti::intake::{Source, Standing};
+use crate::model::doing::Doing;
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
 use crate::model::time::HostNs;
@@ -108,6 +109,10 @@ pub struct Share {
     pub name: Box<str>,
     /// Percent of one processor since the previous reading.
     pub percent: i64,
+    /// What it does now.
+    pub doing: Doing,
+    /// The processor that it ran on last.
+    pub processor: Option<u32>,
 }
 
 /// How much is still drawn.

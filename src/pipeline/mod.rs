@@ -207,6 +207,12 @@ impl Pipeline {
         self.tracks.progress_threads()
     }
 
+    /// When communicators were initialised, since the last call.
+    #[must_use]
+    pub fn take_inits(&mut self) -> Vec<HostNs> {
+        self.correlator.take_inits()
+    }
+
     /// Messages for the user since the last call.
     #[must_use]
     pub fn take_said(&mut self) -> Vec<String> {
@@ -342,7 +348,10 @@ impl Pipeline {
                 let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
                 let evidence = Evidence { done: &done, moved: &moved, launch };
                 self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
-                shares.iter().for_each(|share| self.tracks.cpu(now, share.tid, &share.name, share.percent));
+                shares.iter().for_each(|share| {
+                    self.tracks.thread(now, (share.tid, &share.name), share.percent, (share.doing, share.processor))
+                });
+                self.tracks.threads_looked_at(now);
             }
             Input::Dropped(total) => self.lost(total),
             Input::Level { level, why } => {

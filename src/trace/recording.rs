@@ -13,6 +13,7 @@ use super::threads::Threads;
 use super::words::{Category, instant, remark, track};
 use super::writer::{Place, Track, Unit};
 use crate::model::activity::{self, Device};
+use crate::model::doing::Doing;
 use crate::model::time::HostNs;
 use crate::model::timeline::{ChannelChecks, Doubts, LeftOut, Matches};
 
@@ -59,6 +60,15 @@ pub(super) struct Recording {
     drops: Option<Counter>,
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
+    /// What threads did when they were looked at last, and where, by the same id.
+    doing: FxHashMap<i32, Seen>,
+}
+
+/// What a thread did when it was looked at last.
+struct Seen {
+    family: FamilyId,
+    at: HostNs,
+    what: Option<(Doing, Option<u32>)>,
 }
 
 impl Recording {
@@ -69,7 +79,7 @@ impl Recording {
         let drops = Counter::new(canvas.writer(), track::DROPS, Unit::Named("records"), on, time);
         let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
         let own = canvas.lanes.family("recording".into(), place, 1);
-        let recording = Recording { group, own, drops, cpu: FxHashMap::default() };
+        let recording = Recording { group, own, drops, cpu: FxHashMap::default(), doing: FxHashMap::default() };
         recording.dropped(canvas, time, 0);
         recording
     }
@@ -111,6 +121,57 @@ impl Recording {
         if let Some(counter) = counter {
             counter.set(canvas.writer(), time, percent);
         }
+    }
+
+    /// What a thread of NCCL's does now, and on which processor.
+    pub(super) fn does(
+        &mut self,
+        canvas: &mut Canvas,
+        threads: &Threads,
+        proxy: &Proxy,
+        time: HostNs,
+        (tid, name): (i32, &str),
+        (doing, processor): (Doing, Option<u32>),
+    ) {
+        if doing == Doing::Unknown || name.starts_with("ncclscope") {
+            return;
+        }
+        if !self.doing.contains_key(&tid) {
+            if self.doing.len() >= CPU_COUNTERS {
+                return;
+            }
+            let group = threads.with_number(tid).find_map(|thread| proxy.group_of(thread));
+            let (parent, name) = match group {
+                Some(group) => (Some(group), track::DOES.to_owned()),
+                None => (proxy.group(), format!("{} · {name} ({tid})", track::DOES)),
+            };
+            let description = "What the thread did when it was looked at, once a second, by what the kernel says. What it \
+                               did in between is not known.";
+            let family = canvas.lanes.family(name, Placing { parent, rank: 1, description }, 1);
+            self.doing.insert(tid, Seen { family, at: time, what: None });
+        }
+        let Some(seen) = self.doing.get_mut(&tid) else { return };
+        seen.at = time;
+        if seen.what == Some((doing, processor)) {
+            return;
+        }
+        if seen.what.replace((doing, processor)).is_some() {
+            canvas.lanes.pop(seen.family, time, &[]);
+        }
+        canvas.args.clear().known(nccl::PROCESSOR, processor.map(u64::from));
+        canvas.lanes.push(seen.family, time, doing.name(), &canvas.args);
+    }
+
+    /// All threads have been looked at: those that were not there have ended. At the end of
+    /// the recording, all have.
+    pub(super) fn looked(&mut self, canvas: &mut Canvas, time: HostNs, is_end: bool) {
+        self.doing.retain(|_, seen| {
+            let stays = seen.at == time && !is_end;
+            if !stays && seen.what.take().is_some() {
+                canvas.lanes.pop(seen.family, time, &[]);
+            }
+            stays
+        });
     }
 
     /// A remark, with the arguments in [`Canvas::args`].

@@ -61,6 +61,7 @@ use super::threads::{NewCall, Threads};
 use super::words::{Category, remark};
 use super::writer::{Clocks, Written};
 use crate::model::activity::Kernel;
+use crate::model::doing::Doing;
 use crate::model::event::Event;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
@@ -139,9 +140,17 @@ impl Tracks {
         self.recording.dropped(&mut self.canvas, time, total);
     }
 
-    /// A thread of NCCL's or ours took this share of a processor, in percent, since the last call.
-    pub fn cpu(&mut self, time: HostNs, tid: i32, name: &str, percent: i64) {
-        self.recording.cpu(&mut self.canvas, &self.threads, &self.proxy, time, (tid, name), percent);
+    /// A thread of NCCL's or ours took this share of a processor, in percent, since the last call,
+    /// and now does this, on this processor.
+    pub fn thread(&mut self, time: HostNs, who: (i32, &str), percent: i64, now: (Doing, Option<u32>)) {
+        let Tracks { canvas, threads, proxy, recording, .. } = self;
+        recording.cpu(canvas, threads, proxy, time, who, percent);
+        recording.does(canvas, threads, proxy, time, who, now);
+    }
+
+    /// All threads have been looked at for this time.
+    pub fn threads_looked_at(&mut self, time: HostNs) {
+        self.recording.looked(&mut self.canvas, time, false);
     }
 
     /// The system's ids of NCCL's progress threads that did anything.
@@ -232,6 +241,7 @@ impl Tracks {
         comms.flush(canvas);
         not_done::end_what_is_done(canvas, comms);
         self.proxy.flush(canvas);
+        self.recording.looked(canvas, time, true);
         self.recording.finish(canvas, time, figures, [comms.sharing, threads.sharing]);
     }
 

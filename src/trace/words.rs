@@ -136,6 +136,8 @@ pub mod remark {
 
 /// Tracks, and the endings of their names.
 pub mod track {
+    /// What a thread of NCCL's did when it was looked at.
+    pub const DOES: &str = "seen";
     /// The counter of lost records.
     pub const DROPS: &str = "records dropped";
     /// A communicator's operations while they are handed over.

@@ -628,6 +628,7 @@ impl Numbers {
                 interface: 5,
                 version: 0,
                 device: None,
+                timer: Default::default(),
             };
             let func = if is_receive { Word::RECV } else { Word::SEND };
             let id = |number: u32| {

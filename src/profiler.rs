@@ -731,7 +731,7 @@ fn process_info(config: &Config, process: &Process, moment: Moment) -> ProcessIn
 
 fn first_words(config: &Config, source: Source, objection: Option<&str>) -> String {
     let clock = match objection {
-        Some(objection) => format!("{} (not the TSC: {objection})", source.name()),
+        Some(objection) => format!("{} (not the processor's counter: {objection})", source.name()),
         None => source.name().to_owned(),
     };
     format!("ncclscope {}; preset {}; clock {clock}", env!("CARGO_PKG_VERSION"), config.wish())

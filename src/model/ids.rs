@@ -56,9 +56,9 @@ impl fmt::Debug for Handle {
 impl ProcessTag {
     /// Width of a tag.
     pub const BITS: u32 = 20;
-    /// Tags below this look like the upper bits of a user-space pointer (bits 47 to 63 of those are
-    /// clear).
-    const FIRST: u32 = 8;
+    /// Tags below this look like the upper bits of a user-space pointer. Bits 47 to 63 of those are
+    /// clear on x86-64, and bits 48 to 63 on aarch64, unless a program asks for addresses beyond.
+    const FIRST: u32 = 16;
 
     /// Makes a tag of random bits.
     #[must_use]
@@ -100,9 +100,9 @@ mod tests {
     fn a_tag_never_looks_like_a_pointer() {
         for bits in [0, 1, u64::MAX, 1 << 20, (1 << 20) - 8] {
             let tag = ProcessTag::from_random(bits);
-            assert!(tag.bits() >= 8 && tag.bits() < 1 << 20);
+            assert!(tag.bits() >= 16 && tag.bits() < 1 << 20);
             assert!(Handle(tag.base() + 5).is_from(tag));
-            assert!(!Handle(0x7fff_ffff_ffff).is_from(tag), "the highest user-space address");
+            assert!(!Handle(0xffff_ffff_ffff).is_from(tag), "the highest user-space address of aarch64");
         }
     }
 }

@@ -8,6 +8,7 @@ mod compare;
 mod cut;
 mod diagnose;
 mod doctor;
+mod export;
 mod foreign;
 mod generate;
 mod hang;
@@ -154,6 +155,13 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
+    /// Write traces as tables that any engine reads: Parquet, partitioned by job and rank
+    ///
+    /// Operations, kernels, channels, the proxy's transfers, communicators, environment, losses and
+    /// clocks. Each rank is written by itself, so that ranks can be exported where they ran, side by
+    /// side, and added later. What is there already is not written again. An interrupted export
+    /// leaves whole ranks; start it again for the others. docs/tables.md describes the tables.
+    Export(export::Wish),
     /// Put the traces of a job's processes into one file
     ///
     /// They must come from the same run: they have a communicator in common or were recorded at the
@@ -251,6 +259,7 @@ impl Command {
             | Command::Summary(_)
             | Command::Report(_)
             | Command::Scrub(_)
+            | Command::Export(_)
             | Command::Import { .. }
             | Command::Merge(_)
             | Command::Replay { .. } => Some("working"),
@@ -375,6 +384,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Summary(wish) => summary::run(&wish, out),
         Command::Report(wish) => report::run(&wish, out),
         Command::Scrub(wish) => scrub::run(&wish, out),
+        Command::Export(wish) => export::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),

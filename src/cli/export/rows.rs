@@ -1,0 +1,889 @@
+//! What a trace says, as rows of the tables of [`schema`](super::schema): one pass in bounded
+//! memory.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::schema::Name;
+use crate::cli::{Fault, Reason, survey};
+use crate::model::time::HostNs;
+use crate::model::word::Word;
+use crate::summary::{Facts, Summary, Wait};
+use crate::summary::Cell as Said;
+use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
+use crate::trace::reader::proto::ncclscope::MatchedBy;
+use crate::trace::reader::wire::fields;
+use crate::trace::reader::{self, Event, Extent, Packet};
+use crate::trace::names;
+use crate::trace::words::{Category, instant, track, wait};
+use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
+
+/// Operations whose kernel is waited for. Beyond that, the oldest has a row without a kernel.
+const PENDING: usize = 1 << 17;
+/// Processes in one file.
+const PROCESSES: usize = 64;
+
+/// A cell of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cell<'a> {
+    None,
+    /// On the clock of the trace.
+    Time(HostNs),
+    Number(i64),
+    Text(&'a str),
+    Flag(bool),
+}
+
+impl From<Option<u64>> for Cell<'_> {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Cell::None, |number| Cell::Number(number.cast_signed()))
+    }
+}
+
+impl From<Option<HostNs>> for Cell<'_> {
+    fn from(time: Option<HostNs>) -> Self {
+        time.map_or(Cell::None, Cell::Time)
+    }
+}
+
+impl<'a> From<&'a str> for Cell<'a> {
+    fn from(text: &'a str) -> Self {
+        if text.is_empty() { Cell::None } else { Cell::Text(text) }
+    }
+}
+
+impl<'a> From<Option<&'a str>> for Cell<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        text.unwrap_or_default().into()
+    }
+}
+
+/// A process of a file.
+#[derive(Default)]
+pub(super) struct Process {
+    tag: u64,
+    name: String,
+    pid: i64,
+    /// `SLURM_JOB_ID=4711`.
+    run: Option<String>,
+    boot: Option<String>,
+    summary: Summary,
+    to_utc: Option<i64>,
+    id: i64,
+    first: Option<HostNs>,
+    last: HostNs,
+    /// Its recording's last word: the errors of its clocks.
+    ended: Option<[Option<u64>; 3]>,
+    pending: Pending,
+}
+
+impl Process {
+    /// The number of the process in all tables.
+    pub(super) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// What to add to its times for ns since 1970; 0 if it is not known.
+    pub(super) fn to_utc(&self) -> i64 {
+        self.to_utc.unwrap_or(0)
+    }
+
+    /// Its rank in the job.
+    pub(super) fn rank(&self) -> Option<u32> {
+        survey::rank(&self.name)
+    }
+
+    pub(super) fn host(&self) -> &str {
+        names::without_gpu(&self.name).0.split(" · ").nth(1).unwrap_or_default()
+    }
+
+    /// `4711`, from `SLURM_JOB_ID=4711`.
+    pub(super) fn job(&self) -> Option<&str> {
+        Some(self.run.as_deref()?.split_once('=')?.1).filter(|job| !job.is_empty())
+    }
+
+    /// Once its first event comes: what it says about itself comes before.
+    fn identify(&mut self, time: HostNs) {
+        if self.first.is_some() {
+            return;
+        }
+        self.first = Some(time);
+        let boot = self.boot.as_deref().unwrap_or_default();
+        let parts = [boot.as_bytes(), &self.pid.to_le_bytes(), &self.tag.to_le_bytes(), &time.0.to_le_bytes()];
+        self.id = (super::hash(&parts) >> 1).cast_signed();
+    }
+}
+
+/// Operations that were handed over, until their kernel is known.
+#[derive(Default)]
+struct Pending {
+    all: BTreeMap<u64, HandOver>,
+    /// Their numbers, by what they have in common with their kernel.
+    by_key: FxHashMap<Key, VecDeque<u64>>,
+    next: u64,
+}
+
+/// Communicator, mark, function and replay.
+type Key = (u64, u64, u64, u64);
+
+struct HandOver {
+    key: Key,
+    time: HostNs,
+    mark: Option<u64>,
+    args: Box<[u8]>,
+}
+
+impl Pending {
+    /// Returns the oldest if there are too many.
+    fn push(&mut self, hand_over: HandOver) -> Option<HandOver> {
+        self.by_key.entry(hand_over.key).or_default().push_back(self.next);
+        self.all.insert(self.next, hand_over);
+        self.next += 1;
+        if self.all.len() > PENDING { self.pop() } else { None }
+    }
+
+    /// The oldest.
+    fn pop(&mut self) -> Option<HandOver> {
+        let (_, hand_over) = self.all.pop_first()?;
+        self.take_number(hand_over.key);
+        Some(hand_over)
+    }
+
+    fn take(&mut self, key: Key) -> Option<HandOver> {
+        let number = self.take_number(key)?;
+        self.all.remove(&number)
+    }
+
+    fn take_number(&mut self, key: Key) -> Option<u64> {
+        let numbers = self.by_key.get_mut(&key)?;
+        let number = numbers.pop_front();
+        if numbers.is_empty() {
+            self.by_key.remove(&key);
+        }
+        number
+    }
+}
+
+#[derive(Default)]
+struct Track {
+    parent: u64,
+    name: String,
+    open: Vec<Open>,
+    connection: Option<Connection>,
+}
+
+/// Between which ranks the transfers of a track go.
+#[derive(Clone, Copy)]
+struct Connection {
+    comm: Option<u64>,
+    peer: i32,
+}
+
+/// An open slice.
+struct Open {
+    what: What,
+    begin: HostNs,
+    mark: Option<u64>,
+    args: Vec<u8>,
+}
+
+enum What {
+    Run,
+    Kernel,
+    /// An operation of a kernel whose communicator is not known.
+    Carried,
+    Channel,
+    Step(Step),
+    Wait(Option<Wait>),
+    Other,
+}
+
+/// A transfer of the proxy.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    connection: Option<Connection>,
+    /// In the order of the columns.
+    waits: [u64; 4],
+    bytes: Option<u64>,
+}
+
+/// Takes the rows.
+pub(super) trait Sink {
+    /// Takes a row of a process.
+    fn row(&mut self, process: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason>;
+}
+
+/// Reads a file on so many threads, and gives its rows to `sink`: whatever could be read, even if it
+/// is damaged.
+///
+/// # Errors
+///
+/// The sink's, or what keeps the file from being exported at all. What else is wrong with it is in
+/// the result.
+pub(super) fn read(path: &Path, threads: usize, sink: &mut impl Sink) -> Result<Result<Extent, Reason>, Reason> {
+    let file = std::fs::File::open(path).map_err(Reason::read(path))?;
+    let mut rows = Rows::new(path, sink);
+    let result = reader::read_on(threads, file, |packet| rows.take(packet).map_err(Fault::Other));
+    let (remark, result) = match result {
+        Ok(extent) => (extent.remark(), Ok(extent)),
+        Err(Fault::Other(reason)) => return Err(reason),
+        Err(fault) => {
+            let reason = fault.of(path);
+            (Some(reason.to_string()), Err(reason))
+        }
+    };
+    rows.finish(remark.as_deref())?;
+    Ok(result)
+}
+
+struct Rows<'a, S> {
+    path: &'a Path,
+    sink: &'a mut S,
+    processes: Vec<Process>,
+    places: FxHashMap<u64, usize>,
+    tracks: FxHashMap<u64, Track>,
+    /// By parent and name of the tracks of the proxy's operations.
+    connections: FxHashMap<(u64, String), Connection>,
+    /// The tags of what a merge drew.
+    merged: Vec<u64>,
+    comms: Comms,
+    spare: Vec<Vec<u8>>,
+}
+
+/// Communicators as they are written.
+#[derive(Default)]
+struct Comms(FxHashMap<u64, Arc<str>>);
+
+impl Comms {
+    fn text(&mut self, comm: Option<u64>) -> Option<&str> {
+        let comm = comm.filter(|comm| *comm != 0)?;
+        Some(self.0.entry(comm).or_insert_with(|| format!("{comm:016x}").into()))
+    }
+}
+
+/// Numbers and texts among an event's arguments.
+struct Args<'a, const N: usize, const T: usize> {
+    numbers: [Option<u64>; N],
+    texts: [&'a str; T],
+}
+
+impl<'a, const N: usize, const T: usize> Args<'a, N, T> {
+    fn of(args: &'a [u8], numbers: [u32; N], texts: [u32; T]) -> Args<'a, N, T> {
+        let mut found = Args { numbers: [None; N], texts: [""; T] };
+        for field in fields(args) {
+            // Of two, the later one counts.
+            if let Some(place) = numbers.iter().position(|wanted| *wanted == field.number) {
+                found.numbers[place] = Some(field.uint());
+            } else if let Some(place) = texts.iter().position(|wanted| *wanted == field.number) {
+                found.texts[place] = std::str::from_utf8(field.bytes()).unwrap_or_default();
+            }
+        }
+        found
+    }
+}
+
+/// One of NCCL's words, by its number or in full.
+fn word<'a>(number: Option<u64>, text: &'a str) -> Cell<'a> {
+    let known = number.and_then(|number| Word(u16::try_from(number).ok()?).spelling());
+    known.filter(|known| !known.is_empty()).unwrap_or(text).into()
+}
+
+fn matched_by(number: Option<u64>) -> Cell<'static> {
+    let known = number.and_then(|number| MatchedBy::try_from(i32::try_from(number).ok()?).ok());
+    known.filter(|by| *by != MatchedBy::MatchAbsent).map(|by| by.as_str_name()).into()
+}
+
+/// What a hand-over and its kernel have in common.
+fn key(args: &[u8], mark: Option<u64>) -> Key {
+    let Args { numbers: [comm, function, replay], texts: [name] } =
+        Args::of(args, [nccl::COMM, nccl::FUNCTION, nccl::REPLAY], [nccl::COMM_NAME]);
+    let comm = comm.unwrap_or_else(|| super::hash(&[name.as_bytes()]));
+    (comm, mark.unwrap_or(u64::MAX), function.unwrap_or(0), replay.unwrap_or(0))
+}
+
+impl<'a, S: Sink> Rows<'a, S> {
+    fn new(path: &'a Path, sink: &'a mut S) -> Rows<'a, S> {
+        Rows {
+            path,
+            sink,
+            processes: Vec::new(),
+            places: FxHashMap::default(),
+            tracks: FxHashMap::default(),
+            connections: FxHashMap::default(),
+            merged: Vec::new(),
+            comms: Comms::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
+        if packet.descriptor.is_some() {
+            return self.describe(packet);
+        }
+        let Some(event) = &packet.event else { return self.said(packet) };
+        let time = packet.time.unwrap_or_default();
+        let place = self.process(event.track >> TRACK_BITS)?;
+        let process = &mut self.processes[place];
+        process.identify(time);
+        process.last = process.last.max(time);
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN => self.begin(place, event, time),
+            kind::TYPE_SLICE_END => self.end(place, event, time),
+            kind::TYPE_INSTANT => self.instant(place, event, time),
+            _ => Ok(()),
+        }
+    }
+
+    /// The place of a process.
+    fn process(&mut self, tag: u64) -> Result<usize, Reason> {
+        if let Some(place) = self.places.get(&tag) {
+            return Ok(*place);
+        }
+        if self.processes.len() == PROCESSES {
+            return Err(Reason::file(self.path)(format!(
+                "this file has the recordings of more than {PROCESSES} processes: export the traces that it was joined \
+                 from; tables need no merging"
+            )));
+        }
+        self.places.insert(tag, self.processes.len());
+        self.processes.push(Process { tag, ..Process::default() });
+        Ok(self.processes.len() - 1)
+    }
+
+    fn describe(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
+        let Some(descriptor) = packet.track_descriptor() else { return Ok(()) };
+        let uuid = descriptor.uuid();
+        if let Some(of) = &descriptor.process
+            && of.process_labels.iter().all(|label| names::told_pid(label).is_none())
+        {
+            let place = self.process(uuid >> TRACK_BITS)?;
+            let process = &mut self.processes[place];
+            if process.name.is_empty() {
+                of.process_name().clone_into(&mut process.name);
+                process.pid = i64::from(of.pid());
+                process.summary.process(of.process_name());
+            }
+        }
+        let track = self.tracks.entry(uuid).or_default();
+        track.parent = descriptor.parent_uuid();
+        descriptor.name().clone_into(&mut track.name);
+        track.connection = None;
+        Ok(())
+    }
+
+    /// What a packet without an event says about its process.
+    fn said(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
+        let says = |number: u32| {
+            matches!(number, trace_packet::TRACE_ATTRIBUTES | trace_packet::CLOCK_SNAPSHOT)
+        };
+        if !fields(packet.raw).any(|field| says(field.number)) {
+            return Ok(());
+        }
+        let tag = tag_of_sequence(packet.sequence);
+        let Ok(packet) = packet.decode() else { return Ok(()) };
+        let place = self.process(tag)?;
+        let process = &mut self.processes[place];
+        // Less than the time since the boot is a wall clock that was not known.
+        process.to_utc = process.to_utc.or_else(|| reader::to_utc_ns(&packet).filter(|offset| *offset >= 0));
+        for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
+            match said.key() {
+                attribute::MERGED => self.merged.extend(said.string_value().parse::<u64>()),
+                attribute::RUN => process.run = Some(said.string_value().to_owned()),
+                attribute::BOOT => process.boot = Some(said.string_value().to_owned()),
+                _ => {}
+            }
+            process.summary.attribute(said.key(), said.string_value());
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+        let Rows { tracks, connections, spare, .. } = self;
+        let track = tracks.entry(event.track).or_default();
+        let mut hand_over = None;
+        let what = match event.category {
+            Some(Category::Run) => What::Run,
+            Some(Category::Kernel) if event.arg(nccl::KERNEL).is_some() => What::Kernel,
+            Some(Category::Carried | Category::Kernel) if is_alone(event.args()) => What::Carried,
+            Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
+                hand_over = Some(HandOver {
+                    key: key(event.args(), event.correlation),
+                    time,
+                    mark: event.correlation,
+                    args: event.args().into(),
+                });
+                What::Other
+            }
+            Some(Category::Gpu) if event.arg(nccl::CHANNEL).is_some() => What::Channel,
+            Some(Category::Proxy) => match track.open.last() {
+                Some(Open { what: What::Step(_), .. }) => What::Wait(Wait::named(event.name)),
+                _ => proxy(track, connections, event).map_or(What::Other, What::Step),
+            },
+            _ => What::Other,
+        };
+        let mut args = spare.pop().unwrap_or_default();
+        if !matches!(what, What::Other) {
+            args.extend_from_slice(event.args());
+        }
+        track.open.push(Open { what, begin: time, mark: event.correlation, args });
+        match hand_over {
+            Some(hand_over) => self.handed_over(place, hand_over),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+        let Some(track) = self.tracks.get_mut(&event.track) else { return Ok(()) };
+        let Some(mut open) = track.open.pop() else { return Ok(()) };
+        if let (What::Wait(wait), Some(Open { what: What::Step(step), .. })) = (&open.what, track.open.last_mut()) {
+            step.waited(*wait, time.since(open.begin), &open.args);
+        }
+        // What is said at the end counts, too.
+        if !matches!(open.what, What::Other | What::Wait(_)) {
+            open.args.extend_from_slice(event.args());
+        }
+        let is_send = track.name.contains(track::SEND.trim_end());
+        let written = self.slice(place, &open, Some(time), is_send);
+        open.args.clear();
+        self.spare.push(open.args);
+        written
+    }
+
+    /// Writes the row of a slice; without an end if it has none.
+    fn slice(&mut self, place: usize, open: &Open, end: Option<HostNs>, is_send: bool) -> Result<(), Reason> {
+        match &open.what {
+            What::Run | What::Carried => self.ran(place, open, end),
+            What::Kernel => {
+                self.kernel(place, open, end)?;
+                // Without a communicator there is only the kernel.
+                if is_alone(&open.args) { self.ran(place, open, end) } else { Ok(()) }
+            }
+            What::Channel => self.channel(place, open, end),
+            What::Step(step) => self.step(place, open, end, *step, is_send),
+            What::Wait(_) | What::Other => Ok(()),
+        }
+    }
+
+    fn handed_over(&mut self, place: usize, hand_over: HandOver) -> Result<(), Reason> {
+        match self.processes[place].pending.push(hand_over) {
+            Some(oldest) => self.never_ran(place, &oldest),
+            None => Ok(()),
+        }
+    }
+
+    /// An operation whose kernel is not known.
+    fn never_ran(&mut self, place: usize, hand_over: &HandOver) -> Result<(), Reason> {
+        self.operation(place, &hand_over.args, hand_over.mark, [Some(hand_over.time), None, None])
+    }
+
+    /// An operation, while the GPU worked on it.
+    fn ran(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
+        let Args { numbers: [queued, tid], texts: [] } =
+            Args::<2, 0>::of(&open.args, [nccl::QUEUED_NS, nccl::TID], []);
+        let taken = self.processes[place].pending.take(key(&open.args, open.mark));
+        let told = queued.map(|queued| open.begin.saturating_sub(queued));
+        let handed_over = taken.as_ref().map(|it| it.time).or(told);
+        let of_it = taken.filter(|_| tid.is_none());
+        let args;
+        let args = match &of_it {
+            // Only the hand-over names the thread; all else is in both.
+            Some(of_it) => {
+                args = [&of_it.args[..], &open.args].concat();
+                &args
+            }
+            None => &open.args,
+        };
+        self.operation(place, args, open.mark, [handed_over, Some(open.begin), end])
+    }
+
+    fn operation(
+        &mut self,
+        place: usize,
+        args: &[u8],
+        mark: Option<u64>,
+        [handed_over, begin, end]: [Option<HostNs>; 3],
+    ) -> Result<(), Reason> {
+        let Args {
+            numbers:
+                [
+                    comm,
+                    replay,
+                    function,
+                    seq,
+                    error,
+                    bytes,
+                    count,
+                    datatype,
+                    algorithm,
+                    protocol,
+                    channels,
+                    peer,
+                    root,
+                    by,
+                    operations,
+                    tid,
+                    step,
+                ],
+            texts: [comm_name, function_text, datatype_text, algorithm_text, protocol_text, range, doubt],
+        } = Args::of(
+            args,
+            [
+                nccl::COMM,
+                nccl::REPLAY,
+                nccl::FUNCTION,
+                nccl::SEQ,
+                nccl::TIME_ERROR_NS,
+                nccl::BYTES,
+                nccl::COUNT,
+                nccl::DATATYPE,
+                nccl::ALGORITHM,
+                nccl::PROTOCOL,
+                nccl::CHANNELS,
+                nccl::PEER,
+                nccl::ROOT,
+                nccl::MATCH,
+                nccl::OPERATIONS,
+                nccl::TID,
+                nccl::NVTX_STEP,
+            ],
+            [
+                nccl::COMM_NAME,
+                nccl::FUNCTION_TEXT,
+                nccl::DATATYPE_TEXT,
+                nccl::ALGORITHM_TEXT,
+                nccl::PROTOCOL_TEXT,
+                nccl::NVTX_RANGE,
+                nccl::DOUBT,
+            ],
+        );
+        let process = &self.processes[place];
+        let row = [
+            Cell::Number(process.id),
+            self.comms.text(comm).unwrap_or(comm_name).into(),
+            mark.into(),
+            replay.into(),
+            word(function, function_text),
+            seq.into(),
+            begin.into(),
+            begin.and_then(|begin| Some(end?.since(begin))).into(),
+            error.into(),
+            handed_over.into(),
+            bytes.into(),
+            count.into(),
+            word(datatype, datatype_text),
+            word(algorithm, algorithm_text),
+            word(protocol, protocol_text),
+            channels.into(),
+            peer.into(),
+            root.into(),
+            matched_by(by),
+            operations.into(),
+            tid.into(),
+            range.into(),
+            step.into(),
+            doubt.into(),
+        ];
+        self.sink.row(process, Name::Operations, &row)
+    }
+
+    fn kernel(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
+        let Args {
+            numbers: [error, by, comm, operations, device, stream, graph, node, replay, correlation, grid, block],
+            texts: [kernel, comm_name, doubt],
+        } = Args::of(
+            &open.args,
+            [
+                nccl::TIME_ERROR_NS,
+                nccl::MATCH,
+                nccl::COMM,
+                nccl::OPERATIONS,
+                nccl::DEVICE,
+                nccl::STREAM_ID,
+                nccl::GRAPH,
+                nccl::GRAPH_NODE,
+                nccl::REPLAY,
+                nccl::CORRELATION,
+                nccl::GRID,
+                nccl::BLOCK,
+            ],
+            [nccl::KERNEL, nccl::COMM_NAME, nccl::DOUBT],
+        );
+        let process = &self.processes[place];
+        let row = [
+            Cell::Number(process.id),
+            Cell::Time(open.begin),
+            end.map(|end| end.since(open.begin)).into(),
+            error.into(),
+            kernel.into(),
+            matched_by(by),
+            self.comms.text(comm).unwrap_or(comm_name).into(),
+            operations.into(),
+            device.into(),
+            stream.into(),
+            graph.into(),
+            node.into(),
+            replay.into(),
+            correlation.into(),
+            grid.into(),
+            block.into(),
+            doubt.into(),
+        ];
+        self.sink.row(process, Name::Kernels, &row)
+    }
+
+    fn channel(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
+        let Args { numbers: [error, comm, channel, phase, device, stream, start, stop], texts: [comm_name, doubt] } =
+            Args::of(
+                &open.args,
+                [
+                    nccl::TIME_ERROR_NS,
+                    nccl::COMM,
+                    nccl::CHANNEL,
+                    nccl::PHASE,
+                    nccl::DEVICE,
+                    nccl::STREAM_ID,
+                    nccl::GPU_START_NS,
+                    nccl::GPU_STOP_NS,
+                ],
+                [nccl::COMM_NAME, nccl::DOUBT],
+            );
+        let process = &self.processes[place];
+        let row = [
+            Cell::Number(process.id),
+            Cell::Time(open.begin),
+            end.map(|end| end.since(open.begin)).into(),
+            error.into(),
+            self.comms.text(comm).unwrap_or(comm_name).into(),
+            open.mark.into(),
+            channel.into(),
+            phase.into(),
+            device.into(),
+            stream.into(),
+            start.into(),
+            stop.into(),
+            doubt.into(),
+        ];
+        self.sink.row(process, Name::ChannelTimes, &row)
+    }
+
+    fn step(
+        &mut self,
+        place: usize,
+        open: &Open,
+        end: Option<HostNs>,
+        step: Step,
+        is_send: bool,
+    ) -> Result<(), Reason> {
+        let Args { numbers: [channel, number], texts: [doubt] } =
+            Args::of(&open.args, [nccl::CHANNEL, nccl::STEP], [nccl::DOUBT]);
+        let process = &self.processes[place];
+        let [gpu, peer, network, flush] = step.waits.map(|ns| Cell::from(Some(ns)));
+        let row = [
+            Cell::Number(process.id),
+            Cell::Time(open.begin),
+            end.map(|end| end.since(open.begin)).into(),
+            self.comms.text(step.connection.and_then(|it| it.comm)).into(),
+            open.mark.into(),
+            step.connection.map_or(Cell::None, |it| Cell::Number(it.peer.into())),
+            Cell::Text(if is_send { "send" } else { "receive" }),
+            channel.into(),
+            number.into(),
+            step.bytes.into(),
+            gpu,
+            peer,
+            network,
+            flush,
+            doubt.into(),
+        ];
+        self.sink.row(process, Name::ProxySteps, &row)
+    }
+
+    fn instant(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+        match event.category {
+            Some(Category::Operation) if event.name == instant::COMM_INIT => {
+                self.processes[place].summary.comm_init(time, &Facts::of(event.args()));
+                self.communicator(place, event, time)
+            }
+            // What found no lane.
+            Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
+                let key = key(event.args(), event.correlation);
+                let hand_over = HandOver { key, time, mark: event.correlation, args: event.args().into() };
+                self.handed_over(place, hand_over)
+            }
+            Some(Category::Run) => {
+                let open =
+                    Open { what: What::Run, begin: time, mark: event.correlation, args: event.args().to_vec() };
+                self.ran(place, &open, None)
+            }
+            Some(Category::Ncclscope) => {
+                let process = &mut self.processes[place];
+                process.summary.remark(time, event.name, event.args());
+                if event.name == instant::ENDED || event.name == instant::IMPORT_ENDED {
+                    const CLOCKS: [u32; 3] = [nccl::CLOCK_ERROR_NS, nccl::CUPTI_OFF_LEAST_NS, nccl::CUPTI_OFF_MOST_NS];
+                    process.ended = Some(event.uints(CLOCKS));
+                }
+                // Other tools' files have communicators with nothing drawn.
+                match event.name {
+                    instant::COMM | instant::PROCESS_GROUP => self.communicator(place, event, time),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn communicator(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+        let Args { numbers: [comm, rank, ranks, nodes, device, version, interface], texts: [name] } = Args::of(
+            event.args(),
+            [
+                nccl::COMM,
+                nccl::RANK,
+                nccl::RANKS,
+                nccl::NODES,
+                nccl::DEVICE,
+                nccl::NCCL_VERSION,
+                nccl::INTERFACE,
+            ],
+            [nccl::COMM_NAME],
+        );
+        let process = &self.processes[place];
+        let label = self.tracks.get(&event.track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
+        let row = [
+            Cell::Number(process.id),
+            self.comms.text(comm).unwrap_or(name).into(),
+            Cell::Time(time),
+            name.into(),
+            label.into(),
+            rank.into(),
+            ranks.into(),
+            nodes.into(),
+            device.into(),
+            version.into(),
+            interface.into(),
+        ];
+        self.sink.row(process, Name::Communicators, &row)
+    }
+
+    /// Writes what is left when the file has ended.
+    fn finish(&mut self, remark: Option<&str>) -> Result<(), Reason> {
+        for (uuid, mut track) in std::mem::take(&mut self.tracks) {
+            let Some(&place) = self.places.get(&(uuid >> TRACK_BITS)) else { continue };
+            let last = self.processes[place].last;
+            let is_send = track.name.contains(track::SEND.trim_end());
+            while let Some(open) = track.open.pop() {
+                if let (What::Wait(wait), Some(Open { what: What::Step(step), .. })) =
+                    (&open.what, track.open.last_mut())
+                {
+                    step.waited(*wait, last.since(open.begin), &open.args);
+                }
+                self.slice(place, &open, None, is_send)?;
+            }
+        }
+        for place in 0..self.processes.len() {
+            while let Some(hand_over) = self.processes[place].pending.pop() {
+                self.never_ran(place, &hand_over)?;
+            }
+            let process = &self.processes[place];
+            // What a merge drew is no recording, nor is a track without a process.
+            if !process.name.is_empty() && !self.merged.contains(&process.tag) {
+                self.about(place, remark)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the recording says about itself.
+    fn about(&mut self, place: usize, remark: Option<&str>) -> Result<(), Reason> {
+        let process = &self.processes[place];
+        let id = Cell::Number(process.id);
+        let mut report = process.summary.report();
+        remark.into_iter().for_each(|remark| report.add_loss(&process.summary, "file", remark));
+        for table in &report.tables {
+            let name = match table.name {
+                "environment" => Name::Environment,
+                "losses" => Name::Losses,
+                _ => continue,
+            };
+            for row in &table.rows {
+                // The first cell is the rank, which is in the path.
+                let said = row[1..].iter().map(|cell| match cell {
+                    Said::Empty => Cell::None,
+                    Said::Text(text) => Cell::Text(text),
+                    Said::Number(number) => Cell::from(Some(*number)),
+                });
+                let row: Vec<Cell<'_>> = std::iter::once(id).chain(said).collect();
+                self.sink.row(process, name, &row)?;
+            }
+        }
+        let [clock_error, least, most] = process.ended.unwrap_or_default();
+        let row = [
+            id,
+            process.boot.as_deref().into(),
+            process.host().into(),
+            Cell::Number(process.pid),
+            process.first.into(),
+            process.first.map(|_| process.last).into(),
+            Cell::Flag(process.ended.is_some()),
+            process.to_utc.map_or(Cell::None, Cell::Number),
+            clock_error.into(),
+            least.into(),
+            most.into(),
+        ];
+        self.sink.row(process, Name::ClockBounds, &row)
+    }
+}
+
+impl Step {
+    /// A wait inside of it took so long; its arguments may state bytes.
+    fn waited(&mut self, wait: Option<Wait>, ns: u64, args: &[u8]) {
+        const ORDER: [&str; 4] = [wait::GPU, wait::PEER, wait::NETWORK, wait::FLUSH];
+        if let Some(place) = wait.and_then(|wait| ORDER.iter().position(|name| *name == wait.name())) {
+            self.waits[place] += ns;
+        }
+        let [bytes] = reader::uints(args, [nccl::BYTES]);
+        self.bytes = self.bytes.max(bytes);
+    }
+}
+
+/// Whether a slice on a stream is of an operation whose communicator is not known: then it is the
+/// only one. Other tools' files may state bytes and no count.
+fn is_alone(args: &[u8]) -> bool {
+    let Args { numbers: [count, bytes, function, operations, comm], texts: [function_text, name] } = Args::of(
+        args,
+        [nccl::COUNT, nccl::BYTES, nccl::FUNCTION, nccl::OPERATIONS, nccl::COMM],
+        [nccl::FUNCTION_TEXT, nccl::COMM_NAME],
+    );
+    count.or(bytes).is_some()
+        && (function.is_some() || !function_text.is_empty())
+        && operations.unwrap_or(1) == 1
+        && comm.is_none()
+        && name.is_empty()
+}
+
+/// Begins a transfer; an operation of the proxy says between whom the transfers beside it are.
+fn proxy(
+    track: &mut Track,
+    connections: &mut FxHashMap<(u64, String), Connection>,
+    event: &Event<'_>,
+) -> Option<Step> {
+    let [step, steps, peer, comm] = event.uints([nccl::STEP, nccl::STEPS, nccl::PEER, nccl::COMM]);
+    let told = peer.map(|peer| Connection { comm, peer: peer as i32 });
+    if step.is_some() {
+        if track.connection.is_none()
+            && let Some(name) = track.name.strip_suffix(track::STEPS)
+        {
+            track.connection = connections.get(&(track.parent, name.to_owned())).copied();
+        }
+        return Some(Step { connection: told.or(track.connection), ..Step::default() });
+    }
+    if let (Some(_), Some(told)) = (steps, told)
+        && track.connection.is_none()
+    {
+        track.connection = Some(told);
+        connections.insert((track.parent, track.name.clone()), told);
+    }
+    None
+}

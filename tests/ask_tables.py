@@ -1,9 +1,9 @@
 """Asks an engine the questions of sql/tables/questions.sql, and prints the answers as JSON.
 
-    python3 ask_tables.py duckdb|spark FOLDER SQL
+    python3 ask_tables.py duckdb|spark FOLDER SQL [STATEMENTS]
 
 FOLDER has the tables, SQL is the folder sql/tables. The answer is an object: the number of the question, as in "1" or, if
-it has several statements, "10.2", with a list of rows, each an object.
+it has several statements, "10.2", with a list of rows, each an object. Further statements count from "more.1" on.
 """
 
 import decimal
@@ -53,7 +53,8 @@ def spark(folder, sql):
         "tables": str(folder),
         "spark.sql.legacy.parquet.nanosAsLong": "true",
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -80,10 +81,11 @@ def plain(value):
     raise TypeError(f"{value!r} is of type {type(value)}")
 
 
-def main(engine, folder, sql):
+def main(engine, folder, sql, more=""):
     folder, sql = pathlib.Path(folder).resolve(), pathlib.Path(sql).resolve()
     ask = {"duckdb": duckdb, "spark": spark}[engine](folder, sql)
     answers = {number: ask(statement) for number, statement in questions((sql / "questions.sql").read_text())}
+    answers.update((f"more.{place + 1}", ask(statement)) for place, statement in enumerate(statements(more)))
     print(json.dumps(answers, default=plain))
 
 

@@ -1,4 +1,5 @@
-"""Puts files of PyPI wheels into a folder. pip downloads the wheels and checks them against their hashes.
+"""Puts files of PyPI wheels into a folder. pip downloads the wheels and checks them against their hashes. Source archives
+are allowed where an option for pip says so: --pip=--no-binary=NAME.
 
 Nothing is installed, and nothing is kept but what is wanted. Any number of these may run at once; the folder appears
 whole or not at all.
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 
@@ -59,7 +61,7 @@ def download(scratch, wish):
     if done.returncode != 0:
         said = "" if wish.progress else "\n" + done.stdout.strip()
         sys.exit(f"pip failed to download {names(wish.wheels)}; the network is needed this once{said}")
-    return sorted(scratch.glob("*.whl"))
+    return sorted([*scratch.glob("*.whl"), *scratch.glob("*.tar.gz")])
 
 
 def pip_python(scratch):
@@ -74,14 +76,27 @@ def pip_python(scratch):
 
 
 def unpack(wheel, keep, folder):
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            found = next((match.expand(target) for pattern, target in keep if (match := re.fullmatch(pattern, name))), None)
-            if found:
-                target = folder / found
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(name) as source, open(target, "wb") as copy:
-                    shutil.copyfileobj(source, copy)
+    for name, source in files(wheel):
+        found = next((match.expand(target) for pattern, target in keep if (match := re.fullmatch(pattern, name))), None)
+        if found:
+            target = folder / found
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source() as source, open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy)
+
+
+def files(wheel):
+    """The names of the files in a wheel or a source archive, each with a function that opens it."""
+    if wheel.suffix == ".whl":
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    yield name, lambda: archive.open(name)
+    else:
+        with tarfile.open(wheel) as archive:
+            for member in archive:
+                if member.isfile():
+                    yield member.name, lambda: archive.extractfile(member)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,24 @@ fn a_recorded_job_ends_with_its_own_code_the_files_and_the_next_command() {
 }
 
 #[test]
+fn traces_are_exported_after_the_job_by_each_rank_its_own() {
+    let place = Place::new();
+    let job = format!("{}; exit 3", place.rank(COLLECTIVE));
+    let done = place.run(&["--export", "parquet", "--output", "out"], &["sh", "-c", &job]);
+    assert_eq!(done.status.code(), Some(3), "{}", done.stderr);
+    assert_says(&done, "/tables: 1 trace exported, ");
+    let tables = place.path().join("out/tables");
+    assert_eq!(fs::read_dir(&tables).unwrap().count(), 8 + 1);
+    // A trace of another rank, which is not over.
+    fs::write(place.path().join("out/other.1.perfetto-trace"), "").unwrap();
+    let mut command = place.command(&["--export", "parquet", "--output", "out", "--", "sh", "-c", &job]);
+    let done = finished(command.env("RANK", "1").env("WORLD_SIZE", "2").env("NCCLSCOPE_RUN_ID", "r"));
+    assert_eq!(done.status.code(), Some(3), "{}", done.stderr);
+    assert_says(&done, "/tables: 1 trace exported, ");
+    assert_eq!(fs::read_dir(tables.join("_exported")).unwrap().count(), 2);
+}
+
+#[test]
 fn a_launcher_with_nccl_loaded_is_not_reported_as_missing() {
     let place = Place::new();
     let launcher = place.with_nccl_loaded(&format!("sh -c '{}; sleep 1; exit 0'", place.rank(COLLECTIVE)));

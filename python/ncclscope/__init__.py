@@ -96,3 +96,27 @@ def step(number):
         library.ncclscope_step.argtypes = [ctypes.c_uint64]
         library.ncclscope_step.restype = None
         library.ncclscope_step(number)
+
+
+def tables(folder):
+    """The tables that `ncclscope export --parquet FOLDER` wrote: a dictionary of pyarrow.dataset.Dataset by name.
+
+    Each has the columns of docs/tables.md, and `job` and `rank`. Needs pyarrow. Raises FileNotFoundError if there is no table
+    in the folder.
+    """
+    import pyarrow
+    import pyarrow.dataset
+
+    partitions = pyarrow.dataset.partitioning(pyarrow.schema([("job", pyarrow.string()), ("rank", pyarrow.int32())]), flavor="hive")
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        jobs = [os.path.join(path, job) for job in sorted(os.listdir(path)) if job.startswith("job=")] if os.path.isdir(path) else []
+        # A job is exported by one version, and another may have been by a newer one with more columns.
+        read = [pyarrow.dataset.dataset(job, format="parquet", partitioning=partitions, partition_base_dir=path).schema for job in jobs]
+        if read:
+            schema = pyarrow.unify_schemas(read)
+            found[name] = pyarrow.dataset.dataset(path, schema=schema, format="parquet", partitioning=partitions)
+    if not found:
+        raise FileNotFoundError(f"there are no tables in {folder}; `ncclscope export TRACES --parquet {folder}` writes them")
+    return found

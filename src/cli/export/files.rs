@@ -92,9 +92,8 @@ impl Sink for Files<'_> {
     fn row(&mut self, process: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason> {
         if !self.processes.contains_key(&process.id()) {
             let partition = self.partition(process)?;
-            let place = |table: &Table| {
-                PathBuf::from(format!("{}/{partition}/{:016x}.parquet", table.name, process.id()))
-            };
+            let place =
+                |table: &Table| PathBuf::from(format!("{}/{partition}/{:016x}.parquet", table.name, process.id()));
             let all = TABLES.iter().map(|table| Rows::new(table, place(table), process.to_utc())).collect();
             self.processes.insert(process.id(), all);
         }
@@ -196,8 +195,8 @@ impl Values {
     /// The column, with its rows in this order. Empties it.
     fn take(&mut self, of: Type, order: &[u32]) -> Result<ArrayRef, arrow_schema::ArrowError> {
         let there = std::mem::take(&mut self.is_there);
-        let valid = (std::mem::take(&mut self.absent) > 0)
-            .then(|| order.iter().map(|place| there[*place as usize]).collect());
+        let valid =
+            (std::mem::take(&mut self.absent) > 0).then(|| order.iter().map(|place| there[*place as usize]).collect());
         let texts = std::mem::take(&mut self.texts);
         Ok(match &mut self.numbers {
             Numbers::Long(all) => {
@@ -262,7 +261,8 @@ impl Rows {
         }
         let path = out.join(&self.place);
         let columns = self.columns.iter_mut().zip(self.table.columns);
-        let columns: Result<Vec<ArrayRef>, _> = columns.map(|(values, column)| values.take(column.of, &order)).collect();
+        let columns: Result<Vec<ArrayRef>, _> =
+            columns.map(|(values, column)| values.take(column.of, &order)).collect();
         let failed = |error: ParquetError| Reason::failed(format!("write {}", path.display()))(error);
         let batch = columns.and_then(|columns| RecordBatch::try_new(Arc::clone(&self.schema), columns));
         let batch = batch.map_err(|error| failed(error.into()))?;

@@ -134,9 +134,8 @@ fn one(path: &Path, folder: &Path, job: Option<&str>, threads: usize) -> (Option
         let fault = rows::read(path, threads, &mut files)?.err();
         let files = files.finish()?;
         if files.is_empty() {
-            return Err(fault.unwrap_or_else(|| {
-                Reason::file(path)("no process recorded by ncclscope is in this Perfetto trace")
-            }));
+            return Err(fault
+                .unwrap_or_else(|| Reason::file(path)("no process recorded by ncclscope is in this Perfetto trace")));
         }
         if fault.is_none() {
             let trace = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -167,8 +166,9 @@ fn is_done(note: &Path, folder: &Path, bytes: u64) -> bool {
     let Some(done) = fs::read(note).ok().and_then(|text| serde_json::from_slice::<Done>(&text).ok()) else {
         return false;
     };
-    let is_there =
-        |it: &Written| fs::metadata(folder.join(&it.path)).is_ok_and(|facts| facts.is_file() && facts.len() == it.bytes);
+    let is_there = |it: &Written| {
+        fs::metadata(folder.join(&it.path)).is_ok_and(|facts| facts.is_file() && facts.len() == it.bytes)
+    };
     (done.schema_version, done.trace_bytes) == (schema::VERSION, bytes) && done.files.iter().all(is_there)
 }
 

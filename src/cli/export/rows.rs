@@ -11,13 +11,13 @@ use super::schema::Name;
 use crate::cli::{Fault, Reason, survey};
 use crate::model::time::HostNs;
 use crate::model::word::Word;
-use crate::summary::{Facts, Summary, Wait};
 use crate::summary::Cell as Said;
+use crate::summary::{Facts, Summary, Wait};
 use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
+use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::MatchedBy;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
-use crate::trace::names;
 use crate::trace::words::{Category, instant, track, wait};
 use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
 
@@ -376,9 +376,7 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     /// What a packet without an event says about its process.
     fn said(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
-        let says = |number: u32| {
-            matches!(number, trace_packet::TRACE_ATTRIBUTES | trace_packet::CLOCK_SNAPSHOT)
-        };
+        let says = |number: u32| matches!(number, trace_packet::TRACE_ATTRIBUTES | trace_packet::CLOCK_SNAPSHOT);
         if !fields(packet.raw).any(|field| says(field.number)) {
             return Ok(());
         }
@@ -481,8 +479,7 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     /// An operation, while the GPU worked on it.
     fn ran(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
-        let Args { numbers: [queued, tid], texts: [] } =
-            Args::<2, 0>::of(&open.args, [nccl::QUEUED_NS, nccl::TID], []);
+        let Args { numbers: [queued, tid], texts: [] } = Args::<2, 0>::of(&open.args, [nccl::QUEUED_NS, nccl::TID], []);
         let taken = self.processes[place].pending.take(key(&open.args, open.mark));
         let told = queued.map(|queued| open.begin.saturating_sub(queued));
         let handed_over = taken.as_ref().map(|it| it.time).or(told);
@@ -714,8 +711,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.handed_over(place, hand_over)
             }
             Some(Category::Run) => {
-                let open =
-                    Open { what: What::Run, begin: time, mark: event.correlation, args: event.args().to_vec() };
+                let open = Open { what: What::Run, begin: time, mark: event.correlation, args: event.args().to_vec() };
                 self.ran(place, &open, None)
             }
             Some(Category::Ncclscope) => {
@@ -738,15 +734,7 @@ impl<'a, S: Sink> Rows<'a, S> {
     fn communicator(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
         let Args { numbers: [comm, rank, ranks, nodes, device, version, interface], texts: [name] } = Args::of(
             event.args(),
-            [
-                nccl::COMM,
-                nccl::RANK,
-                nccl::RANKS,
-                nccl::NODES,
-                nccl::DEVICE,
-                nccl::NCCL_VERSION,
-                nccl::INTERFACE,
-            ],
+            [nccl::COMM, nccl::RANK, nccl::RANKS, nccl::NODES, nccl::DEVICE, nccl::NCCL_VERSION, nccl::INTERFACE],
             [nccl::COMM_NAME],
         );
         let process = &self.processes[place];
@@ -864,11 +852,7 @@ fn is_alone(args: &[u8]) -> bool {
 }
 
 /// Begins a transfer; an operation of the proxy says between whom the transfers beside it are.
-fn proxy(
-    track: &mut Track,
-    connections: &mut FxHashMap<(u64, String), Connection>,
-    event: &Event<'_>,
-) -> Option<Step> {
+fn proxy(track: &mut Track, connections: &mut FxHashMap<(u64, String), Connection>, event: &Event<'_>) -> Option<Step> {
     let [step, steps, peer, comm] = event.uints([nccl::STEP, nccl::STEPS, nccl::PEER, nccl::COMM]);
     let told = peer.map(|peer| Connection { comm, peer: peer as i32 });
     if step.is_some() {

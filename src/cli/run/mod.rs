@@ -28,7 +28,7 @@ use self::launcher::Launcher;
 use self::plan::Plan;
 use self::processes::Processes;
 use self::signals::PassingOn;
-use super::{Failure, Reason, library};
+use super::{Failure, Reason, export, library};
 use crate::config::{Config, SETTINGS, Setting};
 use crate::sys::{self, job};
 use crate::trace::names;
@@ -48,6 +48,13 @@ pub(super) struct Wish {
     /// Only print what to export, for a script of your own
     #[arg(long)]
     print_env: bool,
+    /// After the job's end, also write its traces as tables, into the folder `tables` beside them
+    ///
+    /// Where a launcher starts several of us, each writes those of its own processes, on the node
+    /// where they ran. The job's exit code stays; what cannot be written is said. docs/tables.md
+    /// describes the tables.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    export: Option<Export>,
     /// The library as the job finds it, if that is not the one of `ncclscope lib`
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -61,6 +68,13 @@ pub(super) struct Wish {
         value_name = "COMMAND"
     )]
     command: Vec<OsString>,
+}
+
+/// What traces are exported as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Export {
+    /// Parquet files
+    Parquet,
 }
 
 /// The settings as flags: `--max-size 4G` is `NCCLSCOPE_MAX_SIZE=4G`.
@@ -143,10 +157,17 @@ pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
         Failure::Exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
     };
     let config = Config::read(&|name| plan.value(name).or_else(|| variable(name)), std::iter::empty());
-    if rank.is_some() && !config.speaks() {
+    if rank.is_some() && !config.speaks() && wish.export.is_none() {
         return Err(started(command.exec()));
     }
-    let status = watched(&mut command, &plan, &library, config.is_off(), rank.is_some()).map_err(started)?;
+    let how = Watching {
+        switched_off: config.is_off(),
+        inner: rank.is_some(),
+        // Of several, only one says what became of the recording.
+        is_quiet: rank.is_some() && !config.speaks(),
+        export: wish.export,
+    };
+    let status = watched(&mut command, &plan, &library, how).map_err(started)?;
     match (status.signal(), status.code()) {
         (Some(signal), _) => job::end_by_signal(signal),
         (None, Some(0)) => Ok(()),
@@ -165,15 +186,24 @@ fn fresh(variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
     Launcher { run: Some(run), folder }
 }
 
-/// Runs the job to its end, and says what became of the recording. `inner` is whether a launcher
-/// has started others like us.
-fn watched(
-    command: &mut Command,
-    plan: &Plan,
-    library: &Path,
+/// How a job is watched.
+#[derive(Clone, Copy)]
+struct Watching {
     switched_off: bool,
+    /// A launcher has started others like us.
     inner: bool,
-) -> io::Result<ExitStatus> {
+    is_quiet: bool,
+    export: Option<Export>,
+}
+
+/// Runs the job to its end, and says what became of the recording.
+fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) -> io::Result<ExitStatus> {
+    let Watching { switched_off, inner, is_quiet, export } = how;
+    let say = |line: &str| {
+        if !is_quiet {
+            say(line);
+        }
+    };
     plan.remarks.iter().for_each(|remark| say(remark));
     let not_loadable = job::try_load(library).err().map(|error| error.to_string());
     if let Some(words) = &not_loadable {
@@ -217,9 +247,34 @@ fn watched(
         signal: status.signal(),
     };
     let written: Vec<_> = traces(&plan.output).into_iter().filter(|trace| !before.contains(trace)).collect();
+    let mut pids: Vec<u32> = evidence.processes.iter().map(|seen| seen.pid).collect();
     account(&written, evidence, library, inner).iter().for_each(|line| say(line));
+    if export == Some(Export::Parquet) {
+        pids.push(pid);
+        let is_own = |trace: &&PathBuf| !inner || is_of(trace, &sys::host_name(), &pids);
+        export_parquet(&written.iter().filter(is_own).cloned().collect::<Vec<_>>());
+    }
     drop(signals);
     Ok(status)
+}
+
+/// Whether a trace is of one of these processes of a host, by its name: `node7.4711.1795000000`.
+fn is_of(trace: &Path, host: &str, pids: &[u32]) -> bool {
+    let name = trace.file_name().unwrap_or_default().to_string_lossy();
+    let pid = name.strip_prefix(host).and_then(|rest| rest.strip_prefix('.')?.split('.').next()?.parse().ok());
+    pid.is_some_and(|pid| pids.contains(&pid))
+}
+
+/// Writes traces as tables beside them, and says so. The job is done: nothing here changes its end.
+fn export_parquet(traces: &[PathBuf]) {
+    let full: Vec<PathBuf> = traces.iter().filter(|trace| !is_empty(trace)).cloned().collect();
+    let Some(folder) = full.first().and_then(|trace| trace.parent()) else { return };
+    let mut said = Vec::new();
+    let written = export::parquet(&full, &folder.join("tables"), None, &mut said);
+    String::from_utf8_lossy(&said).lines().for_each(say);
+    if let Err(reason) = written {
+        say(&format!("not all is exported: {reason}"));
+    }
 }
 
 /// What became of the recording, one line each. If `inner`, other ranks may not have ended yet.

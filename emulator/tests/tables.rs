@@ -1,0 +1,188 @@
+//! The tables of `ncclscope export`, of jobs of the real NCCL with known answers: two engines find the
+//! same in them, and it is what the traces say.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use ncclscope_tests::perfetto::{Row, Trace};
+use ncclscope_tests::pypi;
+use serde_json::Value;
+use support::{Job, Plan};
+
+const NCCL: &str = "2.30.7";
+const CUPTI: &str = "13.0";
+
+/// The jobs that are asked about. The last one hangs.
+const JOBS: [&str; 5] = ["straggler", "slow_link", "graphs", "groups", "hang"];
+
+/// The trace's own tables.
+const OF_TRACES: &str = include_str!("../../sql/ncclscope.sql");
+
+/// What the tables and the trace must have in common, for each job: in the words of the tables, and
+/// in those of the trace. Only sums, since a job may have many rows.
+const SAME: [(&str, &str, &str); 5] = [
+    (
+        "operations on the GPU",
+        "SELECT job, count(*) AS n, sum(begin_ns) AS ts, sum(duration_ns) AS dur, sum(bytes) AS bytes, sum(replay) AS replays, \
+         count(DISTINCT operation) AS marks FROM execution GROUP BY job",
+        "SELECT count() AS n, sum(ts) AS ts, sum(dur) AS dur, sum(bytes) AS bytes, sum(ifnull(replay, 0)) AS replays, \
+         count(DISTINCT operation) AS marks FROM nccl_execution",
+    ),
+    (
+        "kernels",
+        "SELECT k.job, count(*) AS n, sum(ns(k.begin) - c.utc_offset_ns) AS ts, sum(k.duration_ns) AS dur, count(k.matched_by) AS matched, \
+         sum(k.graph) AS graphs, sum(k.stream) AS streams, sum(k.time_error_ns) AS errors FROM kernels AS k \
+         JOIN clock AS c ON c.job = k.job AND c.process = k.process GROUP BY k.job",
+        "SELECT count() AS n, sum(ts) AS ts, sum(dur) AS dur, count(match) AS matched, sum(graph) AS graphs, sum(stream) AS streams, \
+         sum(time_error) AS errors FROM nccl_kernel",
+    ),
+    (
+        "transfers",
+        "SELECT job, count(*) AS n, sum(duration_ns) AS dur, sum(CASE WHEN duration_ns IS NULL THEN 1 ELSE 0 END) AS open, sum(bytes) AS bytes, \
+         sum(peer) AS peers, sum(CASE WHEN direction = 'send' THEN 1 ELSE 0 END) AS sends, sum(channel) AS channels, \
+         sum(CASE WHEN duration_ns IS NOT NULL THEN gpu_wait_ns END) AS gpu, sum(CASE WHEN duration_ns IS NOT NULL THEN peer_wait_ns END) AS peer, \
+         sum(CASE WHEN duration_ns IS NOT NULL THEN network_wait_ns END) AS network, sum(flush_wait_ns) AS flush \
+         FROM proxy_steps GROUP BY job",
+        "SELECT count() AS n, sum(iif(dur < 0, NULL, dur)) AS dur, sum(dur < 0) AS open, sum(bytes) AS bytes, sum(peer) AS peers, \
+         sum(direction = 'send') AS sends, sum(channel) AS channels, sum(iif(dur < 0, NULL, gpu_wait)) AS gpu, \
+         sum(iif(dur < 0, NULL, peer_wait)) AS peer, sum(iif(dur < 0, NULL, network_wait)) AS network, sum(flush_wait) AS flush FROM nccl_step",
+    ),
+    (
+        "channels",
+        "SELECT job, count(*) AS n, sum(duration_ns) AS dur, sum(channel) AS channels, count(gpu_stop_ns) AS stops FROM channel_times GROUP BY job",
+        "SELECT count() AS n, sum(iif(dur < 0, NULL, dur)) AS dur, sum(extract_arg(arg_set_id, 'nccl.channel')) AS channels, \
+         sum(extract_arg(arg_set_id, 'nccl.gpu_stop_ns') IS NOT NULL) AS stops FROM nccl_slice \
+         WHERE category = 'gpu' AND extract_arg(arg_set_id, 'nccl.channel') IS NOT NULL",
+    ),
+    (
+        "hand-overs",
+        "SELECT job, count(handed_over) AS n, count(DISTINCT tid) AS threads FROM operations WHERE tid IS NOT NULL GROUP BY job",
+        "SELECT count() AS n, count(DISTINCT extract_arg(arg_set_id, 'nccl.tid')) AS threads FROM nccl_slice \
+         WHERE category = 'operation' AND extract_arg(arg_set_id, 'nccl.tid') IS NOT NULL",
+    ),
+];
+
+#[track_caller]
+fn ncclscope(words: &[&str]) -> String {
+    let mut said = Vec::new();
+    ncclscope::cli::run([&["ncclscope"], words].concat(), &mut said).unwrap_or_else(|error| panic!("{error}"));
+    String::from_utf8(said).unwrap()
+}
+
+/// An engine's answers, by the number of the question.
+struct Answers(Value);
+
+impl Answers {
+    /// The rows about a job, each as its columns.
+    fn of(&self, question: &str, job: &str) -> Vec<&Value> {
+        let rows = self.0[question].as_array().unwrap_or_else(|| panic!("{question} was asked"));
+        rows.iter().filter(|row| row["job"] == job).collect()
+    }
+
+    /// All rows without their order, where that is of no concern, and with numbers as engines agree
+    /// on them.
+    fn rows(&self, question: &str) -> Vec<BTreeMap<String, String>> {
+        let text = |value: &Value| match value.as_f64() {
+            Some(number) => format!("{number:.6e}"),
+            None => value.to_string(),
+        };
+        let row = |row: &Value| {
+            row.as_object().unwrap().iter().map(|(name, value)| (name.clone(), text(value))).collect::<BTreeMap<_, _>>()
+        };
+        let mut rows: Vec<_> = self.0[question].as_array().unwrap().iter().map(row).collect();
+        rows.sort();
+        rows
+    }
+}
+
+fn asked(run: fn(&[&str]) -> Option<String>, engine: &str, folder: &Path) -> Option<Answers> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let (program, sql) = (format!("{root}/tests/ask_tables.py"), format!("{root}/sql/tables"));
+    let more: Vec<&str> = SAME.iter().map(|(_, ours, _)| *ours).collect();
+    let said = run(&[&program, engine, &folder.to_string_lossy(), &sql, &more.join(";")])?;
+    Some(Answers(serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))))
+}
+
+#[test]
+fn two_engines_find_the_straggler_and_the_slow_link_that_the_traces_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = folder.path().join("tables");
+    let mut traces: BTreeMap<&str, Trace> = BTreeMap::new();
+    for name in JOBS {
+        let job: Job = Plan::new(NCCL, name).with_cupti(CUPTI).quiet().run();
+        let said = ncclscope(&[
+            "export",
+            &job.traces().to_string_lossy(),
+            "--parquet",
+            &tables.to_string_lossy(),
+            "--job",
+            name,
+        ]);
+        println!("{name}: {said}");
+        let trace = job.trace();
+        trace.query(OF_TRACES).unwrap_or_else(|error| panic!("{error}"));
+        traces.insert(name, trace);
+    }
+    let Some(duckdb) = asked(pypi::tables, "duckdb", &tables) else { return };
+
+    // Rank 2 computes 1.6 times as long as the others.
+    let late = duckdb.of("1", "straggler");
+    assert_eq!(late.len(), 4, "{late:?}");
+    assert_eq!((&late[0]["rank"], &late[0]["operations"]), (&2.into(), &8.into()), "{late:?}");
+    assert!(late[0]["times_last_surely"].as_i64() > Some(4), "{late:?}");
+    assert!(late[0]["late_us"].as_f64() > late[0]["error_us"].as_f64(), "{late:?}");
+    // Each ring crosses the link between hosts 1 and 2 once, and the second ring in the other
+    // direction: its rank 5 is the job's rank 0.
+    let slow: BTreeSet<_> = duckdb
+        .of("2", "slow_link")
+        .into_iter()
+        .filter(|row| row["times_slower"].as_f64() > Some(2.0))
+        .collect::<Vec<_>>()
+        .iter()
+        .map(|row| (row["label"].to_string(), row["rank"].as_i64(), row["peer_rank"].as_i64()))
+        .collect();
+    let expected = [("\"world\"", 3, 4), ("\"back\"", 4, 3)];
+    assert_eq!(slow, expected.map(|(label, from, to)| (label.to_owned(), Some(from), Some(to))).into(), "{slow:?}");
+    // Rank 1 never comes to the fourth collective.
+    let missing = duckdb.of("10.1", "hang");
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!((&missing[0]["seq"], &missing[0]["missing_rank"]), (&3.into(), &1.into()), "{missing:?}");
+    assert!(duckdb.of("10.2", "hang").iter().all(|row| row["rank"] == 0), "only rank 0 waits");
+    let lost = duckdb.of("6", "hang");
+    let killed: BTreeSet<_> = lost.iter().map(|row| row["rank"].as_i64()).collect();
+    assert_eq!(killed, [Some(0), Some(1)].into(), "both processes were killed: {lost:?}");
+
+    // What the tables have is what the traces have.
+    for (place, (what, _, theirs)) in SAME.iter().enumerate() {
+        for (name, trace) in &traces {
+            let [theirs] = &trace.rows(theirs)[..] else { panic!("one row") };
+            let ours = duckdb.of(&format!("more.{}", place + 1), name);
+            same(&format!("{what} of {name}"), &ours, theirs);
+        }
+    }
+
+    let Some(spark) = asked(pypi::spark, "spark", &tables) else { return };
+    for question in duckdb.0.as_object().unwrap().keys() {
+        assert_eq!(duckdb.rows(question), spark.rows(question), "question {question}");
+    }
+}
+
+/// Compares a row of the tables with one of the trace.
+#[track_caller]
+fn same(what: &str, ours: &[&Value], theirs: &Row) {
+    // Without any, there is no row of the job.
+    let [ours] = ours else {
+        assert_eq!((ours.len(), theirs.i64("n")), (0, 0), "{what}");
+        return;
+    };
+    for (column, value) in ours.as_object().unwrap().iter().filter(|(column, _)| *column != "job") {
+        let theirs = theirs.value(column);
+        let text = theirs.to_string();
+        assert!(
+            value.to_string() == text || value.is_null() && (text == "0" || text == "NULL"),
+            "{what}, {column}: {value} and {text}"
+        );
+    }
+}

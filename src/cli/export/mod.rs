@@ -28,7 +28,7 @@ use crate::cli::reason::Reason;
 use crate::trace::names;
 use crate::trace::reader::blocks;
 
-/// Traces that are exported side by side at most: each takes some 60 MB.
+/// Traces that are exported side by side at most: each holds a row group of each table.
 const ABREAST: usize = 4;
 /// Where it is noted what was exported; engines pass over what begins with an underscore.
 const DONE: &str = "_exported";

@@ -28,7 +28,7 @@ use self::launcher::Launcher;
 use self::plan::Plan;
 use self::processes::Processes;
 use self::signals::PassingOn;
-use super::{Failure, Reason, export, library};
+use super::{Failure, Reason, export, library, survey};
 use crate::config::{Config, SETTINGS, Setting};
 use crate::sys::{self, job};
 use crate::trace::names;
@@ -162,7 +162,7 @@ pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
     }
     let how = Watching {
         switched_off: config.is_off(),
-        inner: rank.is_some(),
+        rank,
         // Of several, only one says what became of the recording.
         is_quiet: rank.is_some() && !config.speaks(),
         export: wish.export,
@@ -190,15 +190,16 @@ fn fresh(variable: &dyn Fn(&str) -> Option<String>) -> Launcher {
 #[derive(Clone, Copy)]
 struct Watching {
     switched_off: bool,
-    /// A launcher has started others like us.
-    inner: bool,
+    /// The variable with our rank, where a launcher has started others like us.
+    rank: Option<&'static str>,
     is_quiet: bool,
     export: Option<Export>,
 }
 
 /// Runs the job to its end, and says what became of the recording.
 fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) -> io::Result<ExitStatus> {
-    let Watching { switched_off, inner, is_quiet, export } = how;
+    let Watching { switched_off, rank, is_quiet, export } = how;
+    let inner = rank.is_some();
     let say = |line: &str| {
         if !is_quiet {
             say(line);
@@ -251,18 +252,36 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
     account(&written, evidence, library, inner).iter().for_each(|line| say(line));
     if export == Some(Export::Parquet) {
         pids.push(pid);
-        let is_own = |trace: &&PathBuf| !inner || is_of(trace, &sys::host_name(), &pids);
+        let rank = rank.and_then(|variable| env::var(variable).ok()?.parse().ok());
+        let is_own = |trace: &&PathBuf| !inner || is_own(trace, &pids, rank);
         export_parquet(&written.iter().filter(is_own).cloned().collect::<Vec<_>>());
     }
     drop(signals);
     Ok(status)
 }
 
-/// Whether a trace is of one of these processes of a host, by its name: `node7.4711.1795000000`.
-fn is_of(trace: &Path, host: &str, pids: &[u32]) -> bool {
+/// Whether a trace is of one of our processes on this host. Its name, `node7.4711.1795000000`, has the
+/// process; one that was too short to be seen is told by our rank.
+fn is_own(trace: &Path, pids: &[u32], rank: Option<u32>) -> bool {
     let name = trace.file_name().unwrap_or_default().to_string_lossy();
-    let pid = name.strip_prefix(host).and_then(|rest| rest.strip_prefix('.')?.split('.').next()?.parse().ok());
-    pid.is_some_and(|pid| pids.contains(&pid))
+    let Some(rest) = name.strip_prefix(&sys::host_name()).and_then(|rest| rest.strip_prefix('.')) else { return false };
+    let pid = rest.split('.').next().and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid| pids.contains(&pid)) || rank.is_some() && rank_of(trace) == rank
+}
+
+/// The rank that the first process of a trace has.
+fn rank_of(trace: &Path) -> Option<u32> {
+    let mut rank = None;
+    let found = reader::read_file::<reader::Error>(trace, |packet| {
+        let descriptor = packet.track_descriptor();
+        let Some(process) = descriptor.as_ref().and_then(|descriptor| descriptor.process.as_ref()) else {
+            return Ok(());
+        };
+        rank = survey::rank(process.process_name());
+        // No need to read on.
+        Err(reader::Error::NotATrace)
+    });
+    rank.filter(|_| found.is_err())
 }
 
 /// Writes traces as tables beside them, and says so. The job is done: nothing here changes its end.

@@ -28,7 +28,7 @@ use talc::{ErrOnOom, Span, Talc};
 
 use crate::{process, sys};
 
-/// Bytes of the mapping, unless [`limit`] says otherwise.
+/// Bytes of the mapping, unless `NCCLSCOPE_HEAP_SIZE` says otherwise.
 pub const HEAP: usize = 24 << 20;
 /// Bytes that are left to NCCL's threads.
 const THEIRS: usize = 256 << 10;

@@ -349,7 +349,7 @@ impl Pipeline {
                 let evidence = Evidence { done: &done, moved: &moved, launch };
                 self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
                 shares.iter().for_each(|share| {
-                    self.tracks.thread(now, (share.tid, &share.name), share.percent, (share.doing, share.processor))
+                    self.tracks.thread(now, (share.tid, &share.name), share.percent, (share.doing, share.processor));
                 });
                 self.tracks.threads_looked_at(now);
             }

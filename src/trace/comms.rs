@@ -323,16 +323,15 @@ impl Comms {
     }
 }
 
-/// Draws operations of a communicator while their kernel ran. All of them are drawn, because a
-/// query for an operation expects its run.
+/// Draws operations of a communicator while their kernel ran, each with the ranges around its call
+/// and its wait for the proxy. All of them are drawn, because a query for an operation expects its
+/// run.
 pub(super) fn ran(
     canvas: &mut Canvas,
     family: FamilyId,
     span: Span,
     comm: &Comm,
-    operations: &[Arc<Operation>],
-    around: &[Around],
-    late: &[Option<Late>],
+    (operations, around, late): (&[Arc<Operation>], &[Around], &[Option<Late>]),
     (method, replay): (Method, Option<u64>),
 ) {
     for (place, operation) in operations.iter().enumerate() {

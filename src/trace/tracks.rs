@@ -404,7 +404,7 @@ impl Tracks {
         let Some((comm, operations, (around, late), how)) = carried else { return };
         let family = comms.family(canvas, span.start, comm);
         has_ended(canvas, comms, not_done, span.end, comm, operations);
-        comms::ran(canvas, family, span, comm, operations, around, late, how);
+        comms::ran(canvas, family, span, comm, (operations, around, late), how);
         if let Some(speed) = speed {
             comms.sped(canvas, span, comm, speed);
         }

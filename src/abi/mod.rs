@@ -148,12 +148,8 @@ unsafe extern "C" fn start_event<A: Abi>(
     let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
     *out = std::ptr::null_mut();
     if let Some(other) = chain::other() {
-        return fence(|| {
-            // SAFETY: the caller's promise.
-            let Some(descr) = (unsafe { descr.as_ref() }) else { return };
-            // SAFETY: the caller's promise.
-            *out = unsafe { chain::start::<A>(other, context, descr) }.0 as *mut c_void;
-        });
+        // SAFETY: the caller's promise.
+        return unsafe { chain::start::<A>(other, context, out, descr) };
     }
     if !recorder::is_on() {
         return match copies::known_table::<A>() {
@@ -176,7 +172,7 @@ unsafe extern "C" fn start_event<A: Abi>(
 /// # Safety
 ///
 /// `body` is what NCCL filled for an event of type `bits`.
-#[inline]
+#[inline(always)]
 unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Handle {
     // SAFETY: for every arm the caller's promise: `bits` names the member that is filled.
     unsafe {
@@ -268,15 +264,8 @@ unsafe extern "C" fn record_event_state<A: Abi>(
         return SUCCESS;
     }
     if let Some(other) = chain::other() {
-        let handle = Handle(handle as u64);
-        return fence(|| {
-            if recorder::is_on() && !chain::is_spare(other, handle) {
-                // SAFETY: the caller's promise.
-                unsafe { record_state::<A>(handle, number, args) };
-            }
-            // SAFETY: the caller's promise.
-            unsafe { chain::state::<A>(other, handle, number, args) };
-        });
+        // SAFETY: the caller's promise.
+        return unsafe { chain::state::<A>(other, Handle(handle as u64), number, args) };
     }
     if !recorder::is_on() {
         return match copies::known_table::<A>() {
@@ -292,7 +281,7 @@ unsafe extern "C" fn record_event_state<A: Abi>(
 /// # Safety
 ///
 /// As for [`record_event_state`].
-#[inline]
+#[inline(always)]
 unsafe fn record_state<A: Abi>(handle: Handle, number: c_int, args: *const A::StateArgs) {
     fault::at("recordEventState");
     let number = u16::try_from(number).unwrap_or(u16::MAX);

@@ -22,7 +22,9 @@ use std::sync::{Mutex, PoisonError};
 use self::convert::{Comm, Descriptor};
 use self::table::{Name, Table, What};
 use super::common::{Bits, Descr};
-use super::{Abi, Birth, InitUntold, InitV4, InitV5, Logger, SUCCESS, Start, Status, fence, record_start};
+use super::{
+    Abi, Birth, InitUntold, InitV4, InitV5, Logger, SUCCESS, Start, Status, fence, record_start, record_state,
+};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::kinds::{Kinds, asked_by};
 use crate::model::state;
@@ -394,12 +396,31 @@ pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
     })
 }
 
-/// `startEvent` of both plugins.
+/// `startEvent` of both plugins. Like the other two below, apart from what is called without a
+/// second plugin.
 ///
 /// # Safety
 ///
-/// As for [`super::start_event`]; `descr` is not null.
-pub(super) unsafe fn start<A: Abi>(other: &Other, context: *mut c_void, descr: &Descr<A::Bits, A::Body>) -> Handle {
+/// As for [`super::start_event`].
+#[cold]
+pub(super) unsafe fn start<A: Abi>(
+    other: &Other,
+    context: *mut c_void,
+    out: &mut *mut c_void,
+    descr: *const Descr<A::Bits, A::Body>,
+) -> Status {
+    fence(|| {
+        // SAFETY: the caller's promise; the borrow ends before we return.
+        let Some(descr) = (unsafe { descr.as_ref() }) else { return };
+        // SAFETY: the caller's promise.
+        *out = unsafe { start_both::<A>(other, context, descr) }.0 as *mut c_void;
+    })
+}
+
+/// # Safety
+///
+/// As for [`super::start_event`].
+unsafe fn start_both<A: Abi>(other: &Other, context: *mut c_void, descr: &Descr<A::Bits, A::Body>) -> Handle {
     let bits = descr.bits.bits();
     let parent = Handle(descr.parent as u64);
     let is_recorded = recorder::is_on() && asked_by(bits) & other.ours.load(Ordering::Relaxed) != 0;
@@ -433,6 +454,7 @@ pub(super) unsafe fn start<A: Abi>(other: &Other, context: *mut c_void, descr: &
 }
 
 /// `stopEvent` of both plugins.
+#[cold]
 pub(super) fn stop(other: &Other, handle: *mut c_void) -> Status {
     fence(|| {
         let handle = Handle(handle as u64);
@@ -455,12 +477,27 @@ pub(super) fn stop(other: &Other, handle: *mut c_void) -> Status {
     })
 }
 
-/// `recordEventState` of the other plugin, after ours.
+/// `recordEventState` of both plugins.
 ///
 /// # Safety
 ///
 /// As for [`super::record_event_state`].
-pub(super) unsafe fn state<A: Abi>(other: &Other, handle: Handle, number: c_int, args: *const A::StateArgs) {
+#[cold]
+pub(super) unsafe fn state<A: Abi>(other: &Other, handle: Handle, number: c_int, args: *const A::StateArgs) -> Status {
+    fence(|| {
+        if recorder::is_on() && !other.is_spare(handle) {
+            // SAFETY: the caller's promise.
+            unsafe { record_state::<A>(handle, number, args) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { forward_state::<A>(other, handle, number, args) };
+    })
+}
+
+/// # Safety
+///
+/// As for [`super::record_event_state`].
+unsafe fn forward_state<A: Abi>(other: &Other, handle: Handle, number: c_int, args: *const A::StateArgs) {
     let Some(name) = other.name(handle) else { return };
     if process::is_child() || !u16::try_from(number).is_ok_and(|number| convert::has_state(other.version, number)) {
         return;
@@ -486,10 +523,4 @@ pub(super) unsafe fn state<A: Abi>(other: &Other, handle: Handle, number: c_int,
     // SAFETY: its own handle, and arguments of its version that live as long as the call.
     unsafe { (other.state)(theirs as *mut c_void, number, args) };
     other.follow_mask();
-}
-
-/// Whether a handle belongs to an event that is not recorded.
-#[inline]
-pub(super) fn is_spare(other: &Other, handle: Handle) -> bool {
-    other.is_spare(handle)
 }

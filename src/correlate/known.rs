@@ -51,7 +51,7 @@ pub(super) enum Details {
         taken: bool,
         /// The append that brought it, or 0; and when the thread last slept before that.
         batch: u32,
-        slept: Option<[HostNs; 2]>,
+        slept: Option<Box<[HostNs; 2]>>,
         /// Its open steps: number and newest handle.
         steps: Vec<(i32, Handle)>,
     },
@@ -71,7 +71,7 @@ pub(super) enum Details {
 }
 
 /// What NCCL began for an operation, and what of it has ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Work {
     /// Proxy operations: begun and ended.
     pub(super) proxy: [u32; 2],
@@ -82,17 +82,17 @@ pub(super) struct Work {
     /// When NCCL's thread first saw that the GPU had begun.
     pub(super) seen: Option<HostNs>,
     /// The proxy's work that began last.
-    pub(super) proxy_begun: Option<Begun>,
+    pub(super) proxy_begun: Option<Box<Begun>>,
 }
 
 /// When the proxy took some work, and when it began it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Begun {
     pub(super) begun: HostNs,
     /// When it took it in; `None` up to NCCL 2.26, which reports that later.
     pub(super) taken: Option<HostNs>,
     /// When the thread had last slept before that.
-    pub(super) slept: Option<[HostNs; 2]>,
+    pub(super) slept: Option<Box<[HostNs; 2]>>,
 }
 
 impl Work {

@@ -89,7 +89,7 @@ impl Correlator {
             _ => None,
         };
         let state = self.proxy_threads.get_mut(&thread);
-        let (batch, slept) = state.map_or((0, None), |state| (state.bring(of), state.slept));
+        let (batch, slept) = state.map_or((0, None), |state| (state.bring(of), state.slept.map(Box::new)));
         Details::ProxyOp { op, parent, doubt, begun: false, taken, batch, slept, steps: Vec::new() }
     }
 
@@ -190,10 +190,10 @@ impl Correlator {
         if known.stops > 0 || std::mem::replace(begun, true) {
             return;
         }
-        let (was_taken, connection, parent, slept) = (*taken, connection(known.context, facts), *parent, *slept);
+        let (was_taken, connection, parent, slept) = (*taken, connection(known.context, facts), *parent, slept.take());
         let tells = self.comms.get(&connection.0).is_some_and(|comm| comm.interface >= STARTS_WHEN_TAKEN);
         let last = Begun { begun: out.now, taken: tells.then_some(start), slept };
-        self.work(parent, |work| work.proxy_begun = Some(last));
+        self.work(parent, |work| work.proxy_begun = Some(Box::new(last)));
         if self.connections.get(&connection).is_none() {
             self.connections.insert(connection, (), CONNECTIONS);
             self.take_pending(connection, out);
@@ -209,13 +209,13 @@ impl Correlator {
     /// For each of a kernel's operations, the proxy's work that had not begun when the kernel did.
     /// Empty if there is none.
     pub(super) fn late(&self, operations: &[Arc<Operation>], kernel: Span) -> Vec<Option<Late>> {
-        let late: Vec<_> = operations.iter().map(|operation| self.late_of(operation, kernel)).collect();
-        if late.iter().any(Option::is_some) { late } else { Vec::new() }
+        let late = || operations.iter().map(|operation| self.late_of(operation, kernel));
+        if late().any(|late| late.is_some()) { late().collect() } else { Vec::new() }
     }
 
     fn late_of(&self, operation: &Operation, kernel: Span) -> Option<Late> {
         let Some(Details::Operation(.., work)) = self.events.details(operation.id) else { return None };
-        let Begun { begun, taken, slept } = work.proxy_begun?;
+        let Begun { begun, taken, ref slept } = *work.proxy_begun.as_deref()?;
         let error = u64::from(kernel.error_ns);
         // After its kernel's end, it was work of another run, or the kernel had not waited for it.
         if begun.0 <= kernel.start.0.saturating_add(error) || begun > kernel.end {
@@ -228,7 +228,7 @@ impl Correlator {
             // What happened first is within the error.
             () if taken.0.abs_diff(kernel.start.0) <= error => None,
             () if taken < kernel.start => Some(Delay::Busy),
-            () if slept.is_some_and(within) => Some(Delay::Asleep),
+            () if slept.as_deref().copied().is_some_and(within) => Some(Delay::Asleep),
             () => Some(Delay::Append),
         });
         Some(Late { begun, why })

@@ -23,6 +23,9 @@ const CALLS: [&str; 3] = ["start_event", "stop_event", "record_event_state"];
 /// How far counts may be apart, in percent. They repeat to a thousandth; what code around a
 /// callback changes in it is less than this.
 const TOLERANCE: f64 = 2.0;
+/// The same where NCCL passes strings: these are recognised by their addresses, which differ from
+/// one build and folder to another, and some share a place.
+const TOLERANCE_OF_STRINGS: f64 = 6.0;
 
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     if place.command("valgrind").arg("--version").output().is_err() {
@@ -60,6 +63,10 @@ pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     }
 }
 
+fn tolerance(name: &str) -> f64 {
+    if matches!(name, "coll start_event" | "mixed start_event") { TOLERANCE_OF_STRINGS } else { TOLERANCE }
+}
+
 /// What is not as it was, a line each.
 fn differences(kept: &str, counted: &str) -> Vec<String> {
     fn read(text: &str) -> BTreeMap<&str, f64> {
@@ -70,7 +77,7 @@ fn differences(kept: &str, counted: &str) -> Vec<String> {
     let names = kept.keys().chain(counted.keys().filter(|name| !kept.contains_key(*name)));
     names
         .filter_map(|name| match (kept.get(name), counted.get(name)) {
-            (Some(was), Some(is)) if (is - was).abs() * 100.0 <= TOLERANCE * was => None,
+            (Some(was), Some(is)) if (is - was).abs() * 100.0 <= tolerance(name) * was => None,
             (Some(was), Some(is)) => Some(format!("{name}: {is} instructions, {was} were recorded")),
             (was, _) => Some(format!("{name}: {}", if was.is_some() { "not called any more" } else { "not recorded" })),
         })

@@ -327,7 +327,8 @@ impl Config {
         );
         let metrics_file = variable("NCCLSCOPE_METRICS_FILE").filter(|path| !path.is_empty());
         let metrics_port = u16::try_from(reader.number("NCCLSCOPE_METRICS_PORT")).ok().filter(|port| *port > 0);
-        let keeps_nothing = summary == Summary::Off && metrics_file.is_none() && metrics_port.is_none();
+        let capture = reader.switch("NCCLSCOPE_CAPTURE");
+        let keeps_nothing = summary == Summary::Off && metrics_file.is_none() && metrics_port.is_none() && !capture;
         let summary = match preset == Preset::Metrics && keeps_nothing {
             true => {
                 let text = "NCCLSCOPE_PRESET=metrics writes no trace, so with NCCLSCOPE_SUMMARY=off and without a file or \
@@ -383,7 +384,7 @@ impl Config {
             metrics_port,
             metrics_period_s: reader.number("NCCLSCOPE_METRICS_PERIOD"),
             env: reader.choice("NCCLSCOPE_ENV", &[("list", Env::List), ("names", Env::Names), ("off", Env::Off)]),
-            capture: reader.switch("NCCLSCOPE_CAPTURE"),
+            capture,
             tsc: reader.choice("NCCLSCOPE_CLOCK", &[("auto", true), ("boottime", false)]),
             rank,
             local_rank: launcher::local_rank(variable),

@@ -444,6 +444,17 @@ fn a_job_without_traces_has_a_page_too() {
         }
         fs::write(traces.join(format!("{rank}.summary.csv")), text).unwrap();
     }
+    // Numbers that cannot be are no reason to fail.
+    let most = u64::MAX;
+    let wild = [format!("0,w,0,{most},0,{most}"), format!("1,w,0,{most},{most},{most}"), format!("0,w,1,{most},1,1")];
+    let content = format!(
+        "# ncclscope summary, format 1: stretches\nrank,id,first,number,begin_ns,kernel_total_ns\n{}\n",
+        wild.join("\n")
+    );
+    let comm = "# ncclscope summary, format 1: communicators\nrank,id,name,comm_rank,ranks\n0,w,dp,0,2\n";
+    let other = folder.path().join("wild.summary.csv");
+    fs::write(&other, content + comm).unwrap();
+    report(&[&other], &folder.path().join("wild.html")).unwrap();
     let said = report(&[&traces], &page).unwrap();
     assert!(said.contains("from 3 summaries"), "{said}");
     let data = data(&page);

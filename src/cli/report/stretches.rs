@@ -53,21 +53,22 @@ pub(super) fn lateness(report: &Report) -> Lateness {
             let is_alike = stretches.len() == of.len() && stretches.values().all(|it| it.number == most);
             match is_whole && is_alike {
                 true => all.push(stretches),
-                false => unknown += most,
+                false => unknown = most.saturating_add(unknown),
             }
         }
         columns = columns.max((all.len() - before) as u64).min(COLUMNS);
     }
     let begin = |of: &BTreeMap<&str, Stretch>| of.values().map(|it| it.begin).min().unwrap_or(0);
     let first = all.iter().map(begin).min().unwrap_or(0);
-    let width = all.iter().map(begin).max().unwrap_or(0).saturating_sub(first) / columns + 1;
+    let width = all.iter().map(begin).max().unwrap_or(0).saturating_sub(first) / columns;
+    let width = width.saturating_add(1);
     let columns = all.iter().map(|of| (begin(of) - first) / width).max().map_or(0, |last| last + 1);
     let mut lateness = Lateness {
         ranks: ranks
             .iter()
             .map(|(number, rank)| if *number == u64::MAX { (*rank).to_owned() } else { format!("rank {rank}") })
             .collect(),
-        edges: (0..=columns).map(|column| column * width).collect(),
+        edges: (0..=columns).map(|column| column.saturating_mul(width)).collect(),
         unknown,
         ..Lateness::default()
     };
@@ -80,14 +81,14 @@ pub(super) fn lateness(report: &Report) -> Lateness {
             let rank = places[rank];
             let (cell, late) = cells.entry((rank, column)).or_insert((Late { rank, column, ..Late::default() }, 0));
             let mean = (longest - stretch.ns) / stretch.number.max(1);
-            cell.operations += stretch.number;
+            cell.operations = cell.operations.saturating_add(stretch.number);
             cell.most_ns = cell.most_ns.max(mean);
             *late += u128::from(longest - stretch.ns);
             if stretch.ns == shortest && mean > APART_NS.unsigned_abs() {
-                cell.last += stretch.number;
+                cell.last = cell.last.saturating_add(stretch.number);
             }
         }
-        lateness.known += of.values().map(|it| it.number).max().unwrap_or(0);
+        lateness.known = lateness.known.saturating_add(of.values().map(|it| it.number).max().unwrap_or(0));
     }
     lateness.cells = cells
         .into_values()
@@ -104,7 +105,7 @@ fn side_by_side<'a>(of: &OfComm<'a>) -> Vec<BTreeMap<&'a str, Stretch>> {
         for (first, stretch) in stretches {
             let joined =
                 all.entry(first / width).or_default().entry(rank).or_insert(Stretch { number: 0, ns: 0, ..*stretch });
-            joined.number += stretch.number;
+            joined.number = joined.number.saturating_add(stretch.number);
             joined.ns = joined.ns.saturating_add(stretch.ns);
         }
     }

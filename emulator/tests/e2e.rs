@@ -577,6 +577,20 @@ fn hang(nccl: &str) {
     let open: i64 = job.processes().iter().map(|played| played.count("dur < 0")).sum();
     assert!(open > 0, "a job that hangs leaves something open");
     check_who_is_missed(&job);
+    job.processes().iter().for_each(check_service_threads);
+}
+
+/// NCCL's service and UDS threads are found although nobody named them, and only they.
+fn check_service_threads(played: &support::Played) {
+    let found = played.trace().rows(
+        "SELECT track.name, group_concat(DISTINCT slice.name) AS does \
+         FROM slice JOIN track ON slice.track_id = track.id WHERE track.name GLOB 'seen ?*' GROUP BY track.id",
+    );
+    assert_eq!(found.len(), 2, "{found:?}");
+    for row in found {
+        assert!(row.str("name").starts_with("seen · NCCL service, probably ("), "{row:?}");
+        assert!(row.str("does").contains("in poll"), "{row:?}");
+    }
 }
 
 /// Rank 1 is missing from the fourth AllReduce.

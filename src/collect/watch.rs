@@ -2,10 +2,10 @@
 //! second.
 //!
 //! NCCL's progress threads are known from the events they report. Its service threads report
-//! nothing. They have names only with `NCCL_SET_THREAD_NAME=1`; without, every thread counts that
-//! appeared while a communicator was initialised, which NCCL's proxy threads do. Nobody claims to
-//! know which of them is which: they are called by the name that they have and shown with what they
-//! wait in.
+//! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without, a thread is
+//! probably one of them if it appeared while a communicator was initialised, has the name of the
+//! thread that did so, as threads have that nobody named, and waits in `poll` (seen with 2.28 to
+//! 2.32). The threads of CUDA, CUPTI and frameworks have names or wait in something else.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,8 +21,13 @@ const SEARCH_NS: u64 = 30 * PERIOD_NS;
 /// before, since the kernel tells its start to 10 ms.
 const INIT_NS: u64 = 3 * PERIOD_NS;
 const TICK_NS: u64 = PERIOD_NS / 50;
-/// Threads that are watched because of when they appeared.
-const UNNAMED: usize = 32;
+/// What a thread is called that is probably one of NCCL's service threads.
+const PROBABLE: &str = "NCCL service, probably";
+/// How many of them are watched.
+const PROBABLE_THREADS: usize = 32;
+
+/// The `init` of a communicator: when, and the thread's id.
+pub(super) type Init = (HostNs, i32);
 
 /// The watched threads.
 #[derive(Debug, Default)]
@@ -30,11 +35,11 @@ pub(super) struct Watch {
     read: HostNs,
     searched: Option<HostNs>,
     threads: FxHashMap<i32, Watched>,
-    /// The last `init`s of communicators.
-    inits: Vec<HostNs>,
-    /// Threads that are known to be others, and how many count because of when they appeared.
+    /// The last `init`s of communicators, with the names of their threads.
+    inits: Vec<(HostNs, String)>,
+    /// Threads that are known to be others, and how many are probably NCCL's.
     others: FxHashSet<i32>,
-    unnamed: usize,
+    probable: usize,
 }
 
 #[derive(Debug)]
@@ -58,10 +63,12 @@ impl Watch {
 
     /// The processor time of each thread since the last reading. `progress` are NCCL's progress
     /// threads, `inits` the `init`s of communicators since then.
-    pub(super) fn look(&mut self, now: HostNs, progress: &[i32], inits: &[HostNs]) -> Vec<Share> {
+    pub(super) fn look(&mut self, now: HostNs, progress: &[i32], inits: &[Init]) -> Vec<Share> {
         self.read = now;
-        self.inits.retain(|init| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
-        self.inits.extend(inits);
+        self.inits.retain(|(init, _)| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
+        // A thread that has ended had, most likely, the name of the process.
+        let name = |tid| sys::name_of_thread(tid).or_else(|| sys::name_of_thread(sys::process_id()));
+        self.inits.extend(inits.iter().filter_map(|&(at, tid)| Some((at, name(tid)?))));
         if !self.inits.is_empty() || self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_NS) {
             self.searched = Some(now);
             self.search();
@@ -86,26 +93,31 @@ impl Watch {
     /// Looks for threads by their names, and by when they appeared.
     fn search(&mut self) {
         let threads = sys::threads();
-        if self.others.len() > 2 * threads.len() + UNNAMED {
+        if self.others.len() > 2 * threads.len() + PROBABLE_THREADS {
             self.others.clear();
         }
         for (tid, name) in threads {
             if name.starts_with("NCCL ") || name.starts_with("ncclscope") {
                 self.threads.entry(tid).or_insert_with(|| Watched::new("")).name = name.into();
             } else if !self.inits.is_empty()
-                && self.unnamed < UNNAMED
+                && self.probable < PROBABLE_THREADS
                 && !self.threads.contains_key(&tid)
                 && !self.others.contains(&tid)
             {
-                let came_with = |init: &HostNs, started: u64| {
-                    (init.0.saturating_sub(TICK_NS)..=init.0 + INIT_NS).contains(&started)
+                let came_with = |started: u64| {
+                    self.inits.iter().any(|(init, creator)| {
+                        let window = init.0.saturating_sub(TICK_NS)..=init.0 + INIT_NS;
+                        *creator == name && window.contains(&started)
+                    })
                 };
                 match sys::thread_state(tid) {
-                    Some(state) if self.inits.iter().any(|init| came_with(init, state.started)) => {
-                        self.unnamed += 1;
-                        self.threads.insert(tid, Watched::new(format!("since init: {name}")));
+                    Some(state) if !came_with(state.started) => _ = self.others.insert(tid),
+                    Some(state) if doing(state) == Doing::Poll => {
+                        self.probable += 1;
+                        self.threads.insert(tid, Watched::new(PROBABLE));
                     }
-                    _ => _ = self.others.insert(tid),
+                    // It may come to its poll until the next search.
+                    _ => {}
                 }
             }
         }
@@ -142,6 +154,15 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+    /// Lets a test's threads end, also when the test fails.
+    struct Stop<'a>(&'a AtomicBool);
+
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
     #[test]
     fn a_busy_thread_is_measured_and_forgotten_when_it_ends() {
         let (tid, stop) = (AtomicI32::new(0), AtomicBool::new(false));
@@ -155,15 +176,15 @@ mod tests {
                 }
             });
             while tid.load(Ordering::Acquire) == 0 {}
+            let _stop = Stop(&stop);
             let tid = tid.load(Ordering::Acquire);
-            let used = sys::thread_cpu_ns(tid).unwrap();
             assert_eq!(watch.look(second(10), &[tid], &[]).len(), 0, "nothing is known of the time before");
             assert!(!watch.is_due(HostNs(second(11).0 - 1)) && watch.is_due(second(11)));
+            let used = sys::thread_cpu_ns(tid).unwrap();
             while sys::thread_cpu_ns(tid).unwrap() < used + 100_000_000 {}
             let shares = watch.look(second(11), &[tid], &[]);
             let share = shares.iter().find(|share| share.tid == tid).unwrap();
             assert!(share.percent >= 9, "{share:?}");
-            stop.store(true, Ordering::Release);
         });
         let tid = tid.load(Ordering::Acquire);
         // The kernel may need a moment to remove a thread that has ended.
@@ -171,52 +192,59 @@ mod tests {
         assert!(!watch.look(second(12), &[], &[]).iter().any(|share| share.tid == tid));
     }
 
-    #[test]
-    fn threads_that_appear_during_an_init_are_shown_with_what_they_wait_in() {
-        let (poll, futex) = (AtomicI32::new(0), AtomicI32::new(0));
-        let (parked, mut watch) = (std::sync::OnceLock::new(), Watch::default());
-        // A communicator that began a second ago, and one that begins now.
-        let init = HostNs(sys::boottime_ns());
+    /// Starts threads that wait in `poll`, one with a name, and one that waits in a futex, and looks
+    /// until `found` says that it is enough.
+    fn while_threads_wait(mut look: impl FnMut(u64, [i32; 3]) -> bool) {
+        let tids = [const { AtomicI32::new(0) }; 3];
+        let stop = AtomicBool::new(false);
+        let poll = |tid: &AtomicI32| {
+            tid.store(sys::thread_id(), Ordering::Release);
+            while !stop.load(Ordering::Acquire) {
+                // SAFETY: no descriptors; it waits for the time.
+                unsafe { libc::poll(std::ptr::null_mut(), 0, 20) };
+            }
+        };
         std::thread::scope(|scope| {
+            scope.spawn(|| poll(&tids[0]));
+            std::thread::Builder::new().name("other".into()).spawn_scoped(scope, || poll(&tids[1])).unwrap();
             scope.spawn(|| {
-                poll.store(sys::thread_id(), Ordering::Release);
-                while futex.load(Ordering::Acquire) != -1 {
-                    // SAFETY: no descriptors; it waits for the time.
-                    unsafe { libc::poll(std::ptr::null_mut(), 0, 20) };
+                tids[2].store(sys::thread_id(), Ordering::Release);
+                while !stop.load(Ordering::Acquire) {
+                    std::thread::park_timeout(std::time::Duration::from_millis(20));
                 }
             });
-            scope.spawn(|| {
-                parked.get_or_init(std::thread::current);
-                futex.store(sys::thread_id(), Ordering::Release);
-                while futex.load(Ordering::Acquire) != -1 {
-                    std::thread::park();
-                }
-            });
-            while poll.load(Ordering::Acquire) == 0 || futex.load(Ordering::Acquire) == 0 {
+            let _stop = Stop(&stop);
+            while tids.iter().any(|tid| tid.load(Ordering::Acquire) == 0) {
                 std::hint::spin_loop();
             }
-            let tids = [&poll, &futex].map(|tid| tid.load(Ordering::Acquire));
-            let later = |n: u64| HostNs(init.0 + n);
-            assert!(Watch::default().look(later(1), &[], &[]).is_empty());
-            watch.look(later(1), &[], &[init]);
+            let known = tids.each_ref().map(|tid| tid.load(Ordering::Acquire));
             // A busy machine may not have brought them to sleep yet.
-            let seen = (2..2_000_u64).find_map(|turn| {
+            let found = (2..2_000_u64).any(|turn| {
                 std::thread::sleep(std::time::Duration::from_millis(5));
-                let shares = watch.look(later(turn), &[], &[]);
-                let of = |tid| shares.iter().find(|share| share.tid == tid).cloned();
-                let [one, other] = [of(tids[0])?, of(tids[1])?];
-                ((one.doing, other.doing) == (Doing::Poll, Doing::Futex)).then_some([one, other])
+                look(turn, known)
             });
-            futex.store(-1, Ordering::Release);
-            parked.get().unwrap().unpark();
-            let seen = seen.expect("both threads are found and waiting");
-            assert!(seen.iter().all(|share| share.name.starts_with("since init: ") && share.processor.is_some()));
+            assert!(found, "the threads have not been found waiting");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_polls_since_an_init_is_probably_nccls() {
+        let init = HostNs(sys::boottime_ns());
+        let mut watch = Watch::default();
+        let mut first = vec![(init, sys::thread_id())];
+        while_threads_wait(|turn, [poll, other, futex]| {
+            assert!(Watch::default().look(HostNs(init.0 + turn), &[], &[]).is_empty());
+            let shares = watch.look(HostNs(init.0 + turn), &[], &std::mem::take(&mut first));
+            assert!(!shares.iter().any(|share| [other, futex].contains(&share.tid)), "{shares:?}");
+            shares.iter().any(|share| {
+                (share.tid, &*share.name, share.doing) == (poll, PROBABLE, Doing::Poll) && share.processor.is_some()
+            })
         });
         // A thread that was there before the init does not count.
         let own = sys::thread_id();
         let late = HostNs(sys::boottime_ns() + 10 * PERIOD_NS);
         let mut watch = Watch::default();
-        watch.look(late, &[], &[late]);
+        watch.look(late, &[], &[(late, own)]);
         assert!(!watch.look(HostNs(late.0 + 1), &[], &[]).iter().any(|share| share.tid == own));
     }
 }

@@ -23,15 +23,17 @@ impl Correlator {
         out.say(What::Thread(Thread { id, tid, name: name.trim_end_matches('\0') }));
     }
 
-    pub(super) fn comm_init(&mut self, init: &event::CommInit, out: &mut Out<'_>) {
+    pub(super) fn comm_init(&mut self, ring: RingId, init: &event::CommInit, out: &mut Out<'_>) {
         let name = self.text(init.name);
         let comm = self.comms.add(init, name);
         if let Some(device) = comm.device {
             self.channels.comm_on(init.context, device);
         }
         out.say(What::CommInit(comm));
-        if self.inits.len() < INITS {
-            self.inits.push(out.now);
+        if self.inits.len() < INITS
+            && let Some(&(_, tid)) = self.rings.get(&ring)
+        {
+            self.inits.push((out.now, tid));
         }
     }
 

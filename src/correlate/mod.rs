@@ -76,7 +76,7 @@ pub struct Correlator {
     /// operations queue behind each other.
     connections: Bounded<Connection, ()>,
     /// When communicators were initialised, as far as nobody has asked for it.
-    inits: Vec<HostNs>,
+    inits: Vec<(HostNs, i32)>,
     /// The progress threads that report what they do.
     proxy_threads: FxHashMap<ThreadId, ProxyThread>,
     /// Sends and receives so far, by communicator, peer and direction.
@@ -246,7 +246,7 @@ impl Correlator {
                 Some(_) => self.doubts.unknown_types += 1,
                 None => {}
             },
-            Body::CommInit(init) => self.comm_init(&init, out),
+            Body::CommInit(init) => self.comm_init(ring, &init, out),
             Body::CommFinalize { context } => {
                 self.give_up_pending(Some(context), out);
                 self.channels.finalized(context);
@@ -379,8 +379,9 @@ impl Correlator {
         }
     }
 
-    /// When communicators were initialised, since the last call.
-    pub fn take_inits(&mut self) -> Vec<HostNs> {
+    /// When communicators were initialised since the last call, and by which thread, by the
+    /// system's id.
+    pub fn take_inits(&mut self) -> Vec<(HostNs, i32)> {
         std::mem::take(&mut self.inits)
     }
 

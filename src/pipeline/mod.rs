@@ -207,9 +207,10 @@ impl Pipeline {
         self.tracks.progress_threads()
     }
 
-    /// When communicators were initialised, since the last call.
+    /// When communicators were initialised since the last call, and by which thread, by the
+    /// system's id.
     #[must_use]
-    pub fn take_inits(&mut self) -> Vec<HostNs> {
+    pub fn take_inits(&mut self) -> Vec<(HostNs, i32)> {
         self.correlator.take_inits()
     }
 

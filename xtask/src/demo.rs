@@ -58,7 +58,7 @@ impl Wish {
 
 fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let start = Instant::now();
-    let built = Built::new(place, Profile::Release)?;
+    let built = Built::new(place, Profile::Quick)?;
     let after_build = start.elapsed();
     if wish.list {
         return call(place.command(built.program("emulator")).arg("list"));
@@ -90,8 +90,9 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
 /// How the programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
-    Release,
-    /// Faster to build; the emulated GPUs are optimised all the same.
+    /// Everything is optimised a little.
+    Quick,
+    /// What the tests use; the emulated GPUs are optimised all the same.
     Debug,
 }
 
@@ -107,12 +108,12 @@ impl Built {
         let mut build = place.cargo();
         build.args(["build", "--quiet", "--lib", "--bins"]);
         let folder = match profile {
-            Profile::Release => {
+            Profile::Quick => {
                 let emulated = ["", "-emulator", "-emulator-cupti", "-emulator-libcuda", "-emulator-nvml"];
                 build
-                    .arg("--release")
+                    .args(["--profile", "quick"])
                     .args(emulated.iter().flat_map(|name| ["-p".to_owned(), format!("ncclscope{name}")]));
-                "release"
+                "quick"
             }
             // Building the whole workspace avoids rebuilding what the tests use.
             Profile::Debug => {

@@ -3,7 +3,11 @@
 //! ```text
 //! cargo bench --bench callback
 //! cargo bench --bench callback -- Step      # only calls with that in their name
+//! cargo bench --bench callback -- --beside PLUGIN.so --interface 4
 //! ```
+//!
+//! The last one measures another profiler plugin on the same calls, and ours, through that version
+//! of the interface.
 //!
 //! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps
 //! up and the rings have room; the last line says whether anything was dropped nevertheless. The
@@ -49,25 +53,43 @@ fn main() {
         // The machine may have fewer cores than the bench has threads.
         std::env::set_var("NCCLSCOPE_BUFFER_SIZE", "256M");
     }
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+    let interface = said("--interface").map_or(7, |number| number.parse().expect("a version of the interface"));
+    let load = |path: &Path| {
+        // SAFETY: the libraries export valid tables: one is ours, one is benches/empty.c, and one
+        // is a plugin that NCCL would load.
+        unsafe { Plugin::load(path, interface) }.expect("a plugin with that version of the interface")
+    };
     let empty = load(&compile_empty(&folder));
     let ours = load(&plugin_path().expect("the release library"));
+    let other = said("--beside").map(|path| load(Path::new(path)));
 
     let (tsc_ghz, timer_ns) = calibrate();
     println!("{}", machine());
     println!(
-        "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n"
+        "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n\
+         the floor, one reading of the TSC and a record stored: {:.1} ns with 2 words, {:.1} ns with 16\n",
+        floor::<2>(),
+        floor::<16>()
     );
-    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let wanted = words.first().filter(|word| !word.starts_with('-')).map_or("", String::as_str);
     for threads in [1, 4] {
         println!("{threads} thread{}: ns a call above an empty plugin", if threads == 1 { "" } else { "s" });
         println!(
             "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8}",
             "call", "empty", "mean", "p50", "p99", "p99.9", "max", "in all"
         );
-        for (name, make) in calls().into_iter().filter(|(name, _)| name.contains(&wanted)) {
+        for (name, make) in calls().into_iter().filter(|(name, _)| name.contains(wanted)) {
             let base = measure(&empty, threads, make, tsc_ghz, timer_ns);
-            let own = measure(&ours, threads, make, tsc_ghz, timer_ns);
-            report(name, &base, &own);
+            if base.singles.is_empty() {
+                // This version of the interface does not have it.
+                continue;
+            }
+            report(name, &base, &measure(&ours, threads, make, tsc_ghz, timer_ns));
+            if let Some(other) = &other {
+                report("  the other plugin", &base, &measure(other, threads, make, tsc_ghz, timer_ns));
+            }
         }
         println!();
     }
@@ -234,12 +256,6 @@ fn report(name: &str, base: &Measured, own: &Measured) {
     );
 }
 
-fn load(path: &Path) -> Plugin {
-    // SAFETY: both libraries export a valid table for interface 7: one is ours, the other is
-    // benches/empty.c.
-    unsafe { Plugin::load(path, 7) }.expect("a plugin")
-}
-
 fn compile_empty(folder: &Path) -> PathBuf {
     let library = folder.join("empty.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/empty.c");
@@ -261,6 +277,22 @@ fn calibrate() -> (f64, f64) {
         .collect();
     pairs.sort_unstable();
     (ghz, pairs[pairs.len() / 2] as f64 / ghz)
+}
+
+/// What no recorder can avoid, in ns a call: the TSC read once, and this many words stored one
+/// after the other in memory that is warm.
+fn floor<const WORDS: usize>() -> f64 {
+    let mut ring = vec![[0_u64; WORDS]; (256 << 10) / (8 * WORDS)];
+    let mut quickest = f64::INFINITY;
+    for _ in 0..200 {
+        let begin = Instant::now();
+        for record in &mut ring {
+            *record = [tsc(); WORDS];
+            std::hint::black_box(record);
+        }
+        quickest = quickest.min(begin.elapsed().as_nanos() as f64 / ring.len() as f64);
+    }
+    quickest
 }
 
 #[inline]

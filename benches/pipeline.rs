@@ -7,8 +7,11 @@
 //!
 //! The records are those of a busy network proxy, the bulk of any recording: an operation with
 //! eight transfers for each of eight peers, each transfer with its waits. Compression is measured
-//! separately, as it has its own thread.
+//! separately, as it has its own thread. The floors are those of the bytes: copied in memory, and
+//! compressed ones written to a file in the kernel's cache.
 
+use std::hint::black_box;
+use std::io::Write as _;
 use std::time::Instant;
 
 use flate2::write::ZlibEncoder;
@@ -78,7 +81,8 @@ fn measure(
     pipeline.take(&Input::Pass { pair: end, window_ns: 0 });
     let what = if capture.is_some() { "with a capture" } else { "without a capture" };
     let (mut bytes, mut packed, mut captured, mut captured_packed) = (0_u64, 0_u64, 0_u64, 0_u64);
-    let (mut drawing, mut packing) = (0.0, 0.0);
+    let (mut drawing, mut packing, mut copying, mut writing) = (0.0, 0.0, 0.0, 0.0);
+    let mut file = tempfile::tempfile().expect("a temporary file");
     for _ in 0..ROUNDS / 100 {
         for _ in 0..100 {
             round(context, begin.process.pid);
@@ -102,9 +106,20 @@ fn measure(
         });
         drawing += start.elapsed().as_secs_f64();
         let start = Instant::now();
-        packed += chunks.iter().map(|chunk| compress(chunk)).sum::<u64>();
-        captured_packed += entries.iter().map(|chunk| compress(chunk)).sum::<u64>();
+        let small: Vec<Vec<u8>> = chunks.iter().map(|chunk| compress(chunk)).collect();
+        captured_packed += entries.iter().map(|chunk| compress(chunk).len() as u64).sum::<u64>();
         packing += start.elapsed().as_secs_f64();
+        packed += small.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+        let (start, mut copy) = (Instant::now(), Vec::new());
+        for chunk in &chunks {
+            copy.clear();
+            copy.extend_from_slice(chunk);
+            black_box(&copy);
+        }
+        copying += start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        small.iter().for_each(|chunk| file.write_all(chunk).expect("room in the temporary folder"));
+        writing += start.elapsed().as_secs_f64();
         bytes += chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
         captured += entries.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
     }
@@ -122,6 +137,8 @@ fn measure(
         rate(packing),
         1e3 / rate(packing)
     );
+    println!("  floor: copy          {:.1} ns each", 1e3 / rate(copying));
+    println!("  floor: write         {:.1} ns each", 1e3 / rate(writing));
     println!("  in the file          {:.1} bytes a record, {:.1} compressed", each(bytes), each(packed));
     if captured > 0 {
         println!(
@@ -132,10 +149,10 @@ fn measure(
     }
 }
 
-fn compress(chunk: &[u8]) -> u64 {
+fn compress(chunk: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut encoder, chunk).expect("memory");
-    encoder.finish().expect("memory").len() as u64
+    encoder.write_all(chunk).expect("memory");
+    encoder.finish().expect("memory")
 }
 
 /// One collective, and the proxy's work for it.

@@ -73,7 +73,9 @@ fn plugin(place: &Place) -> Result<Outcome, Failure> {
 
 fn test(place: &Place) -> Result<Outcome, Failure> {
     reliability::forget(place);
-    call(place.cargo().args(["test", "--workspace"]))?;
+    // Most tests wait for other processes most of the time.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    call(place.cargo().args(["test", "--workspace"]).env("RUST_TEST_THREADS", threads.to_string()))?;
     Ok(Outcome::Done)
 }
 

@@ -67,8 +67,8 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     ] {
         tests.args(["--test", name]);
     }
-    // Two jobs at a time: each waits a lot, and has more threads than most machines have cores.
-    tests.args(["--", "--test-threads=2"]);
+    // Three jobs at a time: each waits a lot, and has more threads than most machines have cores.
+    tests.args(["--", "--test-threads=3"]);
     if all {
         tests.arg("--include-ignored");
     }

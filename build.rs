@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_extension(&schema, &out)?;
     if env::var_os("CARGO_FEATURE_CLI").is_some() {
         prost_build::Config::new().compile_fds(schema)?;
+        prost_build::Config::new().compile_fds(protox::compile(["otlp.proto"], ["proto"])?)?;
     }
     Ok(())
 }

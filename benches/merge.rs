@@ -8,18 +8,16 @@
 //! Without anything said, 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure.
 //! The ranks are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
 
-#[path = "../tests/synthetic.rs"]
-mod synthetic;
+mod job;
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use synthetic::{Damage, Job, Size};
+use job::synthetic::{Damage, Job, Size};
+use job::{Watched, watched, written};
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -75,60 +73,4 @@ fn main() -> io::Result<()> {
         said.lines().filter(|line| line.starts_with("node1: ")).for_each(|line| println!("{line}"));
     }
     Ok(())
-}
-
-/// Writes all files, on all cores.
-fn written(job: &Job, ranks: u32, path: &(impl Fn(u32) -> PathBuf + Sync)) -> io::Result<Size> {
-    let next = AtomicU32::new(0);
-    let some = || -> io::Result<Size> {
-        let mut all = Size::default();
-        loop {
-            let rank = next.fetch_add(1, Ordering::Relaxed);
-            if rank >= ranks {
-                return Ok(all);
-            }
-            let Size { events, bytes } = job.write(rank, true, &mut BufWriter::new(File::create(path(rank))?))?;
-            (all.events, all.bytes) = (all.events + events, all.bytes + bytes);
-        }
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(some)).collect();
-        threads.into_iter().try_fold(Size::default(), |all, thread| {
-            let Size { events, bytes } = thread.join().expect("no panic")?;
-            Ok(Size { events: all.events + events, bytes: all.bytes + bytes })
-        })
-    })
-}
-
-/// What a program took.
-struct Watched {
-    /// On the clock, and of processors.
-    seconds: f64,
-    cpu: f64,
-    /// The most memory that it had at a time, in bytes.
-    peak: u64,
-}
-
-/// Runs a program, and looks at it all the time.
-fn watched(command: &mut Command) -> io::Result<Watched> {
-    let (begin, mut child) = (Instant::now(), command.spawn()?);
-    let folder = PathBuf::from(format!("/proc/{}", child.id()));
-    let of = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
-    let (mut peak, mut ticks) = (0, 0);
-    let ended = loop {
-        let (status, stat) = (of("status"), of("stat"));
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-        peak = peak.max(line.and_then(|kib| kib.parse().ok()).unwrap_or(0) << 10);
-        // Behind the name: user's and system's time are the 12th and 13th; of the children who are
-        // waited for, the two after them.
-        let times = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(4);
-        ticks = ticks.max(times.filter_map(|time| time.parse::<u64>().ok()).sum());
-        match child.try_wait()? {
-            Some(ended) => break ended,
-            None => thread::sleep(Duration::from_millis(5)),
-        }
-    };
-    let (seconds, cpu) = (begin.elapsed().as_secs_f64(), ticks as f64 / 100.0);
-    if ended.success() { Ok(Watched { seconds, cpu, peak }) } else { Err(io::Error::other(ended.to_string())) }
 }

@@ -1,6 +1,8 @@
 """Asks an engine the questions of sql/tables/questions.sql, and prints the answers as JSON.
 
-    python3 ask_tables.py duckdb|spark FOLDER SQL [STATEMENTS]
+    python3 ask_tables.py duckdb|compacted|spark FOLDER SQL [STATEMENTS]
+
+With "compacted", DuckDB makes the compact tables first and reads them.
 
 FOLDER has the tables, SQL is the folder sql/tables. The answer is an object: the number of the question, as in "1" or, if
 it has several statements, "10.2", with a list of rows, each an object. Further statements count from "more.1" on.
@@ -29,12 +31,12 @@ def questions(text):
             yield (number if len(all) == 1 else f"{number}.{place + 1}"), statement
 
 
-def duckdb(folder, sql):
+def duckdb(folder, sql, files=("duckdb.sql", "views.sql")):
     import duckdb
 
     os.chdir(folder)
     connection = duckdb.connect()
-    for file in ("duckdb.sql", "views.sql"):
+    for file in files:
         for statement in statements((sql / file).read_text()):
             connection.execute(statement)
 
@@ -44,6 +46,11 @@ def duckdb(folder, sql):
         return [dict(zip(names, row)) for row in answer.fetchall()]
 
     return ask
+
+
+def compacted(folder, sql):
+    duckdb(folder, sql, ("duckdb.sql", "compact.sql"))
+    return duckdb(folder, sql, ("compacted.sql", "views.sql"))
 
 
 def spark(folder, sql):
@@ -83,7 +90,7 @@ def plain(value):
 
 def main(engine, folder, sql, more=""):
     folder, sql = pathlib.Path(folder).resolve(), pathlib.Path(sql).resolve()
-    ask = {"duckdb": duckdb, "spark": spark}[engine](folder, sql)
+    ask = {"duckdb": duckdb, "compacted": compacted, "spark": spark}[engine](folder, sql)
     answers = {number: ask(statement) for number, statement in questions((sql / "questions.sql").read_text())}
     answers.update((f"more.{place + 1}", ask(statement)) for place, statement in enumerate(statements(more)))
     print(json.dumps(answers, default=plain))

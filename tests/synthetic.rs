@@ -48,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) transfer: u64,
     /// What the communicator of all ranks is called.
     pub(crate) world: String,
+    /// What it says its job is; empty if it does not.
+    pub(crate) run: String,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
@@ -92,6 +94,7 @@ impl Job {
             marks: ranks,
             transfer: TRANSFER,
             world: "world".into(),
+            run: "NCCLSCOPE_RUN_ID=synthetic".into(),
             last: (0..steps).map(last).collect(),
         }
     }
@@ -194,7 +197,8 @@ impl Rank<'_> {
         };
         let mut tracks = Tracks::new(tag, clocks, &info);
         let boot = format!("{:08x}-0000-4000-8000-000000000000", mixed(u64::from(host), 6) >> 32);
-        tracks.attributes(&[(attribute::BOOT, &boot), (attribute::RUN, "NCCLSCOPE_RUN_ID=synthetic")]);
+        let said = [(attribute::BOOT, &*boot), (attribute::RUN, &*job.run)];
+        tracks.attributes(&said[..if job.run.is_empty() { 1 } else { 2 }]);
         tracks.note(start, instant::STARTED, "synthetic");
         let comm = |number: u32, hash, name: &str, rank: u32, ranks: u32, nodes: u32| Comm {
             context: Handle(u64::from(tag.bits()) << Handle::COUNTER_BITS | u64::from(number)),

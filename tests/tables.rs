@@ -6,10 +6,11 @@ mod synthetic;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::SystemTime;
 
 use command::ncclscope;
-use ncclscope_tests::pypi;
+use ncclscope_tests::{play, pypi};
 use serde_json::Value;
 use synthetic::Job;
 use tempfile::TempDir;
@@ -19,8 +20,9 @@ const HOSTS: u32 = 4;
 const STEPS: u64 = 60;
 
 const ASK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ask_tables.py");
+const NEWER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/newer_tables.py");
+const REWRITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/rewrite_tables.py");
 const SQL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sql/tables");
-const PAGE: &str = include_str!("../docs/tables.md");
 
 /// The traces of a job, and the folder of its tables.
 struct Place(TempDir);
@@ -65,7 +67,11 @@ impl Place {
     }
 
     fn ask(&self, more: &str) -> Option<Value> {
-        let said = pypi::tables(&[ASK, "duckdb", &self.tables().to_string_lossy(), SQL, more])?;
+        self.ask_by("duckdb", more)
+    }
+
+    fn ask_by(&self, engine: &str, more: &str) -> Option<Value> {
+        let said = pypi::tables(&[ASK, engine, &self.tables().to_string_lossy(), SQL, more])?;
         let mut all: Value = serde_json::from_str(&said).unwrap();
         // Rows that are equal to the question may come in any order, and sums of floats, too.
         for rows in all.as_object_mut().unwrap().values_mut().filter_map(Value::as_array_mut) {
@@ -163,17 +169,6 @@ fn lateness_over_hosts_holds_within_its_error() {
     assert!(2 * tight > known, "{tight} of {known}");
 }
 
-/// Writes the tables as a newer version of the schema may: half of the ranks have a column more.
-const NEWER: &str = r#"
-import pathlib, sys
-import pyarrow, pyarrow.parquet as parquet
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*/job=*/rank=[4-7]/*.parquet")):
-    table = parquet.ParquetFile(path).read()
-    said = {**table.schema.metadata, b"ncclscope.schema_version": b"2"}
-    table = table.append_column("later", pyarrow.array(range(len(table)), pyarrow.int64())).replace_schema_metadata(said)
-    parquet.write_table(table, path)
-"#;
-
 #[test]
 fn a_reader_of_this_version_reads_newer_files() {
     let job = Job::new(RANKS, HOSTS, STEPS);
@@ -184,7 +179,8 @@ fn a_reader_of_this_version_reads_newer_files() {
     let tables = tables.to_string_lossy();
     let schema = "import sys, ncclscope\nfor name, table in ncclscope.tables(sys.argv[1]).items(): print(name, table.count_rows(), *table.schema.names)";
     let of_this = pypi::tables(&["-c", schema, &tables]).unwrap();
-    pypi::tables(&["-c", NEWER, &tables]).unwrap();
+    pypi::tables(&[NEWER, &tables, "job=*/rank=[4-7]"]).unwrap();
+    assert_eq!(before, place.ask_by("compacted", "").unwrap());
     // The questions name what they read.
     assert_eq!(before, place.ask("").unwrap());
     // As does a program that knows the older schema.
@@ -251,16 +247,71 @@ fn a_job_may_be_named_otherwise() {
     assert!(place.tables().join("operations/job=a%2Fb%20c/rank=0").is_dir());
 }
 
-/// The example of the page.
 #[test]
-fn the_example_in_python_runs() {
-    let place = Place::new(&Job::new(RANKS, HOSTS, STEPS));
+fn a_recording_that_names_no_job_is_refused_unless_one_is_told() {
+    let mut job = Job::new(RANKS, HOSTS, 4);
+    job.run.clear();
+    let place = Place::new(&job);
+    let reason = place.export(&place.traces()).unwrap_err();
+    assert!(reason.contains(&job.name(0)) && reason.contains("name it with --job"), "{reason}");
+    assert!(!place.tables().exists());
+}
+
+#[test]
+fn a_trace_of_too_many_processes_is_refused() {
+    const PROCESSES: u32 = 64;
+    let job = Job::new(PROCESSES + 1, 1, 4);
+    let place = Place::new(&Job::new(RANKS, HOSTS, 0));
+    let joined = place.0.path().join("joined.perfetto-trace");
+    let all = |ranks: u32| {
+        let mut bytes = Vec::new();
+        for rank in 0..ranks {
+            job.write(rank, true, &mut bytes).unwrap();
+        }
+        fs::write(&joined, bytes).unwrap();
+        place.export(&joined)
+    };
+    let reason = all(PROCESSES + 1).unwrap_err();
+    assert!(reason.contains("joined.perfetto-trace") && reason.contains("more than 64 processes"), "{reason}");
+    assert!(!place.tables().exists() || place.files().is_empty(), "{:?}", place.files());
+    all(PROCESSES).unwrap();
+    assert_eq!(place.files().len() as u32, 8 * PROCESSES + 1);
+}
+
+/// Runs a program, and prints the most memory that it had, in KiB.
+const PEAK: &str = "import resource, subprocess, sys\n\
+    subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n\
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+
+#[test]
+fn memory_does_not_grow_with_the_number_of_ranks() {
+    let peak = |ranks: u32| -> u64 {
+        let (job, folder) = (Job::new(32, 4, 1_000), tempfile::tempdir().unwrap());
+        for rank in 0..ranks {
+            let mut file = fs::File::create(folder.path().join(job.name(rank))).unwrap();
+            job.write(rank, true, &mut file).unwrap();
+        }
+        let mut watched = Command::new("python3");
+        watched.args(["-c", PEAK]).arg(play::program_path().unwrap()).arg("export").arg(folder.path());
+        let done = watched.arg("--parquet").arg(folder.path().join("tables")).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8_lossy(&done.stdout).trim().parse().unwrap()
+    };
+    let (few, many) = (peak(4), peak(32));
+    println!("{few} KiB of 4 ranks, {many} KiB of 32");
+    assert!(many < few + 8_192, "{few} KiB of 4 ranks, {many} KiB of 32");
+}
+
+#[test]
+fn files_are_hardly_larger_than_those_of_another_writer() {
+    let place = Place::new(&Job::new(RANKS, HOSTS, 10 * STEPS));
     place.export(&place.traces()).unwrap();
-    let example = PAGE.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let folder = place.0.path().to_string_lossy().into_owned();
-    // pandas is large, and only shows what is there.
-    let program =
-        format!("import os\nos.chdir({folder:?})\n{}\nprint(len(longest))", example.replace(".to_pandas()", ""));
-    let Some(said) = pypi::tables(&["-c", &program]) else { return };
-    assert_eq!(said.trim(), (u64::from(RANKS) * STEPS).to_string());
+    let Some(said) = pypi::tables(&[REWRITE, &place.tables().to_string_lossy()]) else { return };
+    let tables: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(tables.as_object().unwrap().len(), 8);
+    println!("{tables}");
+    for (name, table) in tables.as_object().unwrap() {
+        let [ours, theirs] = ["ours", "theirs"].map(|which| table[which].as_f64().unwrap());
+        assert!(ours > 0.0 && ours <= 1.3 * theirs, "{name}: {table}");
+    }
 }

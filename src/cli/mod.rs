@@ -155,12 +155,16 @@ enum Command {
         #[arg(short, long)]
         output: PathBuf,
     },
-    /// Write traces as tables that any engine reads: Parquet, partitioned by job and rank
+    /// Write traces as tables that any engine reads, or send them to OpenTelemetry
     ///
-    /// Operations, kernels, channels, the proxy's transfers, communicators, environment, losses and
-    /// clocks. Each rank is written by itself, so that ranks can be exported where they ran, side by
-    /// side, and added later. What is there already is not written again. An interrupted export
-    /// leaves whole ranks; start it again for the others. docs/tables.md describes the tables.
+    /// With --parquet, as Parquet files by job and rank: operations, kernels, channels, the proxy's
+    /// transfers, communicators, environment, losses and clocks. Each rank is written by itself, so
+    /// that ranks can be exported where they ran, side by side, and added later. What is there
+    /// already is not written again. An interrupted export leaves whole ranks; start it again for
+    /// the others. docs/tables.md describes the tables.
+    ///
+    /// With --otlp, as spans and metrics for a collector of OpenTelemetry. Nothing else in this
+    /// program sends anything. docs/otlp.md says what becomes of what.
     Export(export::Wish),
     /// Put the traces of a job's processes into one file
     ///

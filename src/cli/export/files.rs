@@ -78,11 +78,7 @@ impl<'a> Files<'a> {
 
     /// The folder of a process below that of a table.
     fn partition(&self, process: &Process) -> Result<String, Reason> {
-        let job = self.job.or_else(|| process.job()).ok_or_else(|| {
-            Reason::file(self.trace)(
-                "the recording does not say which job it is of (NCCLSCOPE_RUN_ID, or the launcher's job): name it with --job",
-            )
-        })?;
+        let job = process.job_or(self.job, self.trace)?;
         let rank = process.rank().map_or_else(|| NO_RANK.to_owned(), |rank| rank.to_string());
         Ok(format!("job={}/rank={rank}", escaped(job)))
     }

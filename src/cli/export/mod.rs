@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   trace -> rows (one pass, in bounded memory) -> files (Parquet, sorted, partitioned)
-//!            schema (what the tables are)
+//!            schema (what the tables are)       -> otlp  (spans and figures, sent)
 //! ```
 //!
 //! Each rank is written by itself, with nothing of the others, so that thousands can be written at
@@ -10,6 +10,7 @@
 //! tables.
 
 mod files;
+mod otlp;
 mod rows;
 mod schema;
 
@@ -42,9 +43,13 @@ pub(super) struct Wish {
     #[arg(required = true, value_name = "TRACE|FOLDER")]
     traces: Vec<PathBuf>,
     /// Write Parquet files into this folder, which may have other ranks and jobs in it
-    #[arg(long, value_name = "FOLDER")]
-    parquet: PathBuf,
-    /// What the job is called in the tables, instead of the name that the recording has
+    #[arg(long, value_name = "FOLDER", conflicts_with = "otlp")]
+    parquet: Option<PathBuf>,
+    /// Send operations as spans, and figures as metrics, to this OpenTelemetry collector, by OTLP
+    /// over HTTP: http://HOST:4318
+    #[arg(long, value_name = "ENDPOINT")]
+    otlp: Option<String>,
+    /// What the job is called in what is written, instead of the name that the recording has
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
 }
@@ -66,47 +71,25 @@ enum Became {
 }
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
-    let traces = super::summary::files(&wish.traces)?;
-    parquet(&traces, &wish.parquet, wish.job.as_deref(), out)
+    let (traces, job) = (|| super::summary::files(&wish.traces), wish.job.as_deref());
+    match (&wish.parquet, &wish.otlp) {
+        (_, Some(endpoint)) => otlp::send(&traces()?, endpoint, job, out),
+        (Some(folder), None) => parquet(&traces()?, folder, job, out),
+        (None, None) => Err("say what to export to: --parquet FOLDER, or --otlp ENDPOINT".into()),
+    }
 }
 
 /// Exports traces, several side by side.
 pub(super) fn parquet(traces: &[PathBuf], folder: &Path, job: Option<&str>, out: &mut dyn Write) -> Result<(), Reason> {
-    let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
-    let stage = Stage::begin(format!("exporting {} traces", traces.len()), traces.iter().map(size).sum());
-    let (mut reasons, mut written, mut there) = (Vec::new(), Vec::new(), 0);
-    let mut whole = 0;
-    let next = AtomicUsize::new(0);
-    let abreast = blocks::cores().min(ABREAST).min(traces.len()).max(1);
-    // A core that has no trace of its own unpacks another's.
-    let threads = (blocks::cores() / abreast).clamp(1, 2);
-    thread::scope(|scope| {
-        let (done, results) = channel();
-        for _ in 0..abreast {
-            let (done, next) = (done.clone(), &next);
-            scope.spawn(move || {
-                while let Some(path) = traces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if done.send((path, one(path, folder, job, threads))).is_err() {
-                        return;
-                    }
-                }
-            });
+    let (mut written, mut whole, mut there) = (Vec::new(), 0, 0);
+    let take = |became| match became {
+        Became::Written(files) => {
+            whole += 1;
+            written.extend(files);
         }
-        drop(done);
-        for (path, (became, reason)) in results {
-            match became {
-                Some(Became::Written(files)) => {
-                    whole += 1;
-                    written.extend(files);
-                }
-                Some(Became::There) => there += 1,
-                None => {}
-            }
-            reasons.extend(reason);
-            stage.advance(size(path));
-        }
-    });
-    drop(stage);
+        Became::There => there += 1,
+    };
+    let reasons = abreast("exporting", traces, |path, threads| Some(one(path, folder, job, threads)), take);
     let (rows, bytes) = written.iter().fold((0, 0), |(rows, bytes), it| (rows + it.rows, bytes + it.bytes));
     let already = if there > 0 { format!("; {there} were there already") } else { String::new() };
     let traces = if whole == 1 { "trace" } else { "traces" };
@@ -121,9 +104,50 @@ pub(super) fn parquet(traces: &[PathBuf], folder: &Path, job: Option<&str>, out:
     Reason::all(reasons)
 }
 
+/// What became of a trace, and what is wrong with it.
+type Outcome<T> = (Option<T>, Option<Reason>);
+
+/// Does something with each trace, several side by side, and passes on what became of them; after a
+/// `None`, with no other. Returns what is wrong.
+fn abreast<T: Send>(
+    what: &str,
+    traces: &[PathBuf],
+    one: impl Fn(&Path, usize) -> Option<Outcome<T>> + Sync,
+    mut take: impl FnMut(T),
+) -> Vec<Reason> {
+    let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
+    let stage = Stage::begin(format!("{what} {} traces", traces.len()), traces.iter().map(size).sum());
+    let mut reasons = Vec::new();
+    let next = AtomicUsize::new(0);
+    let abreast = blocks::cores().min(ABREAST).min(traces.len()).max(1);
+    // A core that has no trace of its own unpacks another's.
+    let threads = (blocks::cores() / abreast).clamp(1, 2);
+    thread::scope(|scope| {
+        let (done, results) = channel();
+        for _ in 0..abreast {
+            let (done, next, one) = (done.clone(), &next, &one);
+            scope.spawn(move || {
+                while let Some(path) = traces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let Some(outcome) = one(path, threads) else { return };
+                    if done.send((path, outcome)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(done);
+        for (path, (became, reason)) in results {
+            became.into_iter().for_each(&mut take);
+            reasons.extend(reason);
+            stage.advance(size(path));
+        }
+    });
+    reasons
+}
+
 /// Exports a trace, unless that was done. It may have been exported as far as it could be read, and
 /// yet something is wrong with it.
-fn one(path: &Path, folder: &Path, job: Option<&str>, threads: usize) -> (Option<Became>, Option<Reason>) {
+fn one(path: &Path, folder: &Path, job: Option<&str>, threads: usize) -> Outcome<Became> {
     let try_one = || -> Result<(Became, Option<Reason>), Reason> {
         let bytes = fs::metadata(path).map_err(Reason::read(path))?.len();
         let note = folder.join(DONE).join(note(path, job)?);

@@ -91,6 +91,20 @@ impl Process {
         self.to_utc.unwrap_or(0)
     }
 
+    /// Whether [`to_utc`](Process::to_utc) is known.
+    pub(super) fn knows_utc(&self) -> bool {
+        self.to_utc.is_some()
+    }
+
+    pub(super) fn pid(&self) -> i64 {
+        self.pid
+    }
+
+    /// The first and the last time in it, as far as it is read.
+    pub(super) fn span(&self) -> [HostNs; 2] {
+        [self.first.unwrap_or_default(), self.last]
+    }
+
     /// Its rank in the job.
     pub(super) fn rank(&self) -> Option<u32> {
         survey::rank(&self.name)
@@ -101,8 +115,21 @@ impl Process {
     }
 
     /// `4711`, from `SLURM_JOB_ID=4711`.
-    pub(super) fn job(&self) -> Option<&str> {
+    fn job(&self) -> Option<&str> {
         Some(self.run.as_deref()?.split_once('=')?.1).filter(|job| !job.is_empty())
+    }
+
+    /// What the command line calls the job, or else the recording.
+    ///
+    /// # Errors
+    ///
+    /// If neither does.
+    pub(super) fn job_or<'a>(&'a self, told: Option<&'a str>, trace: &Path) -> Result<&'a str, Reason> {
+        told.or_else(|| self.job()).ok_or_else(|| {
+            Reason::file(trace)(
+                "the recording does not say which job it is of (NCCLSCOPE_RUN_ID, or the launcher's job): name it with --job",
+            )
+        })
     }
 
     /// Once its first event comes: what it says about itself comes before.

@@ -34,8 +34,7 @@ fn main() -> io::Result<()> {
     let above = said("--folder").map_or_else(std::env::temp_dir, PathBuf::from);
     let program = said("--program").map_or_else(|| env!("CARGO_BIN_EXE_ncclscope").into(), PathBuf::from);
     let keeps = words.iter().any(|word| word == "--keep");
-    let folder =
-        tempfile::Builder::new().prefix("ncclscope-export").disable_cleanup(keeps).tempdir_in(above)?;
+    let folder = tempfile::Builder::new().prefix("ncclscope-export").disable_cleanup(keeps).tempdir_in(above)?;
     let (traces, tables) = (folder.path().join("traces"), folder.path().join("tables"));
     fs::create_dir(&traces)?;
 
@@ -49,7 +48,9 @@ fn main() -> io::Result<()> {
         begin.elapsed().as_secs_f64(),
         folder.path().display()
     );
-    println!("| | s | CPU s | million events/s | million rows/s | peak memory, MB |\n| --- | --- | --- | --- | --- | --- |");
+    println!(
+        "| | s | CPU s | million events/s | million rows/s | peak memory, MB |\n| --- | --- | --- | --- | --- | --- |"
+    );
     let first = traces.join(job.name(0));
     let one = exported(&program, &first, &folder.path().join("one"))?;
     print("one rank", one, Size { events: size.events / u64::from(ranks), ..size }, &folder.path().join("one"))?;

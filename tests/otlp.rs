@@ -210,9 +210,7 @@ fn metrics(job: &Job, read: &Value) {
     for rank in 0..RANKS {
         let of = |name: &str, attribute: &str, is: &str| {
             let is_it = |point: &&Value| {
-                point["name"] == name
-                    && point["resource"]["nccl.rank"] == rank
-                    && point["attributes"][attribute] == is
+                point["name"] == name && point["resource"]["nccl.rank"] == rank && point["attributes"][attribute] == is
             };
             let found: Vec<_> = points.iter().filter(is_it).collect();
             let [one] = found[..] else { panic!("{name} {is}: {found:?}") };

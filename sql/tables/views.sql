@@ -163,20 +163,16 @@ SELECT
   error_ns + max(error_ns) OVER same AS late_error_ns,
   count(*) OVER same AS present,
   count(came_ns) OVER same AS timed,
-  row_number() OVER (
-    PARTITION BY job, comm, operation, replay, function, datatype, count, nth
-    ORDER BY CASE WHEN came_ns IS NULL THEN 1 ELSE 0 END, came_ns DESC
-  ) AS from_last,
-  came_ns - lag(came_ns) OVER (
-    PARTITION BY job, comm, operation, replay, function, datatype, count, nth
-    ORDER BY CASE WHEN came_ns IS NULL THEN 1 ELSE 0 END, came_ns
-  ) AS after_ns,
-  lag(error_ns) OVER (
-    PARTITION BY job, comm, operation, replay, function, datatype, count, nth
-    ORDER BY CASE WHEN came_ns IS NULL THEN 1 ELSE 0 END, came_ns
-  ) AS error_before_ns
+  CASE WHEN came_ns IS NOT NULL THEN count(came_ns) OVER same + 1 - row_number() OVER in_order END AS from_last,
+  came_ns - lag(came_ns) OVER in_order AS after_ns,
+  lag(error_ns) OVER in_order AS error_before_ns
 FROM arrival
-WINDOW same AS (PARTITION BY job, comm, operation, replay, function, datatype, count, nth);
+WINDOW
+  same AS (PARTITION BY job, comm, operation, replay, function, datatype, count, nth),
+  in_order AS (
+    PARTITION BY job, comm, operation, replay, function, datatype, count, nth
+    ORDER BY CASE WHEN came_ns IS NULL THEN 1 ELSE 0 END, came_ns, rank
+  );
 
 -- The transfers of the proxy to other hosts or back, with both ends. `error_ns` is how far a wait may
 -- be off.

@@ -47,8 +47,8 @@ const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
 const SERVICE: &str = "nccl-job";
 /// The upper bounds of durations, s.
 const BOUNDS: [f64; 25] = [
-    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
-    10.0, 20.0, 50.0, 100.0,
+    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0,
+    5.0, 10.0, 20.0, 50.0, 100.0,
 ];
 
 /// What was sent of a trace.
@@ -474,11 +474,8 @@ fn attributes(series: &Series) -> Vec<KeyValue> {
 }
 
 fn sum(name: &str, unit: &str, description: &str, data_points: Vec<NumberDataPoint>) -> Metric {
-    let sum = Sum {
-        data_points,
-        aggregation_temporality: AggregationTemporality::Cumulative.into(),
-        is_monotonic: true,
-    };
+    let sum =
+        Sum { data_points, aggregation_temporality: AggregationTemporality::Cumulative.into(), is_monotonic: true };
     let (name, unit, description) = (name.to_owned(), unit.to_owned(), description.to_owned());
     Metric { name, description, unit, data: Some(Data::Sum(sum)) }
 }

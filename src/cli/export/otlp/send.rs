@@ -227,7 +227,9 @@ impl Collector {
             return Ok(match partial {
                 Some(answer) => Answer::Taken(answer.partial_success.unwrap_or_default()),
                 None if said.is_empty() => Answer::Taken(ExportPartialSuccess::default()),
-                None => Answer::Refused(format!("the answer ({status}) is not OTLP's: is this a collector's port for HTTP?")),
+                None => Answer::Refused(format!(
+                    "the answer ({status}) is not OTLP's: is this a collector's port for HTTP?"
+                )),
             });
         }
         let said = said.unwrap_or_default();

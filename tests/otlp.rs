@@ -188,7 +188,7 @@ fn operations_are_spans_whose_trace_ids_agree_across_ranks() {
     let again = read(&collector.got()).unwrap();
     let sorted = |of: &Value| {
         let mut all: Vec<_> = ["spans", "points"].iter().flat_map(|what| of[what].as_array().unwrap()).collect();
-        all.sort_by_cached_key(|one| one.to_string());
+        all.sort_by_cached_key(ToString::to_string);
         all.into_iter().cloned().collect::<Vec<_>>()
     };
     assert_eq!(sorted(&read_once), sorted(&again));

@@ -582,7 +582,7 @@ mod tests {
     #[test]
     fn a_duration_on_a_bound_is_below_it() {
         let mut durations = Durations::default();
-        [1_000, 1_001, 2_000, 200_000_000_000].map(|ns| durations.add(ns));
+        [1_000, 1_001, 2_000, 200_000_000_000].into_iter().for_each(|ns| durations.add(ns));
         assert_eq!((durations.buckets[0], durations.buckets[1], durations.buckets[BOUNDS.len()]), (1, 2, 1));
         assert_eq!((durations.least, durations.most, durations.number), (1_000, 200_000_000_000, 4));
     }

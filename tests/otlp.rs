@@ -12,11 +12,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use command::ncclscope;
-use ncclscope_tests::play;
+use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::pypi;
+use ncclscope_tests::recording::Recording;
 use serde_json::Value;
 use synthetic::Job;
 use tempfile::TempDir;
@@ -26,6 +27,9 @@ const HOSTS: u32 = 4;
 const STEPS: u64 = 600;
 /// Operations of one host's ranks, and of all.
 const OF_HOSTS: u64 = STEPS / 2;
+
+/// When all synthetic ranks begin, ns since 1970.
+const BEGIN: u64 = 1_795_000_000_000_000_000;
 
 const READ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/read_otlp.py");
 
@@ -120,15 +124,15 @@ fn send_with(folder: &TempDir, endpoint: &str, variables: &[(&str, &str)]) -> Ou
     program.output().unwrap()
 }
 
-/// What was in requests.
-fn read(requests: &[Request]) -> Option<Value> {
+/// What was in requests about the hour from then on, in ns since 1970.
+fn read(requests: &[Request], begin: u64) -> Option<Value> {
     let folder = tempfile::tempdir().unwrap();
     for (number, request) in requests.iter().enumerate() {
         assert_eq!(request.headers["content-type"], "application/x-protobuf");
         let signal = request.path.rsplit_once("/v1/").unwrap().1;
         fs::write(folder.path().join(format!("{number:05}.{signal}")), &request.body).unwrap();
     }
-    Some(serde_json::from_str(&pypi::otlp(&[READ, &folder.path().to_string_lossy()])?).unwrap())
+    Some(serde_json::from_str(&pypi::otlp(&[READ, &folder.path().to_string_lossy(), &begin.to_string()])?).unwrap())
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn operations_are_spans_whose_trace_ids_agree_across_ranks() {
     let requests = collector.got();
     let paths: BTreeSet<_> = requests.iter().map(|request| request.path.as_str()).collect();
     assert_eq!(paths, ["/v1/metrics", "/v1/traces"].into());
-    let Some(read_once) = read(&requests) else { return };
+    let Some(read_once) = read(&requests, BEGIN) else { return };
 
     let all = read_once["spans"].as_array().unwrap();
     assert_eq!(all.len() as u64, spans);
@@ -185,7 +189,7 @@ fn operations_are_spans_whose_trace_ids_agree_across_ranks() {
 
     // The same again is the same.
     send(&folder, &collector.endpoint).unwrap();
-    let again = read(&collector.got()).unwrap();
+    let again = read(&collector.got(), BEGIN).unwrap();
     let sorted = |of: &Value| {
         let mut all: Vec<_> = ["spans", "points"].iter().flat_map(|what| of[what].as_array().unwrap()).collect();
         all.sort_by_cached_key(ToString::to_string);
@@ -228,6 +232,30 @@ fn metrics(job: &Job, read: &Value) {
             assert!(of("nccl.proxy.wait", "nccl.wait", wait).as_f64() > Some(0.0));
         }
     }
+}
+
+#[test]
+fn without_kernels_spans_have_no_length_and_say_so() {
+    let begin = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let script = include_str!("scenarios/grouped.txt");
+    let recording = Recording::by(Play::new(script).env("NCCLSCOPE_RUN_ID", "scripted"));
+    let collector = Collector::new(|_| TAKEN);
+    let file = recording.traces.file();
+    ncclscope(&["export".as_ref(), file.as_os_str(), "--otlp".as_ref(), collector.endpoint.as_ref()]).unwrap();
+    let Some(read) = read(&collector.got(), begin) else { return };
+    let spans = read["spans"].as_array().unwrap();
+    let mut names: Vec<_> = spans.iter().map(|span| span["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["AllGather", "AllReduce", "Broadcast", "Recv", "Recv", "Reduce", "Send", "Send"]);
+    for span in spans {
+        assert_eq!((&span["start"], &span["attributes"]["nccl.times"]), (&span["end"], &"hand-over".into()), "{span}");
+        assert_eq!(span["attributes"]["nccl.handed_over"], span["start"]);
+    }
+    let ids = |which: &str| spans.iter().map(|span| span[which].as_str().unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!((ids("id").len(), ids("trace").len()), (8, 8));
+    let points: BTreeSet<_> = read["points"].as_array().unwrap().iter().map(|point| point["name"].as_str()).collect();
+    let has = |name| points.contains(&Some(name));
+    assert!(has("nccl.operations") && !has("nccl.operation.duration"), "{points:?}");
 }
 
 #[test]
@@ -321,7 +349,7 @@ fn variables_of_opentelemetry_are_heeded() {
     let said = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(!bad.status.success() && said.contains("OTEL_EXPORTER_OTLP_HEADERS is not KEY=VALUE"), "{said}");
     assert!(!said.contains("secret") && collector.got().is_empty());
-    let Some(read) = read(&requests) else { return };
+    let Some(read) = read(&requests, BEGIN) else { return };
     let resource = &read["spans"][0]["resource"];
     assert_eq!(resource["service.name"], "pretraining");
     assert_eq!(resource["deployment.environment.name"], "prod");

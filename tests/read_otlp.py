@@ -1,8 +1,8 @@
 """Reads requests that a collector got with the types that OpenTelemetry publishes, and prints what is in them as JSON.
 
-    python3 read_otlp.py FOLDER
+    python3 read_otlp.py FOLDER BEGIN
 
-FOLDER has the bodies, as N.traces and N.metrics. What the protocol demands of each is asserted. The answer is an object:
+FOLDER has the bodies, as N.traces and N.metrics. All of it was within an hour from BEGIN on, in ns since 1970. What the protocol demands of each is asserted. The answer is an object:
 "spans", "points" and "requests", the number of spans in each.
 """
 
@@ -16,8 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-# The time of all synthetic ranks, ns since 1970, to an hour.
-NOW = 1_795_000_000_000_000_000
+BEGIN = int(sys.argv[2])
 HOUR = 3_600_000_000_000
 
 
@@ -63,7 +62,7 @@ def spans(path):
                 assert len(span.trace_id) == 16 and any(span.trace_id), span
                 assert len(span.span_id) == 8 and any(span.span_id), span
                 assert span.name and span.kind == Span.SPAN_KIND_INTERNAL and not span.parent_span_id, span
-                assert NOW <= span.start_time_unix_nano <= span.end_time_unix_nano < NOW + HOUR, span
+                assert BEGIN <= span.start_time_unix_nano <= span.end_time_unix_nano < BEGIN + HOUR, span
                 yield {
                     "trace": span.trace_id.hex(),
                     "id": span.span_id.hex(),
@@ -90,7 +89,7 @@ def points(path):
                 series = [json.dumps(attributes(point.attributes), sort_keys=True) for point in data.data_points]
                 assert series and len(series) == len(set(series)), series
                 for point in data.data_points:
-                    assert NOW <= point.start_time_unix_nano < point.time_unix_nano < NOW + HOUR, point
+                    assert BEGIN <= point.start_time_unix_nano < point.time_unix_nano < BEGIN + HOUR, point
                     if kind == "histogram":
                         bounds = list(point.explicit_bounds)
                         assert bounds == sorted(set(bounds)) and len(point.bucket_counts) == len(bounds) + 1, point
@@ -114,4 +113,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -29,9 +29,13 @@ struct Place(TempDir);
 
 impl Place {
     fn new(job: &Job) -> Place {
+        Place::of_first(job, RANKS)
+    }
+
+    fn of_first(job: &Job, ranks: u32) -> Place {
         let place = Place(tempfile::tempdir().unwrap());
         fs::create_dir(place.traces()).unwrap();
-        for rank in 0..RANKS {
+        for rank in 0..ranks {
             let mut bytes = Vec::new();
             job.write(rank, true, &mut bytes).unwrap();
             fs::write(place.traces().join(job.name(rank)), bytes).unwrap();
@@ -304,7 +308,8 @@ fn memory_does_not_grow_with_the_number_of_ranks() {
 
 #[test]
 fn files_are_hardly_larger_than_those_of_another_writer() {
-    let place = Place::new(&Job::new(RANKS, HOSTS, 10 * STEPS));
+    // Enough rows to outweigh what a file says about itself.
+    let place = Place::of_first(&Job::new(RANKS, HOSTS, 200 * STEPS), 1);
     place.export(&place.traces()).unwrap();
     let Some(said) = pypi::tables(&[REWRITE, &place.tables().to_string_lossy()]) else { return };
     let tables: Value = serde_json::from_str(&said).unwrap();

@@ -534,6 +534,69 @@ pub const CUPTI_CHANNEL_TYPE_ASYNC_MEMCPY: CUpti_ChannelType = 2;
 pub const CUPTI_CHANNEL_TYPE_DECOMP: CUpti_ChannelType = 3;
 pub type CUpti_ChannelType = ::core::ffi::c_uint;
 #[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityFieldLayoutEntry {
+    pub structSize: usize,
+    pub fieldId: ::core::ffi::c_int,
+    pub offset: usize,
+    pub size: usize,
+    pub alignment: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityFieldLayoutEntry"][::core::mem::size_of::<CUpti_ActivityFieldLayoutEntry>() - 40usize];
+    ["Alignment of CUpti_ActivityFieldLayoutEntry"][::core::mem::align_of::<CUpti_ActivityFieldLayoutEntry>() - 8usize];
+    ["Offset of field: CUpti_ActivityFieldLayoutEntry::structSize"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldLayoutEntry, structSize) - 0usize];
+    ["Offset of field: CUpti_ActivityFieldLayoutEntry::fieldId"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldLayoutEntry, fieldId) - 8usize];
+    ["Offset of field: CUpti_ActivityFieldLayoutEntry::offset"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldLayoutEntry, offset) - 16usize];
+    ["Offset of field: CUpti_ActivityFieldLayoutEntry::size"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldLayoutEntry, size) - 24usize];
+    ["Offset of field: CUpti_ActivityFieldLayoutEntry::alignment"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldLayoutEntry, alignment) - 32usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityRecordLayout {
+    pub structSize: usize,
+    pub pEntries: *mut CUpti_ActivityFieldLayoutEntry,
+    pub numFields: usize,
+    pub recordSize: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityRecordLayout"][::core::mem::size_of::<CUpti_ActivityRecordLayout>() - 32usize];
+    ["Alignment of CUpti_ActivityRecordLayout"][::core::mem::align_of::<CUpti_ActivityRecordLayout>() - 8usize];
+    ["Offset of field: CUpti_ActivityRecordLayout::structSize"]
+        [::core::mem::offset_of!(CUpti_ActivityRecordLayout, structSize) - 0usize];
+    ["Offset of field: CUpti_ActivityRecordLayout::pEntries"]
+        [::core::mem::offset_of!(CUpti_ActivityRecordLayout, pEntries) - 8usize];
+    ["Offset of field: CUpti_ActivityRecordLayout::numFields"]
+        [::core::mem::offset_of!(CUpti_ActivityRecordLayout, numFields) - 16usize];
+    ["Offset of field: CUpti_ActivityRecordLayout::recordSize"]
+        [::core::mem::offset_of!(CUpti_ActivityRecordLayout, recordSize) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityFieldSelection {
+    pub structSize: usize,
+    pub numFields: usize,
+    pub pFieldIds: *mut ::core::ffi::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityFieldSelection"][::core::mem::size_of::<CUpti_ActivityFieldSelection>() - 24usize];
+    ["Alignment of CUpti_ActivityFieldSelection"][::core::mem::align_of::<CUpti_ActivityFieldSelection>() - 8usize];
+    ["Offset of field: CUpti_ActivityFieldSelection::structSize"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldSelection, structSize) - 0usize];
+    ["Offset of field: CUpti_ActivityFieldSelection::numFields"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldSelection, numFields) - 8usize];
+    ["Offset of field: CUpti_ActivityFieldSelection::pFieldIds"]
+        [::core::mem::offset_of!(CUpti_ActivityFieldSelection, pFieldIds) - 16usize];
+};
+#[repr(C)]
 #[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct CUpti_Activity {
@@ -580,6 +643,9 @@ pub const CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM: CUpti_ActivityThreadIdType = 1;
 pub type CUpti_ActivityThreadIdType = ::core::ffi::c_uint;
 /// `cuptiGetTimestamp`
 pub type cuptiGetTimestamp = unsafe extern "C" fn(timestamp: *mut u64) -> CUptiResult;
+/// `cuptiGetTimestamp_v2`, since CUDA 13.3
+pub type cuptiGetTimestamp_v2 =
+    unsafe extern "C" fn(subscriber: CUpti_SubscriberHandle, timestamp: *mut u64) -> CUptiResult;
 /// `cuptiGetContextId`
 pub type cuptiGetContextId = unsafe extern "C" fn(context: CUcontext, contextId: *mut u32) -> CUptiResult;
 /// `cuptiGetStreamIdEx`
@@ -599,15 +665,65 @@ pub type cuptiActivityEnable = unsafe extern "C" fn(kind: CUpti_ActivityKind) ->
 pub type cuptiActivityEnableAndDump = unsafe extern "C" fn(kind: CUpti_ActivityKind) -> CUptiResult;
 /// `cuptiActivityDisable`
 pub type cuptiActivityDisable = unsafe extern "C" fn(kind: CUpti_ActivityKind) -> CUptiResult;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_ActivityConfig {
+    pub structSize: usize,
+    pub fieldSelection: CUpti_ActivityFieldSelection,
+    pub pKindOptions: *mut ::core::ffi::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_ActivityConfig"][::core::mem::size_of::<CUpti_ActivityConfig>() - 40usize];
+    ["Alignment of CUpti_ActivityConfig"][::core::mem::align_of::<CUpti_ActivityConfig>() - 8usize];
+    ["Offset of field: CUpti_ActivityConfig::structSize"]
+        [::core::mem::offset_of!(CUpti_ActivityConfig, structSize) - 0usize];
+    ["Offset of field: CUpti_ActivityConfig::fieldSelection"]
+        [::core::mem::offset_of!(CUpti_ActivityConfig, fieldSelection) - 8usize];
+    ["Offset of field: CUpti_ActivityConfig::pKindOptions"]
+        [::core::mem::offset_of!(CUpti_ActivityConfig, pKindOptions) - 32usize];
+};
+/// `cuptiActivityEnable_v2`, since CUDA 13.2
+pub type cuptiActivityEnable_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    kind: CUpti_ActivityKind,
+    pActivityConfig: *mut CUpti_ActivityConfig,
+) -> CUptiResult;
+/// `cuptiActivityDisable_v2`, since CUDA 13.2
+pub type cuptiActivityDisable_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    kind: CUpti_ActivityKind,
+    pActivityConfig: *mut CUpti_ActivityConfig,
+) -> CUptiResult;
+/// `cuptiActivityEnableAndDump_v2`, since CUDA 13.2
+pub type cuptiActivityEnableAndDump_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    kind: CUpti_ActivityKind,
+    activityConfig: *mut CUpti_ActivityConfig,
+) -> CUptiResult;
 /// `cuptiActivityGetStructSize`, since CUDA 13.2
 pub type cuptiActivityGetStructSize =
     unsafe extern "C" fn(activityKind: CUpti_ActivityKind, version: u32, activityStructSize: *mut usize) -> CUptiResult;
 /// `cuptiActivityGetNumDroppedRecords`
 pub type cuptiActivityGetNumDroppedRecords =
     unsafe extern "C" fn(context: CUcontext, streamId: u32, dropped: *mut usize) -> CUptiResult;
+/// `cuptiActivityGetNumDroppedRecords_v2`, since CUDA 13.3
+pub type cuptiActivityGetNumDroppedRecords_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    context: CUcontext,
+    streamId: u32,
+    dropped: *mut usize,
+) -> CUptiResult;
 /// `cuptiActivityGetNextRecord`
 pub type cuptiActivityGetNextRecord =
     unsafe extern "C" fn(buffer: *mut u8, validBufferSizeBytes: usize, record: *mut *mut CUpti_Activity) -> CUptiResult;
+/// `cuptiActivityGetNextRecord_v2`, since CUDA 13.3
+pub type cuptiActivityGetNextRecord_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    buffer: *mut u8,
+    validBufferSizeBytes: usize,
+    record: *mut *mut CUpti_Activity,
+) -> CUptiResult;
 pub type CUpti_BuffersCallbackRequestFunc =
     ::core::option::Option<unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, maxNumRecords: *mut usize)>;
 pub type CUpti_BuffersCallbackCompleteFunc = ::core::option::Option<
@@ -617,6 +733,63 @@ pub type CUpti_BuffersCallbackCompleteFunc = ::core::option::Option<
 pub type cuptiActivityRegisterCallbacks = unsafe extern "C" fn(
     funcBufferRequested: CUpti_BuffersCallbackRequestFunc,
     funcBufferCompleted: CUpti_BuffersCallbackCompleteFunc,
+) -> CUptiResult;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_BufferCallbackRequestInfo {
+    pub structSize: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_BufferCallbackRequestInfo"][::core::mem::size_of::<CUpti_BufferCallbackRequestInfo>() - 8usize];
+    ["Alignment of CUpti_BufferCallbackRequestInfo"]
+        [::core::mem::align_of::<CUpti_BufferCallbackRequestInfo>() - 8usize];
+    ["Offset of field: CUpti_BufferCallbackRequestInfo::structSize"]
+        [::core::mem::offset_of!(CUpti_BufferCallbackRequestInfo, structSize) - 0usize];
+};
+pub type CUpti_BuffersCallbackRequestFunc_v2 = ::core::option::Option<
+    unsafe extern "C" fn(
+        buffer: *mut *mut u8,
+        size: *mut usize,
+        maxNumRecords: *mut usize,
+        pBufferRequestInfo: *mut CUpti_BufferCallbackRequestInfo,
+    ),
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct CUpti_BufferCallbackCompleteInfo {
+    pub structSize: usize,
+    pub threadId: u64,
+    pub ppRecordLayouts: *mut *mut CUpti_ActivityRecordLayout,
+    pub numRecordLayouts: usize,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of CUpti_BufferCallbackCompleteInfo"][::core::mem::size_of::<CUpti_BufferCallbackCompleteInfo>() - 32usize];
+    ["Alignment of CUpti_BufferCallbackCompleteInfo"]
+        [::core::mem::align_of::<CUpti_BufferCallbackCompleteInfo>() - 8usize];
+    ["Offset of field: CUpti_BufferCallbackCompleteInfo::structSize"]
+        [::core::mem::offset_of!(CUpti_BufferCallbackCompleteInfo, structSize) - 0usize];
+    ["Offset of field: CUpti_BufferCallbackCompleteInfo::threadId"]
+        [::core::mem::offset_of!(CUpti_BufferCallbackCompleteInfo, threadId) - 8usize];
+    ["Offset of field: CUpti_BufferCallbackCompleteInfo::ppRecordLayouts"]
+        [::core::mem::offset_of!(CUpti_BufferCallbackCompleteInfo, ppRecordLayouts) - 16usize];
+    ["Offset of field: CUpti_BufferCallbackCompleteInfo::numRecordLayouts"]
+        [::core::mem::offset_of!(CUpti_BufferCallbackCompleteInfo, numRecordLayouts) - 24usize];
+};
+pub type CUpti_BuffersCallbackCompleteFunc_v2 = ::core::option::Option<
+    unsafe extern "C" fn(
+        buffer: *mut u8,
+        size: usize,
+        validSize: usize,
+        pBufferCompleteInfo: *mut CUpti_BufferCallbackCompleteInfo,
+    ),
+>;
+/// `cuptiActivityRegisterCallbacks_v2`, since CUDA 13.2
+pub type cuptiActivityRegisterCallbacks_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    funcBufferRequested: CUpti_BuffersCallbackRequestFunc_v2,
+    funcBufferCompleted: CUpti_BuffersCallbackCompleteFunc_v2,
 ) -> CUptiResult;
 /// `cuptiActivityFlushAll`
 pub type cuptiActivityFlushAll = unsafe extern "C" fn(flag: u32) -> CUptiResult;
@@ -632,6 +805,13 @@ pub type cuptiActivitySetAttribute = unsafe extern "C" fn(
     valueSize: *mut usize,
     value: *mut ::core::ffi::c_void,
 ) -> CUptiResult;
+/// `cuptiActivitySetAttribute_v2`, since CUDA 13.2
+pub type cuptiActivitySetAttribute_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    attr: CUpti_ActivityAttribute,
+    valueSize: *mut usize,
+    value: *mut ::core::ffi::c_void,
+) -> CUptiResult;
 /// `cuptiSetThreadIdType`
 pub type cuptiSetThreadIdType = unsafe extern "C" fn(type_: CUpti_ActivityThreadIdType) -> CUptiResult;
 /// `cuptiGetThreadIdType`
@@ -642,6 +822,18 @@ pub type cuptiActivityPushExternalCorrelationId =
 /// `cuptiActivityPopExternalCorrelationId`
 pub type cuptiActivityPopExternalCorrelationId =
     unsafe extern "C" fn(kind: CUpti_ExternalCorrelationKind, lastId: *mut u64) -> CUptiResult;
+/// `cuptiActivityPushExternalCorrelationId_v2`, since CUDA 13.3
+pub type cuptiActivityPushExternalCorrelationId_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    kind: CUpti_ExternalCorrelationKind,
+    id: u64,
+) -> CUptiResult;
+/// `cuptiActivityPopExternalCorrelationId_v2`, since CUDA 13.3
+pub type cuptiActivityPopExternalCorrelationId_v2 = unsafe extern "C" fn(
+    subscriber: CUpti_SubscriberHandle,
+    kind: CUpti_ExternalCorrelationKind,
+    lastId: *mut u64,
+) -> CUptiResult;
 /// `cuptiActivityFlushPeriod`
 pub type cuptiActivityFlushPeriod = unsafe extern "C" fn(time: u32) -> CUptiResult;
 pub type CUpti_TimestampCallbackFunc = ::core::option::Option<unsafe extern "C" fn() -> u64>;

@@ -111,6 +111,16 @@ functions! {
         cuptiActivityEnableHWTrace "12.8"
         cuptiSubscribe_v2 "13.0"
         cuptiActivityGetStructSize "13.2"
+        cuptiActivityDisable_v2 "13.2"
+        cuptiActivityEnableAndDump_v2 "13.2"
+        cuptiActivityEnable_v2 "13.2"
+        cuptiActivityRegisterCallbacks_v2 "13.2"
+        cuptiActivitySetAttribute_v2 "13.2"
+        cuptiActivityGetNextRecord_v2 "13.3"
+        cuptiActivityGetNumDroppedRecords_v2 "13.3"
+        cuptiActivityPopExternalCorrelationId_v2 "13.3"
+        cuptiActivityPushExternalCorrelationId_v2 "13.3"
+        cuptiGetTimestamp_v2 "13.3"
 }
 
 impl Cupti {

@@ -332,7 +332,14 @@ fn length(table: &Table, buffer: &[u8], at: usize) -> Result<usize, End> {
 /// the walker to use wherever it is loaded; it also steps over kinds that the table does not know.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    next: bindings::cuptiActivityGetNextRecord,
+    next: Next,
+}
+
+/// The function that steps: that of all releases, or that of one subscriber of several.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Any(bindings::cuptiActivityGetNextRecord),
+    Of(bindings::CUpti_SubscriberHandle, bindings::cuptiActivityGetNextRecord_v2),
 }
 
 impl Library {
@@ -343,7 +350,20 @@ impl Library {
     /// `next` is the function of a loaded libcupti that stays loaded, and may be called in this
     /// process: some releases crash in any function if there is no driver.
     pub unsafe fn new(next: bindings::cuptiActivityGetNextRecord) -> Library {
-        Library { next }
+        Library { next: Next::Any(next) }
+    }
+
+    /// A walker for the buffers of one subscriber.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Library::new`]. The subscriber is subscribed as long as the walker is in use: the
+    /// library follows its handle.
+    pub unsafe fn of_subscriber(
+        subscriber: bindings::CUpti_SubscriberHandle,
+        next: bindings::cuptiActivityGetNextRecord_v2,
+    ) -> Library {
+        Library { next: Next::Of(subscriber, next) }
     }
 }
 
@@ -359,10 +379,15 @@ impl Walker for Library {
             Some(at) if at < valid => start.wrapping_add(at).cast_mut().cast::<CUpti_Activity>(),
             Some(_) => return Err(End::Strayed { at }),
         };
-        // SAFETY: the function may be called, as promised to `new`. It reads `valid` bytes from
-        // `start`, all within `buffer`, and only reads them (the tests run it on read-only memory);
-        // `record` is null or one of its own.
-        let result = unsafe { (self.next)(start.cast_mut(), valid, &raw mut record) };
+        // SAFETY: the function may be called, and the subscriber lives, as promised to `new` and
+        // `of_subscriber`. It reads `valid` bytes from `start`, all within `buffer`, and only reads
+        // them (the tests run it on read-only memory); `record` is null or one of its own.
+        let result = unsafe {
+            match self.next {
+                Next::Any(next) => next(start.cast_mut(), valid, &raw mut record),
+                Next::Of(subscriber, next) => next(subscriber, start.cast_mut(), valid, &raw mut record),
+            }
+        };
         match result {
             CUPTI_SUCCESS => Ok(record.addr().wrapping_sub(start.addr())),
             CUPTI_ERROR_MAX_LIMIT_REACHED => Err(End::Done),

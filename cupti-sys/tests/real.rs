@@ -119,6 +119,7 @@ fn one_release() {
     records(&table, library);
     cut(&table, library);
     anything(&table, library);
+    for_subscribers(&table, &cupti);
     without_driver(&cupti, from);
 }
 
@@ -162,6 +163,16 @@ fn functions(cupti: &Cupti, version: u32) {
         ("cuptiActivityEnableHWTrace", cupti.cuptiActivityEnableHWTrace.is_some(), 26),
         ("cuptiSubscribe_v2", cupti.cuptiSubscribe_v2.is_some(), 130_000),
         ("cuptiActivityGetStructSize", cupti.cuptiActivityGetStructSize.is_some(), 130_200),
+        ("cuptiActivityRegisterCallbacks_v2", cupti.cuptiActivityRegisterCallbacks_v2.is_some(), 130_200),
+        ("cuptiActivityEnable_v2", cupti.cuptiActivityEnable_v2.is_some(), 130_200),
+        ("cuptiActivityEnableAndDump_v2", cupti.cuptiActivityEnableAndDump_v2.is_some(), 130_200),
+        ("cuptiActivityDisable_v2", cupti.cuptiActivityDisable_v2.is_some(), 130_200),
+        ("cuptiActivitySetAttribute_v2", cupti.cuptiActivitySetAttribute_v2.is_some(), 130_200),
+        ("cuptiActivityGetNextRecord_v2", cupti.cuptiActivityGetNextRecord_v2.is_some(), 130_300),
+        ("cuptiActivityGetNumDroppedRecords_v2", cupti.cuptiActivityGetNumDroppedRecords_v2.is_some(), 130_300),
+        ("cuptiActivityPushExternalCorrelationId_v2", cupti.cuptiActivityPushExternalCorrelationId_v2.is_some(), 130_300),
+        ("cuptiActivityPopExternalCorrelationId_v2", cupti.cuptiActivityPopExternalCorrelationId_v2.is_some(), 130_300),
+        ("cuptiGetTimestamp_v2", cupti.cuptiGetTimestamp_v2.is_some(), 130_300),
     ] {
         assert_eq!(there, version >= since, "{name}");
     }
@@ -312,6 +323,30 @@ fn anything(table: &Table, library: Library) {
         let fenced = Fenced::new(&random.bytes(len));
         both(table, fenced.bytes, library);
     }
+}
+
+/// The functions with a subscriber refuse to be without one. The walk of a subscriber's buffers follows its handle (a
+/// handle that points nowhere crashes it), and where nothing was chosen, it walks like that of all releases: what is
+/// behind the handle is the library's own business, here it is zeroes.
+fn for_subscribers(table: &Table, cupti: &Cupti) {
+    let (Some(next), Some(time), Some(dropped)) =
+        (cupti.cuptiActivityGetNextRecord_v2, cupti.cuptiGetTimestamp_v2, cupti.cuptiActivityGetNumDroppedRecords_v2)
+    else {
+        return;
+    };
+    let (mut stamp, mut lost, mut record) = (0, 0, ptr::null_mut());
+    let mut bytes = [0_u8; 64];
+    // SAFETY: what is written to is writable; the library answers that there is no subscriber.
+    unsafe {
+        let none = ptr::null_mut();
+        assert_eq!(time(none, &raw mut stamp), CUPTI_ERROR_INVALID_PARAMETER);
+        assert_eq!(dropped(none, ptr::null_mut(), 0, &raw mut lost), CUPTI_ERROR_INVALID_PARAMETER);
+        assert_eq!(next(none, bytes.as_mut_ptr(), 64, &raw mut record), CUPTI_ERROR_INVALID_PARAMETER);
+    }
+    let mut handle = vec![0_u64; 8192];
+    // SAFETY: the library reads a few words behind the handle, and finds that no fields were chosen.
+    let walker = unsafe { Library::of_subscriber(handle.as_mut_ptr().cast(), next) };
+    records(table, walker);
 }
 
 /// What tracing answers where there is no driver, and that nothing crashes. Releases that have our driver are not

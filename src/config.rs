@@ -132,6 +132,8 @@ pub enum Cupti {
     Off,
     /// Yes, through the copy that the process has, or the one that fits.
     Auto,
+    /// Like `Auto`, and beside other tools that share it.
+    Share,
     /// Yes, through the copy that the process has, or otherwise this one.
     Path(PathBuf),
 }

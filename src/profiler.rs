@@ -363,7 +363,7 @@ fn end() {
         // could not be.
         recorder::switch_off();
         if let Some(cupti) = &session.cupti {
-            cupti.release(left() / 2);
+            cupti.end(left() / 2);
         }
         session.collector.close(left());
     }
@@ -538,6 +538,10 @@ impl Session {
         }
         if was_held {
             let text = match cupti.facts().stops() {
+                true if cupti.facts().shares => {
+                    "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
+                     that had not ended are lost, with those before them that CUPTI had not returned"
+                }
                 true => {
                     "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
                      that had not ended are lost, and count as impossible records"
@@ -630,7 +634,7 @@ fn start_cupti(config: &Config, moment: Moment) -> (Option<Cupti>, Option<cupti:
     match cupti::start(&cupti::Options { driver_starts, boottime, ..cupti_options(config) }) {
         Ok((cupti, reader)) => {
             if config.speaks() {
-                cupti.facts().objection.iter().for_each(|objection| message::line(objection));
+                cupti.facts().objections.iter().for_each(|objection| message::line(objection));
             }
             let facts = cupti.facts().to_string();
             (Some(cupti), Some(reader), facts)

@@ -3,12 +3,16 @@
 
 mod command;
 
+#[path = "cupti/copies.rs"]
+mod copies;
 #[path = "cupti/metrics.rs"]
 mod metrics;
 #[path = "cupti/planted.rs"]
 mod planted;
 #[path = "cupti/selecting.rs"]
 mod selecting;
+#[path = "cupti/sharing.rs"]
+mod sharing;
 
 use emulated_cupti::release::Release;
 use ncclscope_tests::fault;
@@ -71,9 +75,10 @@ fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
     recording
 }
 
-/// The result of each `call` and `subscribe` of the script, with its name.
+/// The result of each `call`, `subscribe`, `share` and `unshare` of the script, with its name.
 fn answers(recording: &Recording) -> Vec<(&str, i32)> {
-    let asked = recording.outcome.calls.iter().filter(|call| matches!(call.verb.as_str(), "call" | "subscribe"));
+    let is_asked = |verb: &str| matches!(verb, "call" | "subscribe" | "share" | "unshare" | "clock");
+    let asked = recording.outcome.calls.iter().filter(|call| is_asked(&call.verb));
     asked.map(|call| (call.label.as_deref().unwrap(), call.status.unwrap())).collect()
 }
 

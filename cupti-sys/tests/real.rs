@@ -170,7 +170,11 @@ fn functions(cupti: &Cupti, version: u32) {
         ("cuptiActivitySetAttribute_v2", cupti.cuptiActivitySetAttribute_v2.is_some(), 130_200),
         ("cuptiActivityGetNextRecord_v2", cupti.cuptiActivityGetNextRecord_v2.is_some(), 130_300),
         ("cuptiActivityGetNumDroppedRecords_v2", cupti.cuptiActivityGetNumDroppedRecords_v2.is_some(), 130_300),
-        ("cuptiActivityPushExternalCorrelationId_v2", cupti.cuptiActivityPushExternalCorrelationId_v2.is_some(), 130_300),
+        (
+            "cuptiActivityPushExternalCorrelationId_v2",
+            cupti.cuptiActivityPushExternalCorrelationId_v2.is_some(),
+            130_300,
+        ),
         ("cuptiActivityPopExternalCorrelationId_v2", cupti.cuptiActivityPopExternalCorrelationId_v2.is_some(), 130_300),
         ("cuptiGetTimestamp_v2", cupti.cuptiGetTimestamp_v2.is_some(), 130_300),
     ] {

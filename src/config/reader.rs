@@ -122,6 +122,7 @@ impl Reader<'_> {
         let parse = |value: &str| match value {
             "auto" | "1" => Some(Cupti::Auto),
             "0" => Some(Cupti::Off),
+            "share" => Some(Cupti::Share),
             path => path.contains('/').then(|| Cupti::Path(path.into())),
         };
         self.meant("NCCLSCOPE_CUPTI", parse).unwrap_or(Cupti::Auto)

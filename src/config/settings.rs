@@ -101,10 +101,11 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "NCCLSCOPE_CUPTI",
-        values: Values::Text("auto | 0 | path of libcupti.so, with a /"),
+        values: Values::Text("auto | 0 | share | path of libcupti.so, with a /"),
         default: "auto",
         help: "the execution of GPU kernels through CUPTI, which has one owner in a process: auto = take it if it is free; \
-               0 = leave it to torch.profiler and others; a path = also take it if the process has loaded none, from there",
+               0 = leave it to torch.profiler and others; share = record beside tools that share CUPTI too (CUDA 13.3, driver \
+               r610), else like auto; a path = also take it if the process has loaded none, from there",
     },
     Setting {
         name: "NCCLSCOPE_CHAIN",

@@ -142,9 +142,12 @@ fn permissions_are_octal() {
 
 #[test]
 fn cupti_can_be_switched_off_or_given_a_path() {
-    for (value, expected) in
-        [("auto", Cupti::Auto), ("0", Cupti::Off), ("/opt/libcupti.so.13", Cupti::Path("/opt/libcupti.so.13".into()))]
-    {
+    for (value, expected) in [
+        ("auto", Cupti::Auto),
+        ("0", Cupti::Off),
+        ("share", Cupti::Share),
+        ("/opt/libcupti.so.13", Cupti::Path("/opt/libcupti.so.13".into())),
+    ] {
         let config = read(&[("NCCLSCOPE_CUPTI", value)]);
         assert!(config.complaints.is_empty());
         assert_eq!(config.cupti, expected);

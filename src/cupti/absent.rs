@@ -40,6 +40,8 @@ pub enum Absent {
     Taken {
         /// Its name, from CUDA 13.0 on.
         owner: Option<String>,
+        /// CUPTI was to be shared.
+        asked: bool,
     },
     /// We hold it already.
     Held,
@@ -89,9 +91,17 @@ impl fmt::Display for Absent {
                 "{path} is CUPTI of CUDA 13.2, which crashes if the driver shows no GPU, and during cuInit that is \
                  not known yet. Use CUPTI of CUDA 13.3 or later, or call ncclscope_acquire after cuInit"
             ),
-            Absent::Taken { owner } => {
+            Absent::Taken { owner, asked } => {
                 let owner = owner.as_deref().unwrap_or("another profiler (torch.profiler, Nsight Systems, a debugger)");
-                write!(f, "CUPTI can have only one owner, and {owner} has it. Run without that tool to record kernels")
+                match asked {
+                    false => write!(f, "CUPTI can have only one owner, and {owner} has it")?,
+                    true => write!(
+                        f,
+                        "{owner} has CUPTI, and it cannot be shared: that takes CUPTI of CUDA 13.3, driver r610, and \
+                         a tool that shares it too"
+                    )?,
+                }
+                f.write_str(". Run without that tool to record kernels")
             }
             Absent::Held => f.write_str("this process is already recording kernels"),
             Absent::Refused { call, code } => {

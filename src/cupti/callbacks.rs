@@ -16,6 +16,7 @@ use cupti_sys::bindings as cupti;
 use super::buffers::Pool;
 use super::contact::Contact;
 use super::names;
+use super::share::Door;
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
 use crate::{fault, sys};
@@ -33,6 +34,9 @@ pub(super) struct Shared {
     pub(super) contact: Contact,
     /// Our functions for buffers have been registered at some time.
     pub(super) was_registered: AtomicBool,
+    /// CUPTI is shared, from the first subscription to the last: `door` leads to the subscriber.
+    pub(super) shares: AtomicBool,
+    pub(super) door: Door,
 }
 
 static SHARED: OnceLock<Shared> = OnceLock::new();
@@ -49,6 +53,8 @@ impl Shared {
                 fatal: AtomicU64::new(0),
                 contact: Contact::default(),
                 was_registered: AtomicBool::new(false),
+                shares: AtomicBool::new(false),
+                door: Door::default(),
             };
             // Only one thread at a time starts; a second pool would merely be unused.
             let _ = SHARED.set(shared);
@@ -117,6 +123,9 @@ pub(super) const BRACKET: Bracket = Bracket { open: push_id, close: pop_id };
 /// tag of this process.
 fn push_id(launch: Handle) -> bool {
     let Some(shared) = SHARED.get() else { return false };
+    if shared.shares.load(Ordering::Relaxed) {
+        return shared.door.push(EXTERNAL, launch.0);
+    }
     // SAFETY: no pointers; a thread of the application's, in no callback of CUPTI's.
     let result = unsafe { (shared.api.cuptiActivityPushExternalCorrelationId)(EXTERNAL, launch.0) };
     result == cupti::CUPTI_SUCCESS
@@ -126,6 +135,9 @@ fn push_id(launch: Handle) -> bool {
 /// thread.
 fn pop_id() {
     let Some(shared) = SHARED.get() else { return };
+    if shared.shares.load(Ordering::Relaxed) {
+        return shared.door.pop(EXTERNAL);
+    }
     let mut id = 0;
     // SAFETY: the id is writable; on the thread of the push, as above.
     unsafe { (shared.api.cuptiActivityPopExternalCorrelationId)(EXTERNAL, &raw mut id) };
@@ -314,4 +326,34 @@ pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer:
             shared.pool.complete(buffer, valid, now);
         }
     });
+}
+
+/// `CUpti_BuffersCallbackRequestFunc_v2`.
+///
+/// # Safety
+///
+/// As for [`on_request`].
+pub(super) unsafe extern "C" fn on_own_request(
+    buffer: *mut *mut u8,
+    size: *mut usize,
+    max_records: *mut usize,
+    _: *mut cupti::CUpti_BufferCallbackRequestInfo,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { on_request(buffer, size, max_records) };
+}
+
+/// `CUpti_BuffersCallbackCompleteFunc_v2`. There are no layouts to read: no fields were chosen.
+///
+/// # Safety
+///
+/// As for [`on_complete`].
+pub(super) unsafe extern "C" fn on_own_complete(
+    buffer: *mut u8,
+    size: usize,
+    valid: usize,
+    _: *mut cupti::CUpti_BufferCallbackCompleteInfo,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { on_complete(std::ptr::null_mut(), 0, buffer, size, valid) };
 }

@@ -15,6 +15,7 @@ use cupti_sys::bindings as cupti;
 use super::callbacks::Shared;
 use super::clock::{Reading, Stamp};
 use super::contact::{Contact, Unheard};
+use super::share::Subscriber;
 use super::subscription::Subscription;
 use super::{Change, Silence};
 use crate::model::time::HostNs;
@@ -39,6 +40,8 @@ pub(super) struct Desk {
     done: Condvar,
     /// Readings of the clocks that the collector has not taken yet.
     readings: Mutex<Vec<Reading>>,
+    /// The subscriber that shares CUPTI, until its buffers were read.
+    subscriber: Mutex<Option<Arc<Subscriber>>>,
     /// Records that CUPTI says it dropped.
     pub(super) dropped: AtomicU64,
     /// Number of flushes that failed; the code of the last is in `last_failure`.
@@ -67,6 +70,8 @@ struct State {
     silence: Option<Unheard>,
     silent_since: Option<u64>,
     release: bool,
+    /// Giving it up because the process ends.
+    process_ends: bool,
     /// When giving up the subscription began.
     ends_at: Option<HostNs>,
     ended: bool,
@@ -81,7 +86,8 @@ impl Flusher {
     /// earlier thread that has ended.
     pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
         *desk.lock() = State::default();
-        desk.note(read(subscription.shared()));
+        desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
+        desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
         let body = move || {
             let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
@@ -92,7 +98,10 @@ impl Flusher {
             theirs.done.notify_all();
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))
-            .inspect_err(|_| desk.lock().ended = true)?;
+            .inspect_err(|_| {
+                desk.lock().ended = true;
+                desk.keep(None);
+            })?;
         Ok(Flusher { desk, thread: Mutex::new(Some(thread)) })
     }
 
@@ -130,11 +139,12 @@ impl Flusher {
         (state.taken_again >= asked).then_some(state.again)
     }
 
-    /// Makes CUPTI return everything and gives up the subscription; waits at most this long. False
-    /// if that was too short.
-    pub(super) fn release(&self, limit: Duration) -> bool {
+    /// Makes CUPTI return everything and gives up the subscription, for a while or because the
+    /// process ends; waits at most this long. False if that was too short.
+    pub(super) fn release(&self, process_ends: bool, limit: Duration) -> bool {
         let mut state = self.desk.lock();
         state.release = true;
+        state.process_ends |= process_ends;
         self.desk.wake.notify_all();
         let ended = self.desk.wait(state, limit, |_| false);
         if ended {
@@ -153,10 +163,35 @@ impl Desk {
     }
 
     /// Requests a forced flush without waiting for it: CUPTI also returns what has not ended, and
-    /// never returns it again.
+    /// never returns it again. Where CUPTI is shared, nothing is forced: that would take it from
+    /// the other subscribers too.
     pub(super) fn force(&self) {
+        if self.subscriber().is_some() {
+            return;
+        }
         self.lock().force_asked += 1;
         self.wake.notify_all();
+    }
+
+    fn keep(&self, subscriber: Option<Arc<Subscriber>>) {
+        // Dropped without the lock: that may unsubscribe.
+        let before = {
+            let mut kept = self.subscriber.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *kept, subscriber)
+        };
+        drop(before);
+    }
+
+    /// The subscriber that shares CUPTI, if there is one and not all of its buffers were read.
+    pub(super) fn subscriber(&self) -> Option<Arc<Subscriber>> {
+        self.subscriber.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All buffers of this subscriber, which was given up, were read.
+    pub(super) fn let_go(&self, subscriber: &Arc<Subscriber>) {
+        if self.subscriber().is_some_and(|kept| Arc::ptr_eq(&kept, subscriber)) {
+            self.keep(None);
+        }
     }
 
     /// How many forced flushes were done, and when the last one began.
@@ -229,7 +264,7 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
     let mut next = Instant::now() + period;
     let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
     loop {
-        let (asked, force_asked, forced, again_asked, taken_again, release) = {
+        let (asked, force_asked, forced, again_asked, taken_again, release, process_ends) = {
             let wanted = |state: &mut State| {
                 state.release
                     || state.asked > state.carried_out
@@ -241,34 +276,33 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
                 .wake
                 .wait_timeout_while(desk.lock(), rest, |state| !wanted(state))
                 .unwrap_or_else(PoisonError::into_inner);
-            let State { asked, force_asked, forced, again_asked, taken_again, release, .. } = *state;
-            (asked, force_asked, forced, again_asked, taken_again, release)
+            let State { asked, force_asked, forced, again_asked, taken_again, release, process_ends, .. } = *state;
+            (asked, force_asked, forced, again_asked, taken_again, release, process_ends)
         };
         fault::at("flush");
         let shared = subscription.shared();
         let unheard = shared.contact.unheard();
         if release {
-            desk.note(read(shared));
+            desk.note(read(subscription.subscriber()));
             desk.lock().ends_at = Some(HostNs(sys::boottime_ns()));
-            let result = subscription.end();
-            let found = desk.after_flush(shared, result, Some(unheard), fatal);
+            let subscriber = Arc::clone(subscription.subscriber());
+            let result = subscription.end(process_ends);
+            let found = desk.after_flush(shared, &subscriber, result, Some(unheard), fatal);
             desk.lock().silence = found;
             return;
         }
-        desk.note(read(shared));
+        desk.note(read(subscription.subscriber()));
         let flag = if force_asked > forced { cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };
         let began = HostNs(sys::boottime_ns());
-        // SAFETY: subscribed, and this thread is in no callback; it is our only thread that
-        // flushes.
-        let result = unsafe { (shared.api.cuptiActivityFlushAll)(flag) };
-        let mut found = desk.after_flush(shared, result, (force_asked > forced).then_some(unheard), fatal);
+        let subscriber = subscription.subscriber();
+        let result = subscriber.flush(flag);
+        let mut found = desk.after_flush(shared, subscriber, result, (force_asked > forced).then_some(unheard), fatal);
         if again_asked > taken_again {
             let was_told = desk.lock().silent_since.is_some();
-            if !was_told && unheard.launches > 0 && shared.contact.is_still(&unheard) {
+            if !was_told && !subscriber.shares() && unheard.launches > 0 && shared.contact.is_still(&unheard) {
                 // Whoever has the buffers gets everything in them before we take them over.
-                // SAFETY: as above.
-                let result = unsafe { (shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) };
-                found = desk.after_flush(shared, result, Some(unheard), fatal);
+                let result = subscriber.flush(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+                found = desk.after_flush(shared, subscriber, result, Some(unheard), fatal);
             }
             let code = subscription.again();
             let mut state = desk.lock();
@@ -292,20 +326,22 @@ impl Desk {
     /// Takes the reading that ends a flush, and counts what CUPTI reports about it. For a forced
     /// flush, `unheard` has the launches without any record before it; they are returned if there
     /// is still no record of them. `fatal` is how often CUPTI had detached itself at the start.
-    fn after_flush(&self, shared: &Shared, result: u32, unheard: Option<Unheard>, fatal: u64) -> Option<Unheard> {
-        self.note(read(shared));
+    fn after_flush(
+        &self,
+        shared: &Shared,
+        subscriber: &Subscriber,
+        result: u32,
+        unheard: Option<Unheard>,
+        fatal: u64,
+    ) -> Option<Unheard> {
+        self.note(read(subscriber));
         let flushed = result;
         if result != cupti::CUPTI_SUCCESS {
             self.last_failure.store(result, Ordering::Relaxed);
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
-        let mut dropped = 0;
-        // SAFETY: the number is writable; no context and no stream means all of them.
-        let result =
-            unsafe { (shared.api.cuptiActivityGetNumDroppedRecords)(std::ptr::null_mut(), 0, &raw mut dropped) };
-        if result == cupti::CUPTI_SUCCESS {
-            self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
-        }
+        let dropped = subscriber.take_dropped().unwrap_or(0);
+        self.dropped.fetch_add(dropped as u64, Ordering::Relaxed);
         // A failure of CUPTI's, or records that it dropped, explain the silence and say more about
         // it.
         let is_explained =
@@ -323,16 +359,14 @@ pub(super) fn read_host() -> Reading {
 }
 
 /// Reads all clocks. `None` if CUPTI does not answer.
-fn read(shared: &Shared) -> Option<Reading> {
+fn read(subscriber: &Subscriber) -> Option<Reading> {
     let bracket = || {
         let boot_before = HostNs(sys::boottime_ns());
         let wall_before = sys::realtime_ns();
-        let mut stamp = 0;
-        // SAFETY: the stamp is writable; the function may be called on any thread at any time.
-        let result = unsafe { (shared.api.cuptiGetTimestamp)(&raw mut stamp) };
+        let stamp = subscriber.timestamp();
         let wall_after = sys::realtime_ns();
         let boot_after = HostNs(sys::boottime_ns());
-        let cupti = (result == cupti::CUPTI_SUCCESS).then_some(Stamp(stamp));
+        let cupti = stamp.map(Stamp);
         cupti.map(|_| Reading { boot_before, wall_before, cupti, wall_after, boot_after })
     };
     (0..READING_TRIES).filter_map(|_| bracket()).min_by_key(|reading| reading.boot_after.since(reading.boot_before))

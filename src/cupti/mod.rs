@@ -33,6 +33,7 @@ pub mod intake;
 mod names;
 mod nvtx;
 mod reader;
+mod share;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,7 @@ use self::find::Found;
 use self::flush::{Desk, Flusher};
 use self::intake::Source;
 pub use self::reader::{Reader, Taker};
+pub use self::share::Sharing;
 use self::subscription::Subscription;
 use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;
@@ -89,6 +91,8 @@ pub(crate) fn driver_cuda() -> Option<String> {
 pub struct Options {
     /// Which copy of libcupti.
     pub library: config::Cupti,
+    /// Whether to share it with other tools.
+    pub sharing: Sharing,
     /// How launches are recognised.
     pub matching: config::Matching,
     /// Whether to record copies and memsets too, for copy-engine collectives.
@@ -113,8 +117,10 @@ impl Options {
     #[must_use]
     pub fn new(library: config::Cupti) -> Options {
         let flush_period = Duration::from_secs(1);
+        let sharing = if library == config::Cupti::Share { Sharing::IfPossible } else { Sharing::No };
         Options {
             library,
+            sharing,
             matching: config::Matching::All,
             copies: false,
             calls: false,
@@ -177,8 +183,10 @@ pub struct Facts {
     pub remarks: Vec<String>,
     /// Optional parts that it refused.
     pub refused: Vec<String>,
-    /// Why something requested is not recorded, as a sentence for the user.
-    pub objection: Option<String>,
+    /// Whether other tools that share it can record beside us.
+    pub shares: bool,
+    /// Why something requested is not done, as sentences for the user.
+    pub objections: Vec<String>,
 }
 
 /// What was lost or could not be trusted.
@@ -311,7 +319,15 @@ fn start_with(
         let objection = if options.nvtx { nvtx::objection(&path) } else { None };
         let options = &Options { nvtx: options.nvtx && objection.is_none(), ..options.clone() };
         let mut refused = Vec::new();
-        let subscription = Subscription::start(shared, version, options, &mut refused)?;
+        let (subscription, unshared) = Subscription::start(shared, version, options, &mut refused)?;
+        let shares = subscription.subscriber().shares();
+        shared.shares.store(shares, Ordering::Relaxed);
+        if shares {
+            remarks.push(match subscription.subscriber().beside() {
+                Some(first) => format!("shared with {first}, which came first"),
+                None => "shared, and we came first".into(),
+            });
+        }
         if subscription.has_our_clock() {
             remarks.push("its clock is CLOCK_BOOTTIME".into());
         }
@@ -342,11 +358,14 @@ fn start_with(
             forced: 0,
             has_given_up: false,
         };
-        let facts = Facts { version, path, remarks, refused, objection };
+        let unshared = unshared.map(|why| format!("NCCLSCOPE_CUPTI=share: {why}; CUPTI is ours alone"));
+        let objections = objection.into_iter().chain(unshared).collect();
+        let facts = Facts { version, path, remarks, refused, shares, objections };
         let detached = shared.fatal.load(Ordering::Relaxed);
         // Registering a clock a second time spoils the first kernels after it
         // (pytorch/pytorch#192021): when taken again, CUPTI keeps the wall clock.
-        let options = Options { boottime: false, ..options.clone() };
+        let sharing = if shares { Sharing::Only } else { Sharing::No };
+        let options = Options { boottime: false, sharing, ..options.clone() };
         Ok((Cupti { shared, options, flusher, detached, facts }, reader))
     };
     let result = attempt();
@@ -382,15 +401,25 @@ impl Cupti {
         process::is_child() || self.flusher.sync(limit)
     }
 
-    /// Makes CUPTI return everything and gives it up, and waits at most this long. For the end of
-    /// the process, and for another tool that wants CUPTI. What CUPTI returned can still be
+    /// Makes CUPTI return everything and gives it up, and waits at most this long. For another tool
+    /// that wants CUPTI. What CUPTI returned can still be
     /// drained. False if the limit was too short; the last kernels may then be missing, and CUPTI
     /// is still ours.
     pub fn release(&self, limit: Duration) -> bool {
+        self.give_up(false, limit)
+    }
+
+    /// Like [`Cupti::release`], because the process ends: if CUPTI is shared, other tools that
+    /// share it get records of kernels that have not ended, too.
+    pub fn end(&self, limit: Duration) -> bool {
+        self.give_up(true, limit)
+    }
+
+    fn give_up(&self, process_ends: bool, limit: Duration) -> bool {
         if process::is_child() {
             return true;
         }
-        let released = self.flusher.release(limit);
+        let released = self.flusher.release(process_ends, limit);
         if released {
             HELD.store(false, Ordering::Release);
         }
@@ -433,10 +462,10 @@ impl Cupti {
         let desk = Arc::clone(self.flusher.desk());
         let ask = move || {
             let mut refused = Vec::new();
-            let subscription = Subscription::start(shared, version, &options, &mut refused)?;
+            let (subscription, _) = Subscription::start(shared, version, &options, &mut refused)?;
             Ok((flusher(subscription, &options, desk)?, refused))
         };
-        match in_time(ask, |(flusher, _)| _ = flusher.release(TAKING)) {
+        match in_time(ask, |(flusher, _)| _ = flusher.release(false, TAKING)) {
             Ok((flusher, refused)) => {
                 self.flusher = flusher;
                 self.detached = detached;
@@ -459,6 +488,9 @@ impl Facts {
     /// Which CUPTI this is, for users who wonder why another profiler sees no GPU.
     #[must_use]
     pub fn announcement(&self) -> String {
+        if self.shares {
+            return format!("CUPTI of CUDA {}, shared with other tools that share it", self.release());
+        }
         format!(
             "CUPTI of CUDA {}, so torch.profiler and others see no GPU in this process (NCCLSCOPE_CUPTI=0 leaves CUPTI to them, \
              ncclscope_release lends it)",
@@ -504,7 +536,7 @@ impl fmt::Display for Facts {
         for refused in &self.refused {
             write!(f, "; refused: {refused}")?;
         }
-        if let Some(objection) = &self.objection {
+        for objection in &self.objections {
             write!(f, "; {objection}")?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cupti_sys::records::{Library, Walker};
+use cupti_sys::records::{Library, Own, Walker};
 
 use super::Change;
 use super::buffers::Taken;
@@ -88,6 +88,8 @@ impl Reader {
     }
 
     fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
+        // While buffers are read, their subscriber stays: CUPTI follows its handle.
+        let (is_over, subscriber) = (self.desk.has_ended(), self.desk.subscriber());
         // Before the clocks are read: what is returned later may have times after a step of the wall
         // clock that no reading shows yet.
         self.shared.pool.take(&mut self.pending);
@@ -105,12 +107,23 @@ impl Reader {
             if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
                 taker.gives_up(HostNs(taken.at));
             }
-            // SAFETY: the library stays mapped, and it answered in this process.
-            let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
             let mut outside = unsafe { self.process.asked() };
-            taker.buffer(now, self.shared.pool.bytes(&taken), walker, &mut outside);
+            let bytes = self.shared.pool.bytes(&taken);
+            match &subscriber {
+                Some(subscriber) => taker.buffer(now, bytes, subscriber.walker(), &mut outside),
+                // Returned after we had unsubscribed.
+                None if self.shared.shares.load(Ordering::Relaxed) => taker.buffer(now, bytes, Own, &mut outside),
+                None => {
+                    // SAFETY: the library stays mapped, and it answered in this process.
+                    let walker = unsafe { Library::new(self.shared.api.cuptiActivityGetNextRecord) };
+                    taker.buffer(now, bytes, walker, &mut outside);
+                }
+            }
             self.shared.pool.give_back(taken);
+        }
+        if let Some(subscriber) = subscriber.filter(|_| is_over && self.pending.is_empty()) {
+            self.desk.let_go(&subscriber);
         }
         taker.stands(self.standing());
     }

@@ -1,13 +1,13 @@
-//! The process's one subscription to CUPTI: what is requested, and in which order it is given back.
+//! Our subscription to CUPTI: what is requested, and in which order it is given back.
 
-use std::ffi::c_char;
-use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
-use cupti_sys::records;
 
 use super::callbacks::{self, COPYING, GRAPH_CHANGES, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
+use super::share::Subscriber;
 use super::{Absent, Options};
 use crate::config::Matching;
 use crate::record::recorder;
@@ -30,9 +30,12 @@ const KERNELS: u32 = cupti::CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
 /// A subscription, with its callbacks and kinds. When dropped, it leaves CUPTI as it was found.
 pub(super) struct Subscription {
     shared: &'static Shared,
-    handle: cupti::CUpti_SubscriberHandle,
+    /// Also kept by whoever reads its buffers, if it shares CUPTI.
+    subscriber: Arc<Subscriber>,
     version: u32,
     kinds: Vec<u32>,
+    /// The enabled callbacks: domain and id.
+    callbacks: Vec<(u32, u32)>,
     /// Settings of the whole process, as they were before.
     before: Before,
     /// Another tool had registered functions for buffers; ours have replaced them.
@@ -47,96 +50,96 @@ struct Before {
     wall_clock: bool,
 }
 
-// SAFETY: the handle is an opaque value that CUPTI accepts on any thread.
-unsafe impl Send for Subscription {}
-
 impl Subscription {
     /// Subscribes and enables what the options request. Optional parts that CUPTI refuses are added
-    /// to `refused`.
+    /// to `refused`. Also returns why CUPTI is not shared although it should be.
     pub(super) fn start(
         shared: &'static Shared,
         version: u32,
         options: &Options,
         refused: &mut Vec<String>,
-    ) -> Result<Subscription, Absent> {
-        let api = &shared.api;
-        let mut handle = ptr::null_mut();
+    ) -> Result<(Subscription, Option<String>), Absent> {
         // Before anything that affects the whole process: if another tool holds CUPTI, nothing of
         // its is changed.
-        // SAFETY: the handle is writable, the function lives as long as the process.
-        let result = unsafe { (api.cuptiSubscribe)(&raw mut handle, Some(callbacks::on_event), ptr::null_mut()) };
-        match result {
-            cupti::CUPTI_SUCCESS => {}
-            cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
-                return Err(Absent::Taken { owner: owner(api, version) });
-            }
-            code => return Err(Absent::Refused { call: "cuptiSubscribe", code }),
-        }
+        let (subscriber, unshared) = Subscriber::new(shared, version, options.sharing)?;
         // By its header this flush fails if nobody has registered functions for buffers; not seen
-        // on a GPU yet. In `cuInit` nobody can have.
+        // on a GPU yet. In `cuInit` nobody can have. Who shares CUPTI has functions of its own.
         let had_buffers = !shared.was_registered.load(Ordering::Relaxed)
             && !options.driver_starts
-            // SAFETY: subscribed, and this thread is in no callback.
-            && unsafe { (api.cuptiActivityFlushAll)(0) } == cupti::CUPTI_SUCCESS;
-        let before = Before::default();
-        let mut subscription = Subscription { shared, handle, version, kinds: Vec::new(), before, had_buffers };
+            && !subscriber.shares()
+            && subscriber.flush(0) == cupti::CUPTI_SUCCESS;
+        let mut subscription = Subscription {
+            shared,
+            subscriber: Arc::new(subscriber),
+            version,
+            kinds: Vec::new(),
+            callbacks: Vec::new(),
+            before: Before::default(),
+            had_buffers,
+        };
         subscription.ask(options, refused)?;
-        Ok(subscription)
+        Ok((subscription, unshared))
     }
 
     fn ask(&mut self, options: &Options, refused: &mut Vec<String>) -> Result<(), Absent> {
-        let api = &self.shared.api;
+        let subscriber = &*Arc::clone(&self.subscriber);
         let mut note = |what: &str, result: u32| {
             if result != cupti::CUPTI_SUCCESS {
                 refused.push(format!("{what}: {}", super::absent::error_name(result)));
             }
             result == cupti::CUPTI_SUCCESS
         };
-        self.before = Before { thread_ids: thread_ids(api), wall_clock: false };
-        // Before the first kind is enabled: records under way keep the clock they had.
-        self.before.wall_clock = options.boottime && note("a clock of our own", set_clock(api, boottime));
-        note("system thread ids", set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
+        self.before = Before { thread_ids: subscriber.thread_ids(), wall_clock: false };
+        // Before the first kind is enabled: records under way keep the clock they had. A clock of
+        // one subscriber among several is new in CUDA 13.4, and CUPTI's own will do.
+        self.before.wall_clock = options.boottime
+            && !subscriber.shares()
+            && note("a clock of our own", set_clock(&self.shared.api, boottime));
+        note("system thread ids", subscriber.set_thread_ids(cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
         let result = self.register();
         if result != cupti::CUPTI_SUCCESS {
             return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
         }
-        let mut enable = |what: &str, domain: u32, ids: &[u32]| {
+        // Where there is no word for them, refusals lose nothing.
+        let mut enable = |what: Option<&str>, domain: u32, ids: &[u32]| {
             let mut enabled = 0;
             for &id in ids {
-                // SAFETY: the handle is that of this subscription.
-                let result = unsafe { (api.cuptiEnableCallback)(1, self.handle, domain, id) };
-                enabled += u32::from(note(&format!("{what} (callback {id})"), result));
+                let result = subscriber.enable_callback(true, domain, id);
+                let is_on = match what {
+                    Some(what) => note(&format!("{what} (callback {id})"), result),
+                    None => result == cupti::CUPTI_SUCCESS,
+                };
+                if is_on {
+                    self.callbacks.push((domain, id));
+                    enabled += 1;
+                }
             }
             enabled
         };
         let launches = match options.matching {
-            Matching::All => enable("launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES),
+            Matching::All => enable(Some("launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &LAUNCHES),
             Matching::External | Matching::Timer => 0,
         };
         if options.matching != Matching::Timer {
-            enable("graph nodes", cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
-            enable("graph launches", cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+            enable(Some("graph nodes"), cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
+            enable(Some("graph launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+            // Releases without a function refuse it.
+            enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_CHANGES);
         }
-        let changes = GRAPH_CHANGES.into_iter().filter(|_| options.matching != Matching::Timer);
-        for id in changes.chain(COPYING.into_iter().filter(|_| options.copies)) {
-            // Releases without a function refuse it, and lose nothing.
-            // SAFETY: the handle is that of this subscription.
-            unsafe { (api.cuptiEnableCallback)(1, self.handle, cupti::CUPTI_CB_DOMAIN_DRIVER_API, id) };
+        if options.copies {
+            enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &COPYING);
         }
         if self.version >= STATE_DOMAIN {
-            enable("reports of its own failures", cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
+            enable(Some("reports of its own failures"), cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
         }
         for kind in OBJECTS {
-            // SAFETY: no pointers.
-            if unsafe { (api.cuptiActivityEnableAndDump)(kind) } == cupti::CUPTI_SUCCESS
-                // SAFETY: no pointers.
-                || note(&format!("kind {kind}"), unsafe { (api.cuptiActivityEnable)(kind) })
+            if subscriber.enable_and_dump(kind) == cupti::CUPTI_SUCCESS
+                || note(&format!("kind {kind}"), subscriber.enable(kind))
             {
                 self.kinds.push(kind);
             }
         }
-        // SAFETY: no pointers.
-        let result = unsafe { (api.cuptiActivityEnable)(KERNELS) };
+        let result = subscriber.enable(KERNELS);
         if result != cupti::CUPTI_SUCCESS {
             return Err(Absent::Refused { call: "cuptiActivityEnable", code: result });
         }
@@ -149,8 +152,7 @@ impl Subscription {
         for &kind in
             [cupti::CUPTI_ACTIVITY_KIND_OVERHEAD].iter().chain(host_nodes).chain(copies).chain(calls).chain(markers)
         {
-            // SAFETY: no pointers.
-            if note(&format!("kind {kind}"), unsafe { (api.cuptiActivityEnable)(kind) }) {
+            if note(&format!("kind {kind}"), subscriber.enable(kind)) {
                 self.kinds.push(kind);
             }
         }
@@ -168,8 +170,7 @@ impl Subscription {
             if self.kinds.contains(&kind) {
                 return true;
             }
-            // SAFETY: no pointers.
-            let result = unsafe { (self.shared.api.cuptiActivityEnable)(kind) };
+            let result = self.subscriber.enable(kind);
             if note(what, result) {
                 self.kinds.push(kind);
             }
@@ -178,6 +179,9 @@ impl Subscription {
         if enable("external ids", cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
             && enable("driver calls", cupti::CUPTI_ACTIVITY_KIND_DRIVER)
         {
+            if self.subscriber.shares() {
+                self.shared.door.open(&self.subscriber);
+            }
             recorder::bracket_launches(callbacks::BRACKET);
         }
     }
@@ -187,18 +191,14 @@ impl Subscription {
         self.shared.was_registered.store(true, Ordering::Relaxed);
         // Records of earlier launches may go to another tool.
         self.shared.contact.begin_anew(sys::boottime_ns());
-        let (request, complete) = (Some(callbacks::on_request as _), Some(callbacks::on_complete as _));
-        // SAFETY: both functions live as long as the process.
-        unsafe { (self.shared.api.cuptiActivityRegisterCallbacks)(request, complete) }
+        self.subscriber.register()
     }
 
     /// Takes back what another tool may have taken without subscribing: CUPTI's buffers, and the
     /// recorded kinds. Returns the first answer that is not success.
     pub(super) fn again(&self) -> u32 {
-        let api = &self.shared.api;
-        set_thread_ids(api, cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
-        // SAFETY: no pointers.
-        let enabled = self.kinds.iter().map(|&kind| unsafe { (api.cuptiActivityEnable)(kind) });
+        self.subscriber.set_thread_ids(cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+        let enabled = self.kinds.iter().map(|&kind| self.subscriber.enable(kind));
         std::iter::once(self.register()).chain(enabled).find(|&code| code != cupti::CUPTI_SUCCESS).unwrap_or_default()
     }
 
@@ -217,12 +217,33 @@ impl Subscription {
         self.shared
     }
 
-    /// Ends the recording of all kinds, flushes what CUPTI still holds, and unsubscribes. Returns
-    /// the result of the flush.
-    pub(super) fn end(mut self) -> u32 {
+    /// What speaks to CUPTI.
+    pub(super) fn subscriber(&self) -> &Arc<Subscriber> {
+        &self.subscriber
+    }
+
+    /// Ends the recording of all kinds, flushes what CUPTI still holds, and unsubscribes; if CUPTI
+    /// is shared, that happens when its buffers were read. Returns the result of the flush.
+    ///
+    /// Unless the process ends, other subscribers are spared a forced flush: it would take from
+    /// them the records of kernels that have not ended.
+    pub(super) fn end(mut self, process_ends: bool) -> u32 {
+        /// Flushes, and the time between them.
+        const TRIES: u32 = 5;
+        const REST: Duration = Duration::from_millis(20);
         self.disable();
-        // SAFETY: subscribed, and this thread is in no callback.
-        unsafe { (self.shared.api.cuptiActivityFlushAll)(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) }
+        if !self.subscriber.shares() || process_ends {
+            return self.subscriber.flush(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+        }
+        let mut result = self.subscriber.flush(0);
+        for _ in 1..TRIES {
+            if self.shared.pool.room() == 0 {
+                break;
+            }
+            std::thread::sleep(REST);
+            result = self.subscriber.flush(0);
+        }
+        result
     }
 
     fn disable(&mut self) {
@@ -230,9 +251,13 @@ impl Subscription {
         let deadlocks = releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_some();
         for kind in std::mem::take(&mut self.kinds) {
             if !deadlocks {
-                // SAFETY: no pointers.
-                unsafe { (self.shared.api.cuptiActivityDisable)(kind) };
+                self.subscriber.disable(kind);
             }
+        }
+        // Otherwise they end right after this, with the subscription.
+        let callbacks = std::mem::take(&mut self.callbacks).into_iter();
+        for (domain, id) in callbacks.filter(|_| self.subscriber.shares()) {
+            self.subscriber.enable_callback(false, domain, id);
         }
     }
 }
@@ -240,29 +265,14 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.disable();
-        let api = &self.shared.api;
         if let Some(before) = self.before.thread_ids {
-            set_thread_ids(api, before);
+            self.subscriber.set_thread_ids(before);
         }
         // CUPTI's own clock cannot be restored, but it is the wall clock.
         if self.before.wall_clock {
-            set_clock(api, wall_clock);
+            set_clock(&self.shared.api, wall_clock);
         }
-        // SAFETY: the handle is that of this subscription, and is not used again.
-        unsafe { (api.cuptiUnsubscribe)(self.handle) };
     }
-}
-
-fn thread_ids(api: &cupti_sys::Cupti) -> Option<u32> {
-    let mut kind = 0;
-    // SAFETY: `kind` is writable.
-    let result = unsafe { (api.cuptiGetThreadIdType)(&raw mut kind) };
-    (result == cupti::CUPTI_SUCCESS).then_some(kind)
-}
-
-fn set_thread_ids(api: &cupti_sys::Cupti, kind: u32) -> u32 {
-    // SAFETY: no pointers.
-    unsafe { (api.cuptiSetThreadIdType)(kind) }
 }
 
 /// Makes CUPTI call a function for the time. The library stays mapped, so CUPTI can call it
@@ -278,31 +288,4 @@ extern "C" fn boottime() -> u64 {
 
 extern "C" fn wall_clock() -> u64 {
     sys::realtime_ns()
-}
-
-/// The tool that holds CUPTI, if the release tells: from CUDA 13.0 on, a second subscriber is given
-/// the first one's name.
-fn owner(api: &cupti_sys::Cupti, version: u32) -> Option<String> {
-    let subscribe = api.cuptiSubscribe_v2?;
-    let size = records::subscriber_params_size(version)?;
-    let mut name = [0_u8; 128];
-    let mut parameters = cupti::CUpti_SubscriberParams {
-        structSize: size,
-        subscriberName: c"ncclscope".as_ptr(),
-        oldSubscriberName: name.as_mut_ptr().cast::<c_char>(),
-        oldSubscriberSize: name.len() - 1,
-        allowMultipleSubscribers: 0,
-        padding: [0; 7],
-    };
-    let mut handle = ptr::null_mut();
-    // SAFETY: the structure and the name buffer are at least as long as their stated sizes.
-    let result = unsafe { subscribe(&raw mut handle, Some(callbacks::on_event), ptr::null_mut(), &raw mut parameters) };
-    if result == cupti::CUPTI_SUCCESS {
-        // CUPTI was given up at this very moment; the next attempt will succeed.
-        // SAFETY: the handle is that of the subscription just made.
-        unsafe { (api.cuptiUnsubscribe)(handle) };
-        return None;
-    }
-    let name: Vec<u8> = name.into_iter().take_while(|&byte| byte != 0).collect();
-    (!name.is_empty()).then(|| String::from_utf8_lossy(&name).into_owned())
 }

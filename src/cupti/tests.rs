@@ -229,7 +229,7 @@ fn cupti_can_be_lent_and_taken_again_repeatedly() {
         assert_eq!(calls(), [""; 0]);
         // The other tool may keep it; it can be requested again.
         fake(|fake| fake.answers.insert("subscribe".into(), 39));
-        assert_eq!(cupti.acquire(Duration::ZERO), Err(Absent::Taken { owner: None }));
+        assert_eq!(cupti.acquire(Duration::ZERO), Err(Absent::Taken { owner: None, asked: false }));
         assert_eq!(calls(), ["subscribe"]);
         assert!(!cupti.is_held());
         fake(|fake| fake.answers.clear());
@@ -275,7 +275,7 @@ fn optional_parts_may_be_refused() {
 
 #[test]
 fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
-    let taken = Absent::Taken { owner: Some("Kineto".into()) };
+    let taken = Absent::Taken { owner: Some("Kineto".into()), asked: false };
     assert!(taken.to_string().contains("Kineto has it"));
     for (version, answers, expected, after) in [
         (
@@ -285,7 +285,7 @@ fn a_refusal_says_why_and_leaves_cupti_as_it_was() {
             &["subscribe", "subscribe_v2(32)"][..],
         ),
         (130_300, &[("subscribe", 39), ("subscribe_v2", 39)], taken, &["subscribe", "subscribe_v2(40)"]),
-        (28, &[("subscribe", 39)], Absent::Taken { owner: None }, &["subscribe"]),
+        (28, &[("subscribe", 39)], Absent::Taken { owner: None, asked: false }, &["subscribe"]),
         (28, &[("subscribe", 15)], Absent::Refused { call: "cuptiSubscribe", code: 15 }, &["subscribe"]),
         (130_000, &[("subscribe", 999)], Absent::Refused { call: "cuptiSubscribe", code: 999 }, &["subscribe"]),
         (28, &[("version", 27)], Absent::Refused { call: "cuptiGetVersion", code: 27 }, &[]),
@@ -849,7 +849,7 @@ fn every_reason_is_a_sentence() {
         (Absent::TooOld { path: "/x".into(), function: None, version: Some(17) }, "its version is 17"),
         (Absent::Broken { path: "/x".into(), driver_starts: false }, "13.3"),
         (Absent::Broken { path: "/x".into(), driver_starts: true }, "ncclscope_acquire"),
-        (Absent::Taken { owner: None }, "torch.profiler"),
+        (Absent::Taken { owner: None, asked: false }, "torch.profiler"),
         (Absent::Refused { call: "cuptiSubscribe", code: 27 }, "remote machine"),
         (Absent::Refused { call: "cuptiSubscribe", code: 15 }, "NOT_INITIALIZED (15)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),

@@ -136,3 +136,22 @@ pub fn end() -> Result<c_int, String> {
         Ok(*kernels)
     })
 }
+
+/// Gives CUPTI a clock of this tool's: ticks, 2.1 per ns, as torch.profiler gives it the processor's.
+/// Returns CUPTI's answer.
+///
+/// # Errors
+///
+/// If there is no CUPTI in the process.
+pub fn take_clock() -> Result<c_int, String> {
+    type Register = unsafe extern "C" fn(extern "C" fn() -> u64) -> c_int;
+    extern "C" fn ticks() -> u64 {
+        u64::try_from(u128::from(crate::player::boottime()) * 21 / 10).unwrap_or_default()
+    }
+    // SAFETY: CUPTI's headers give the function this type, and the clock lives as long as the
+    // process.
+    unsafe {
+        let register = std::mem::transmute::<*mut c_void, Register>(cupti("cuptiActivityRegisterTimestampCallback")?);
+        Ok(register(ticks))
+    }
+}

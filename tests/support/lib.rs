@@ -28,5 +28,6 @@ pub mod pypi;
 pub mod quiet;
 pub mod recording;
 pub mod script;
+pub mod sharer;
 pub mod timeline;
 pub mod ui;

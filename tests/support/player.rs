@@ -10,6 +10,7 @@ use crate::host::{self, Arg, Comm, Context, EventType, LogLine, Plugin, RawHandl
 use crate::layout;
 use crate::nvtx;
 use crate::script::{Argument, Handle, Line, MAIN, Nvtx, Script, StateArgument, Type, Verb};
+use crate::sharer;
 use serde_json::{Map, json};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -333,6 +334,18 @@ impl Player {
             Verb::Unprofile(label) => {
                 report.label = Some(label.clone());
                 report.status = Some(report.time(company::end)?);
+            }
+            Verb::Share(label) => {
+                report.label = Some(label.clone());
+                report.status = Some(report.time(sharer::begin)?);
+            }
+            Verb::Unshare(label) => {
+                report.label = Some(label.clone());
+                report.status = Some(report.time(sharer::end)?);
+            }
+            Verb::Clock(label) => {
+                report.label = Some(label.clone());
+                report.status = Some(report.time(company::take_clock)?);
             }
             Verb::Sleep(time) => report.time(|| sleep(*time)),
             Verb::WaitFor(file) => report.time(|| {

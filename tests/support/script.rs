@@ -72,6 +72,9 @@
 //! - `subscribe LABEL`, `unsubscribe LABEL`: another tool takes CUPTI, or releases it
 //! - `profile LABEL`, `unprofile LABEL`: another tool takes CUPTI's buffers without subscribing, as
 //!   described in [`crate::company`], and ends its profile: the answer is its number of kernels
+//! - `share LABEL`, `unshare LABEL`: another tool that shares CUPTI subscribes, as described in
+//!   [`crate::sharer`], and unsubscribes: the answer is its number of kernels
+//! - `clock LABEL`: another tool gives CUPTI a clock that ticks 2.1 times a ns, as PyTorch's does
 //! - `sleep TIME`: `20us`, `5ms`, `1s`
 //! - `wait-for FILE`: waits until there is a file with this name
 //! - `end`: ends the thread and waits until it has ended; naming it again begins another
@@ -182,6 +185,9 @@ pub enum Verb {
     Unsubscribe(String),
     Profile(String),
     Unprofile(String),
+    Share(String),
+    Unshare(String),
+    Clock(String),
     Sleep(Duration),
     /// `wait-for`
     WaitFor(PathBuf),
@@ -219,6 +225,9 @@ impl Verb {
             Verb::Unsubscribe(_) => "unsubscribe",
             Verb::Profile(_) => "profile",
             Verb::Unprofile(_) => "unprofile",
+            Verb::Share(_) => "share",
+            Verb::Unshare(_) => "unshare",
+            Verb::Clock(_) => "clock",
             Verb::Sleep(_) => "sleep",
             Verb::WaitFor(_) => "wait-for",
             Verb::End => "end",
@@ -425,6 +434,9 @@ impl Parser {
             b"unsubscribe" => Verb::Unsubscribe(words.next("a label")?.label("a label")?),
             b"profile" => Verb::Profile(words.next("a label")?.label("a label")?),
             b"unprofile" => Verb::Unprofile(words.next("a label")?.label("a label")?),
+            b"share" => Verb::Share(words.next("a label")?.label("a label")?),
+            b"unshare" => Verb::Unshare(words.next("a label")?.label("a label")?),
+            b"clock" => Verb::Clock(words.next("a label")?.label("a label")?),
             b"sleep" => Verb::Sleep(time(words.next("a time, such as 20us")?.text()?)?),
             b"wait-for" => Verb::WaitFor(words.next("a file")?.text()?.into()),
             b"end" if thread == MAIN => {
@@ -442,7 +454,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     name-comm, step, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, step, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, share, unshare, clock, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

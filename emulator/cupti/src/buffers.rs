@@ -83,10 +83,6 @@ pub(crate) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    pub(crate) fn new() -> Buffers {
-        Buffers::default()
-    }
-
     /// Whether CUPTI has a buffer that overlaps this one.
     pub(crate) fn holds(&self, memory: &Memory) -> bool {
         let start = memory.address as usize;
@@ -206,7 +202,7 @@ mod tests {
 
     /// Buffers; the first one holds `most` records of 8 bytes.
     fn buffers(memory: &mut [u64], most: usize) -> Buffers {
-        let mut buffers = Buffers::new();
+        let mut buffers = Buffers::default();
         let size = size_of_val(memory);
         // SAFETY: the test does not touch its memory until the buffers are gone.
         unsafe { buffers.give(LANE, Memory { address: memory.as_mut_ptr().cast(), size, most }) };

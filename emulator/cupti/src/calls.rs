@@ -1,7 +1,7 @@
 //! Calls into CUDA: their callbacks, their records, and the external ids that the caller pushed.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +12,7 @@ use crate::layout::kind;
 use crate::names::{self, Function, domain};
 use crate::process::{self, lock};
 use crate::records::{self, ApiCall};
+use crate::subscriber::{Client, PROCESS};
 use crate::{clock, result, subscriber, tracer};
 
 /// `CUpti_CallbackData`.
@@ -47,7 +48,7 @@ const EXTERNAL_KINDS: usize = 6;
 struct Thread {
     /// Innermost last.
     frames: Vec<Frame>,
-    external: [Vec<u64>; EXTERNAL_KINDS],
+    external: HashMap<Client, [Vec<u64>; EXTERNAL_KINDS]>,
 }
 
 thread_local! {
@@ -79,8 +80,8 @@ pub(crate) fn began(correlation: u32) -> u64 {
 /// # Errors
 ///
 /// When there is no such kind.
-pub(crate) fn push_external(kind: u32, id: u64) -> Result<(), u32> {
-    with_external(kind, |stack| {
+pub(crate) fn push_external(client: Client, kind: u32, id: u64) -> Result<(), u32> {
+    with_external(client, kind, |stack| {
         stack.push(id);
         Ok(())
     })
@@ -91,8 +92,8 @@ pub(crate) fn push_external(kind: u32, id: u64) -> Result<(), u32> {
 /// # Errors
 ///
 /// When there is no such kind, or none was pushed.
-pub(crate) fn pop_external(kind: u32) -> Result<u64, u32> {
-    with_external(kind, |stack| stack.pop().ok_or(result::QUEUE_EMPTY))
+pub(crate) fn pop_external(client: Client, kind: u32) -> Result<u64, u32> {
+    with_external(client, kind, |stack| stack.pop().ok_or(result::QUEUE_EMPTY))
 }
 
 /// Whether there is a kind of external ids with this number.
@@ -100,11 +101,12 @@ pub(crate) fn is_external_kind(kind: u32) -> bool {
     (1..EXTERNAL_KINDS).contains(&(kind as usize))
 }
 
-fn with_external<T>(kind: u32, change: impl FnOnce(&mut Vec<u64>) -> Result<T, u32>) -> Result<T, u32> {
+fn with_external<T>(client: Client, kind: u32, change: impl FnOnce(&mut Vec<u64>) -> Result<T, u32>) -> Result<T, u32> {
     if !is_external_kind(kind) {
         return Err(result::INVALID_PARAMETER);
     }
-    with(|thread| change(&mut thread.external[kind as usize])).unwrap_or(Err(result::INVALID_OPERATION))
+    with(|thread| change(&mut thread.external.entry(client).or_default()[kind as usize]))
+        .unwrap_or(Err(result::INVALID_OPERATION))
 }
 
 /// A call begins or ends on this thread.
@@ -171,30 +173,30 @@ fn call_back(call: &Call, function: Function, word: *mut u64, return_value: *con
 /// pushed.
 fn record(call: &Call, function: Function, start: u64) {
     let record_kind = if function.domain == domain::DRIVER { kind::DRIVER } else { kind::RUNTIME };
-    if !tracer::is_call_wanted(record_kind, function.id, call.context_id) {
-        return;
-    }
-    let Some(machine) = process::attached() else { return };
+    let clients = tracer::wanting_call(record_kind, function.id, call.context_id);
+    let Some(machine) = process::attached().filter(|_| !clients.is_empty()) else { return };
     let release = process::options().release;
-    if tracer::is_wanted(kind::EXTERNAL_CORRELATION, call.context_id) {
+    let with_ids = tracer::wanting(kind::EXTERNAL_CORRELATION, call.context_id);
+    let end = clock::stamp_call(machine, call.at);
+    for client in clients {
         let tops = with(|thread| {
-            let stacks = thread.external.iter().enumerate();
+            let stacks = thread.external.get(&client).into_iter().flatten().enumerate();
             stacks.filter_map(|(kind, stack)| Some((kind, *stack.last()?))).collect::<Vec<_>>()
         });
-        for (external_kind, id) in tops.unwrap_or_default() {
-            tracer::write(records::external(release, external_kind as u32, id, call.correlation));
+        for (external_kind, id) in tops.filter(|_| with_ids.contains(&client)).unwrap_or_default() {
+            tracer::write_for(client, records::external(release, external_kind as u32, id, call.correlation));
         }
+        let call = ApiCall {
+            kind: record_kind,
+            id: function.id,
+            start,
+            end,
+            thread: thread_id(client),
+            correlation: call.correlation,
+            result: call.result,
+        };
+        tracer::write_for(client, call.record(release));
     }
-    let call = ApiCall {
-        kind: record_kind,
-        id: function.id,
-        start,
-        end: clock::stamp_call(machine, call.at),
-        thread: thread_id(),
-        correlation: call.correlation,
-        result: call.result,
-    };
-    tracer::write(call.record(release));
 }
 
 /// The system's id of this thread.
@@ -207,24 +209,32 @@ pub(crate) fn system_thread_id() -> u32 {
 }
 
 static THREAD_ID_TYPE: AtomicU32 = AtomicU32::new(0);
+/// The types that subscribers who share have chosen.
+static THREAD_ID_TYPES_OF: Mutex<Option<HashMap<Client, u32>>> = Mutex::new(None);
 
 /// The types of thread ids: the value of `pthread_self`, truncated to 32 bits, or the system's id.
 pub(crate) const THREAD_ID_TYPES: u32 = 2;
 
-/// The type of the thread ids in records.
-pub(crate) fn thread_id_type() -> u32 {
-    THREAD_ID_TYPE.load(Ordering::Relaxed)
+/// The type of the thread ids in a client's records.
+pub(crate) fn thread_id_type(client: Client) -> u32 {
+    match client {
+        PROCESS => THREAD_ID_TYPE.load(Ordering::Relaxed),
+        client => lock(&THREAD_ID_TYPES_OF).get_or_insert_default().get(&client).copied().unwrap_or(0),
+    }
 }
 
 /// Chooses the type of thread ids.
-pub(crate) fn set_thread_id_type(id_type: u32) {
-    THREAD_ID_TYPE.store(id_type, Ordering::Relaxed);
+pub(crate) fn set_thread_id_type(client: Client, id_type: u32) {
+    match client {
+        PROCESS => THREAD_ID_TYPE.store(id_type, Ordering::Relaxed),
+        client => _ = lock(&THREAD_ID_TYPES_OF).get_or_insert_default().insert(client, id_type),
+    }
 }
 
-/// The id of this thread in records.
-pub(crate) fn thread_id() -> u32 {
+/// The id of this thread in a client's records.
+pub(crate) fn thread_id(client: Client) -> u32 {
     // SAFETY: the call has no arguments and cannot fail.
-    if thread_id_type() == 0 { unsafe { libc::pthread_self() as u32 } } else { system_thread_id() }
+    if thread_id_type(client) == 0 { unsafe { libc::pthread_self() as u32 } } else { system_thread_id() }
 }
 
 /// Reports once that a function has no number here: then the emulator has more of CUDA than this

@@ -18,7 +18,7 @@
 //! | `buffers` | the caller's buffers while CUPTI has them |
 //! | `clock` | CUPTI's time |
 //! | `objects` | contexts, streams, graphs, and their ids |
-//! | `subscriber`, `calls` | the subscriber and its callbacks |
+//! | `subscriber`, `calls` | the subscribers and their callbacks |
 //! | [`nvtx`] | NVTX ranges of programs that load this library for NVTX |
 //! | `tracer` | recording, CUPTI's own thread, flushing |
 //! | [`api`] | the functions with their C interface |
@@ -30,8 +30,12 @@
 //! callbacks name functions without their version, what a second subscriber is told, the numbers
 //! of hardware channels, the registers of a kernel.
 //!
-//! Not emulated: records of synchronisation, events and memory; user-defined records and several
-//! subscribers; hardware trace. The callbacks that announce a node or an executable graph before
+//! Several subscribers are emulated as the headers of 13.3 to 13.5 describe them. Nobody has seen the
+//! real ones here: what older functions do beside them, and what happens to buffers of a subscriber
+//! that is gone, is not known, and is refused as misuse.
+//!
+//! Not emulated: records of synchronisation, events and memory; user-defined records; hardware
+//! trace. The callbacks that announce a node or an executable graph before
 //! it exists are not made.
 
 pub mod api;

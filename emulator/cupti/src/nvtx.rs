@@ -145,15 +145,15 @@ unsafe fn message(attributes: *const Attributes) -> *const c_char {
 ///
 /// The texts are null or C strings; a domain is null or one of [`create_a`].
 unsafe fn write(flags: u32, id: u32, object: u32, text: *const c_char, domain: *const c_char) {
-    if !tracer::is_wanted(kind::MARKER, 0) {
-        return;
-    }
-    let Some(machine) = process::attached() else { return };
+    let clients = tracer::wanting(kind::MARKER, 0);
+    let Some(machine) = process::attached().filter(|_| !clients.is_empty()) else { return };
     let at = clock::now(machine);
     // SAFETY: the caller's promise.
     let name = unsafe { tracer::keep(text) };
-    let of = (object, calls::thread_id());
-    tracer::write(records::marker(process::options().release, flags, at, id, of, [name, domain]));
+    for client in clients {
+        let of = (object, calls::thread_id(client));
+        tracer::write_for(client, records::marker(process::options().release, flags, at, id, of, [name, domain]));
+    }
 }
 
 fn push(domain: *const c_char, text: *const c_char) -> c_int {

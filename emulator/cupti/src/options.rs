@@ -25,6 +25,7 @@
 //! | `withhold=objects` | no callbacks for contexts, streams, graphs or nodes |
 //! | `taken=NAME` | another tool of that name holds the subscription: 39 |
 //! | `taken-for=5s` | it unsubscribes after this time, counted from the first call into CUPTI |
+//! | `share` | the driver lets subscribers share CUPTI (13.3 and 13.5) |
 //! | `rival=NAME@2s` | then a tool of that name tries to subscribe; stderr has the result |
 //! | `refuse=15` | functions that need the driver return this; 27, as from a shim, all functions |
 //! | `refuse=35@cuptiActivityEnable` | only that function returns this; may be repeated |
@@ -89,6 +90,8 @@ pub struct Options {
     pub taken: Option<String>,
     /// For how long, in ns.
     pub taken_for: u64,
+    /// Whether subscribers may share.
+    pub share: bool,
     /// The tool that tries to subscribe later, and when, in ns.
     pub rival: Option<(String, u64)>,
     /// The refusals.
@@ -175,6 +178,7 @@ impl Default for Options {
             withhold: Withheld::default(),
             taken: None,
             taken_for: u64::MAX,
+            share: false,
             rival: None,
             refuse: Vec::new(),
             hang: Vec::new(),
@@ -226,6 +230,7 @@ impl Options {
                 "withhold" => options.withhold.add(word, value().ok())?,
                 "taken" => options.taken = Some(value().unwrap_or("another tool").to_owned()),
                 "taken-for" => options.taken_for = duration(word, value()?)?,
+                "share" => options.share = true,
                 "rival" => {
                     let (name, after) = value()?.split_once('@').unwrap_or((value()?, "0ns"));
                     options.rival = Some((name.to_owned(), duration(word, after)?));
@@ -346,7 +351,7 @@ mod tests {
     #[test]
     fn every_word_is_understood() {
         let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@40,conversion=7us,\
-            swap=20%,confuse,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+            swap=20%,confuse,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             latch,state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
@@ -368,6 +373,7 @@ mod tests {
             withhold: Withheld { calls: false, objects: true },
             taken: Some("Kineto".to_owned()),
             taken_for: 5_000_000_000,
+            share: true,
             rival: Some(("Nsight Systems".to_owned(), 1_000_000_000)),
             refuse: vec![
                 Refusal { code: 15, function: None },

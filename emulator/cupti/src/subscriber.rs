@@ -1,4 +1,4 @@
-//! The one subscriber, and the callbacks it wants.
+//! Subscribers, and the callbacks they want: one, or several that share.
 //!
 //! Reading one bit decides whether a callback is made, without a lock. Subscribers are never
 //! freed, because a callback may still be running when one unsubscribes, and CUPTI does not wait
@@ -22,37 +22,52 @@ pub struct Subscriber {
     pub(crate) name: CString,
     /// Whether it came through `cuptiSubscribe_v2`.
     pub(crate) is_v2: bool,
+    /// Whether others may subscribe too.
+    pub(crate) shares: bool,
+    wanted: [[AtomicU64; WORDS]; DOMAINS],
 }
+
+/// Whose records they are: a subscriber's that shares, or those of the whole process.
+pub(crate) type Client = usize;
+
+/// Everybody who does not share.
+pub(crate) const PROCESS: Client = 0;
 
 const DOMAINS: usize = 7;
 /// Enough bits for every callback id of any release.
 const WORDS: usize = 16;
+/// The most subscribers. How many the real one accepts is not known.
+const MOST: usize = 4;
 
-static WANTED: [[AtomicU64; WORDS]; DOMAINS] = [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS];
-static CURRENT: AtomicPtr<Subscriber> = AtomicPtr::new(std::ptr::null_mut());
+static CURRENT: [AtomicPtr<Subscriber>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static CHANGING: Mutex<()> = Mutex::new(());
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes this the subscriber.
+/// Subscribes. Also returns the name of the first subscriber if that is another one.
 ///
 /// # Errors
 ///
-/// The name of the current one.
+/// The name of the first subscriber, with which this one does not share.
 pub(crate) fn subscribe(
     callback: Option<Callback>,
     user: *mut c_void,
     name: CString,
     is_v2: bool,
-) -> Result<*mut Subscriber, CString> {
+    shares: bool,
+) -> Result<(*mut Subscriber, Option<CString>), CString> {
     let _changing = lock(&CHANGING);
-    if let Some(current) = current() {
-        return Err(current.name.clone());
-    }
-    let subscriber = Subscriber { callback, user: AtomicPtr::new(user), name, is_v2 };
+    let first = current().map(|first| first.name.clone());
+    let free = CURRENT.iter().find(|place| place.load(Ordering::Acquire).is_null());
+    let others_share = all().all(|subscriber| subscriber.shares);
+    let (Some(place), true) = (free, first.is_none() || (shares && others_share)) else {
+        return Err(first.unwrap_or_default());
+    };
+    let wanted = [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS];
+    let subscriber = Subscriber { callback, user: AtomicPtr::new(user), name, is_v2, shares, wanted };
     let subscriber = Box::leak(Box::new(subscriber));
-    CURRENT.store(subscriber, Ordering::Release);
+    place.store(subscriber, Ordering::Release);
     SESSIONS.fetch_add(1, Ordering::Relaxed);
-    Ok(subscriber)
+    Ok((subscriber, first))
 }
 
 /// How many subscriptions there have been.
@@ -60,54 +75,75 @@ pub(crate) fn sessions() -> u32 {
     SESSIONS.load(Ordering::Relaxed)
 }
 
-/// Ends the subscription; false if this is not the subscriber.
-pub(crate) fn unsubscribe(subscriber: *mut Subscriber) -> bool {
+/// Ends a subscription. `None` if there is none with this handle.
+pub(crate) fn unsubscribe(subscriber: *mut Subscriber) -> Option<&'static Subscriber> {
     let _changing = lock(&CHANGING);
-    if !is_current(subscriber) {
-        return false;
-    }
-    forget();
-    true
+    let gone = find(subscriber)?;
+    forget(gone);
+    Some(gone)
 }
 
-/// Ends the current subscription.
+/// Ends all subscriptions.
 pub(crate) fn detach() {
     let _changing = lock(&CHANGING);
-    forget();
+    all().for_each(forget);
 }
 
-fn forget() {
-    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    for word in WANTED.iter().flatten() {
+fn forget(subscriber: &Subscriber) {
+    for place in CURRENT.iter().filter(|place| std::ptr::eq(place.load(Ordering::Acquire), subscriber)) {
+        place.store(std::ptr::null_mut(), Ordering::Release);
+    }
+    for word in subscriber.wanted.iter().flatten() {
         word.store(0, Ordering::Relaxed);
     }
 }
 
-/// The subscriber.
-pub(crate) fn current() -> Option<&'static Subscriber> {
+/// The subscribers.
+pub(crate) fn all() -> impl Iterator<Item = &'static Subscriber> {
     // SAFETY: null or a subscriber that `subscribe` leaked.
-    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+    CURRENT.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
 }
 
-/// Whether this is the subscriber's handle.
-pub(crate) fn is_current(subscriber: *const Subscriber) -> bool {
-    !subscriber.is_null() && CURRENT.load(Ordering::Acquire).cast_const() == subscriber
+/// The first subscriber.
+pub(crate) fn current() -> Option<&'static Subscriber> {
+    all().next()
 }
 
-/// Enables or disables a callback.
-pub(crate) fn want(domain: u32, id: u32, wanted: bool) {
-    let Some(word) = word(domain, id) else { return };
-    let bit = 1 << (id % 64);
-    if wanted {
-        word.fetch_or(bit, Ordering::Relaxed);
-    } else {
-        word.fetch_and(!bit, Ordering::Relaxed);
+/// The subscriber with this handle.
+pub(crate) fn find(subscriber: *const Subscriber) -> Option<&'static Subscriber> {
+    all().find(|one| std::ptr::eq(*one, subscriber))
+}
+
+/// Whether there are subscribers that share.
+pub(crate) fn is_shared() -> bool {
+    all().any(|subscriber| subscriber.shares)
+}
+
+impl Subscriber {
+    /// Whose records it gets.
+    pub(crate) fn client(&self) -> Client {
+        if self.shares { std::ptr::from_ref(self).addr() } else { PROCESS }
     }
-}
 
-/// Whether a callback is wanted.
-pub(crate) fn is_wanted(domain: u32, id: u32) -> bool {
-    word(domain, id).is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
+    /// Enables or disables a callback.
+    pub(crate) fn want(&self, domain: u32, id: u32, wanted: bool) {
+        let Some(word) = self.word(domain, id) else { return };
+        let bit = 1 << (id % 64);
+        if wanted {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it wants a callback.
+    pub(crate) fn wants(&self, domain: u32, id: u32) -> bool {
+        self.word(domain, id).is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
+    }
+
+    fn word(&self, domain: u32, id: u32) -> Option<&AtomicU64> {
+        self.wanted.get(domain as usize)?.get(id as usize / 64)
+    }
 }
 
 /// Whether the options withhold callbacks of this domain.
@@ -120,25 +156,19 @@ fn is_withheld(domain: u32) -> bool {
     }
 }
 
-fn word(domain: u32, id: u32) -> Option<&'static AtomicU64> {
-    WANTED.get(domain as usize)?.get(id as usize / 64)
-}
-
-/// Makes a callback, if it is wanted. No lock of the library is held during it.
+/// Makes a callback for each subscriber that wants it. No lock of the library is held during it.
 pub(crate) fn call_back<T>(domain: u32, id: u32, data: &T) {
-    if !is_wanted(domain, id) || is_withheld(domain) {
-        return;
+    for subscriber in all().filter(|subscriber| subscriber.wants(domain, id)) {
+        let Some(callback) = subscriber.callback.filter(|_| !is_withheld(domain)) else { continue };
+        let place = match domain {
+            domain::DRIVER | domain::RUNTIME => Inside::ApiCallback,
+            _ => Inside::OtherCallback,
+        };
+        let user = subscriber.user.load(Ordering::Relaxed);
+        process::call_out(place, || {
+            // SAFETY: the subscriber's own function with its own pointer; the data has the domain's
+            // type and lives for the call.
+            unsafe { callback(user, domain, id, (&raw const *data).cast()) }
+        });
     }
-    let Some(subscriber) = current() else { return };
-    let Some(callback) = subscriber.callback else { return };
-    let place = match domain {
-        domain::DRIVER | domain::RUNTIME => Inside::ApiCallback,
-        _ => Inside::OtherCallback,
-    };
-    let user = subscriber.user.load(Ordering::Relaxed);
-    process::call_out(place, || {
-        // SAFETY: the subscriber's own function with its own pointer; the data has the domain's
-        // type and lives for the call.
-        unsafe { callback(user, domain, id, (&raw const *data).cast()) }
-    });
 }

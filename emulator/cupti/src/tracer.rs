@@ -1,4 +1,5 @@
-//! Collects records: which ones are wanted, which are incomplete, and how they are returned.
+//! Collects records: which ones are wanted, which are incomplete, and how they are returned. Each
+//! subscriber that shares has kinds, buffers and losses of its own; the others have one set of them.
 //!
 //! There are four locks, always taken in this order. The last one is never held while a function
 //! of the caller's runs:
@@ -19,19 +20,20 @@ mod objects;
 mod work;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::buffers::Buffers;
 use crate::process::lock;
+use crate::subscriber::Client;
 use work::Work;
 use worker::start_worker;
 
 pub(crate) use delivery::{
     BufferCallbacks, Complete, CompleteV2, Request, RequestV2, flush, has_buffers_per_thread, register,
-    set_buffers_per_thread, take_dropped, write,
+    set_buffers_per_thread, take_dropped, write, write_for,
 };
 pub(crate) use objects::{on_context, on_stream, write_contexts, write_devices, write_streams};
 pub(crate) use work::{keep, on_activity, on_queued};
@@ -40,7 +42,18 @@ pub(crate) use worker::{set_period, wait_for_round};
 /// Kinds as a set of bits.
 type Kinds = u64;
 
+#[derive(Default)]
 struct Tracer {
+    clients: BTreeMap<Client, Share>,
+    work: Work,
+    period: Option<Duration>,
+    /// When the worker last returned full buffers.
+    returned_at: Option<Instant>,
+}
+
+/// What one client wants and has.
+#[derive(Default)]
+struct Share {
     callbacks: Option<BufferCallbacks>,
     buffers: Buffers,
     enabled: Kinds,
@@ -49,11 +62,7 @@ struct Tracer {
     contexts: HashMap<u32, (Kinds, Kinds)>,
     /// Functions of the driver and the runtime that were selected or deselected individually.
     functions: HashMap<(u32, u32), bool>,
-    work: Work,
     dropped: u64,
-    period: Option<Duration>,
-    /// When the worker last returned full buffers.
-    returned_at: Instant,
     has_devices: bool,
 }
 
@@ -75,74 +84,85 @@ pub(crate) static LATENCY: AtomicBool = AtomicBool::new(false);
 pub(crate) static ZEROED_BUFFERS: AtomicBool = AtomicBool::new(false);
 
 fn with<T>(use_it: impl FnOnce(&mut Tracer) -> T) -> T {
-    use_it(lock(&TRACER).get_or_insert_with(Tracer::new))
+    use_it(lock(&TRACER).get_or_insert_default())
 }
 
-impl Tracer {
-    fn new() -> Tracer {
-        Tracer {
-            callbacks: None,
-            buffers: Buffers::new(),
-            enabled: 0,
-            contexts: HashMap::new(),
-            functions: HashMap::new(),
-            work: Work::default(),
-            dropped: 0,
-            period: None,
-            returned_at: Instant::now(),
-            has_devices: false,
-        }
-    }
+fn with_share<T>(client: Client, use_it: impl FnOnce(&mut Share) -> T) -> T {
+    with(|tracer| use_it(tracer.clients.entry(client).or_default()))
+}
 
+impl Share {
     fn wants(&self, kind: u32, context: u32) -> bool {
         let bit = 1 << kind;
         let (chosen, on) = self.contexts.get(&context).copied().unwrap_or_default();
         (if chosen & bit != 0 { on } else { self.enabled }) & bit != 0
     }
 
+    fn wants_call(&self, kind: u32, function: u32, context: u32) -> bool {
+        self.functions.get(&(kind, function)).copied().unwrap_or_else(|| self.wants(kind, context))
+    }
+}
+
+impl Tracer {
+    /// Whether anybody wants a kind.
+    fn wants(&self, kind: u32, context: u32) -> bool {
+        self.clients.values().any(|share| share.wants(kind, context))
+    }
+
     /// How long the worker's period still lasts, if one was set.
     fn time_left(&self) -> Option<Duration> {
-        self.period.map(|period| period.saturating_sub(self.returned_at.elapsed()))
+        let since = self.returned_at.map_or(Duration::MAX, |at| at.elapsed());
+        self.period.map(|period| period.saturating_sub(since))
+    }
+
+    fn has_full(&self) -> bool {
+        self.clients.values().any(|share| share.buffers.has_full())
     }
 
     fn publish(&self) {
-        let anywhere = self.contexts.values().fold(self.enabled, |all, (_, on)| all | on);
-        ENABLED.store(anywhere, Ordering::Relaxed);
+        let all =
+            self.clients.values().flat_map(|share| share.contexts.values().map(|(_, on)| *on).chain([share.enabled]));
+        ENABLED.store(all.fold(0, |all, on| all | on), Ordering::Relaxed);
     }
 }
 
-/// Whether records of this kind are wanted from a context.
-pub(crate) fn is_wanted(kind: u32, context: u32) -> bool {
-    ENABLED.load(Ordering::Relaxed) & (1 << kind) != 0 && with(|tracer| tracer.wants(kind, context))
+/// Those who want records of this kind from a context.
+pub(crate) fn wanting(kind: u32, context: u32) -> Vec<Client> {
+    if ENABLED.load(Ordering::Relaxed) & (1 << kind) == 0 {
+        return Vec::new();
+    }
+    wanting_by(|share| share.wants(kind, context))
 }
 
-/// Whether the record of a call is wanted: the kind's, or that function's.
-pub(crate) fn is_call_wanted(kind: u32, function: u32, context: u32) -> bool {
-    if SELECTED.load(Ordering::Relaxed) {
-        let chosen = with(|tracer| tracer.functions.get(&(kind, function)).copied());
-        if let Some(chosen) = chosen {
-            return chosen;
-        }
+/// Those who want the record of a call: of its kind, or of that function.
+pub(crate) fn wanting_call(kind: u32, function: u32, context: u32) -> Vec<Client> {
+    if !SELECTED.load(Ordering::Relaxed) {
+        return wanting(kind, context);
     }
-    is_wanted(kind, context)
+    wanting_by(|share| share.wants_call(kind, function, context))
+}
+
+fn wanting_by(wants: impl Fn(&Share) -> bool) -> Vec<Client> {
+    with(|tracer| tracer.clients.iter().filter(|(_, share)| wants(share)).map(|(client, _)| *client).collect())
 }
 
 /// Enables or disables records of a kind, for everything or for one context.
-pub(crate) fn want(kind: u32, context: Option<u32>, wanted: bool) {
+pub(crate) fn want(client: Client, kind: u32, context: Option<u32>, wanted: bool) {
     let bit = 1 << kind;
     let set = |kinds: &mut Kinds| if wanted { *kinds |= bit } else { *kinds &= !bit };
     with(|tracer| {
+        let share = tracer.clients.entry(client).or_default();
         match context {
             Some(context) => {
-                let (chosen, on) = tracer.contexts.entry(context).or_default();
+                let (chosen, on) = share.contexts.entry(context).or_default();
                 *chosen |= bit;
                 set(on);
             }
             None => {
-                set(&mut tracer.enabled);
+                set(&mut share.enabled);
                 // Choosing a whole kind overrides earlier choices of single functions.
                 if wanted {
-                    tracer.functions.retain(|(of, _), _| *of != kind);
+                    share.functions.retain(|(of, _), _| *of != kind);
                 }
             }
         }
@@ -152,14 +172,25 @@ pub(crate) fn want(kind: u32, context: Option<u32>, wanted: bool) {
 }
 
 /// Selects or deselects the records of one function.
-pub(crate) fn want_function(kind: u32, function: u32, wanted: bool) {
-    with(|tracer| tracer.functions.insert((kind, function), wanted));
+pub(crate) fn want_function(client: Client, kind: u32, function: u32, wanted: bool) {
+    with_share(client, |share| share.functions.insert((kind, function), wanted));
     SELECTED.store(true, Ordering::Relaxed);
     start_worker();
 }
 
-/// The kinds that are enabled.
-pub(crate) fn enabled_kinds() -> Vec<u32> {
-    let enabled = with(|tracer| tracer.enabled);
+/// The kinds that are enabled for a client, or for anybody.
+pub(crate) fn enabled_kinds(client: Option<Client>) -> Vec<u32> {
+    let enabled = with(|tracer| {
+        let of = tracer.clients.iter().filter(|(one, _)| client.is_none_or(|client| client == **one));
+        of.fold(0, |all, (_, share)| all | share.enabled)
+    });
     (0..u64::BITS).filter(|kind| enabled & (1 << kind) != 0).collect()
+}
+
+/// A subscriber that shared is gone, with what it wanted. Its buffers are never returned.
+pub(crate) fn forget(client: Client) {
+    with(|tracer| {
+        tracer.clients.remove(&client);
+        tracer.publish();
+    });
 }

@@ -264,6 +264,16 @@ pub(super) fn api() -> cupti_sys::Cupti {
         cuptiActivityEnableHWTrace: None,
         cuptiSubscribe_v2: Some(f::subscribe_v2),
         cuptiActivityGetStructSize: None,
+        cuptiActivityDisable_v2: None,
+        cuptiActivityEnableAndDump_v2: None,
+        cuptiActivityEnable_v2: None,
+        cuptiActivityRegisterCallbacks_v2: None,
+        cuptiActivitySetAttribute_v2: None,
+        cuptiActivityGetNextRecord_v2: None,
+        cuptiActivityGetNumDroppedRecords_v2: None,
+        cuptiActivityPopExternalCorrelationId_v2: None,
+        cuptiActivityPushExternalCorrelationId_v2: None,
+        cuptiGetTimestamp_v2: None,
     }
 }
 

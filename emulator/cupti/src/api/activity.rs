@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use super::identity::refuse_beside_v2;
+use super::identity::{refuse_beside_sharing, refuse_beside_v2, refuse_if_shared};
 use super::{Out, attribute, exported, put};
 use crate::clock::{self, TimestampCallback};
 use crate::layout::kind;
 use crate::release::Release;
+use crate::subscriber::{Client, PROCESS};
 use crate::tracer::{self, BufferCallbacks, Complete, Request};
 use crate::{calls, objects, process, result, walk};
 
@@ -15,57 +16,66 @@ exported! {
     /// `cuptiActivityRegisterCallbacks`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiActivityRegisterCallbacks(request: Option<Request>, complete: Option<Complete>) {
+        refuse_beside_sharing("cuptiActivityRegisterCallbacks")?;
         let request = request.ok_or(result::INVALID_PARAMETER)?;
-        tracer::register(BufferCallbacks::V1(request, complete.ok_or(result::INVALID_PARAMETER)?));
+        tracer::register(PROCESS, BufferCallbacks::V1(request, complete.ok_or(result::INVALID_PARAMETER)?));
         Ok(())
     }
 
     /// `cuptiActivityEnable`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnable(kind: u32) {
-        enable(kind, false)
+        refuse_beside_sharing("cuptiActivityEnable")?;
+        enable(PROCESS, kind, false)
     }
 
     /// `cuptiActivityEnableAndDump`: also writes records of the devices, contexts or streams that
     /// exist.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnableAndDump(kind: u32) {
-        enable(kind, true)
+        refuse_beside_sharing("cuptiActivityEnableAndDump")?;
+        enable(PROCESS, kind, true)
     }
 
     /// `cuptiActivityDisable`. Work that was launched before is still recorded.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityDisable(kind: u32) {
-        disable(kind)
+        refuse_beside_sharing("cuptiActivityDisable")?;
+        disable(PROCESS, kind)
     }
 
     /// `cuptiActivityEnableContext`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnableContext(context: *mut c_void, kind: u32) {
+        refuse_beside_sharing("cuptiActivityEnableContext")?;
         choose_for_context(context, kind, true)
     }
 
     /// `cuptiActivityDisableContext`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityDisableContext(context: *mut c_void, kind: u32) {
+        refuse_beside_sharing("cuptiActivityDisableContext")?;
         choose_for_context(context, kind, false)
     }
 
     /// `cuptiActivityEnableDriverApi`.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableDriverApi(id: u32, enable: u8) {
-        choose_function(kind::DRIVER, id, enable != 0)
+        refuse_beside_sharing("cuptiActivityEnableDriverApi")?;
+        choose_function(PROCESS, kind::DRIVER, id, enable != 0)
     }
 
     /// `cuptiActivityEnableRuntimeApi`.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableRuntimeApi(id: u32, enable: u8) {
-        choose_function(kind::RUNTIME, id, enable != 0)
+        refuse_beside_sharing("cuptiActivityEnableRuntimeApi")?;
+        choose_function(PROCESS, kind::RUNTIME, id, enable != 0)
     }
 
     /// `cuptiActivityGetNextRecord`.
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: Option<&mut *mut u8>) {
+        refuse_beside_sharing("cuptiActivityGetNextRecord")?;
         let record = record.ok_or(result::INVALID_PARAMETER)?;
         // SAFETY: the caller promises null or this many bytes.
         unsafe { next_record(buffer, valid, record) }
@@ -75,11 +85,12 @@ exported! {
     /// stream.
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNumDroppedRecords(_context: *mut c_void, _stream: u32, dropped: Out<usize>) {
+        refuse_beside_sharing("cuptiActivityGetNumDroppedRecords")?;
         let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
         if process::options().release == Release::V12_0 {
             process::machine()?;
         }
-        dropped.write(tracer::take_dropped() as usize);
+        dropped.write(tracer::take_dropped(PROCESS) as usize);
         Ok(())
     }
 
@@ -106,17 +117,19 @@ exported! {
     /// `cuptiActivityGetAttribute`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityGetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
+        refuse_beside_sharing("cuptiActivityGetAttribute")?;
         process::machine()?;
         // SAFETY: the caller promises null or this much room.
-        unsafe { attribute::get(number, size, value.cast()) }
+        unsafe { attribute::get(PROCESS, number, size, value.cast()) }
     }
 
     /// `cuptiActivitySetAttribute`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivitySetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
+        refuse_beside_sharing("cuptiActivitySetAttribute")?;
         process::machine()?;
         // SAFETY: the caller promises null or this many bytes.
-        unsafe { attribute::set(number, size, value.cast()) }
+        unsafe { attribute::set(PROCESS, number, size, value.cast()) }
     }
 
     /// `cuptiActivityPushExternalCorrelationId`. From 13.3 on it is refused to a `_v2` subscriber.
@@ -124,7 +137,7 @@ exported! {
     fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) {
         check_external(kind)?;
         refuse_beside_v2()?;
-        calls::push_external(kind, id)
+        calls::push_external(PROCESS, kind, id)
     }
 
     /// `cuptiActivityPopExternalCorrelationId`. From 13.3 on it is refused to a `_v2` subscriber.
@@ -132,7 +145,7 @@ exported! {
     fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) {
         check_external(kind)?;
         refuse_beside_v2()?;
-        pop_external(kind, last)
+        pop_external(PROCESS, kind, last)
     }
 
     /// `cuptiActivityRegisterTimestampCallback`. The last registration applies to the whole
@@ -147,19 +160,21 @@ exported! {
     /// `cuptiSetThreadIdType`.
     since V12_0, NoBuffer, Needed:
     fn cuptiSetThreadIdType(id_type: u32) {
+        refuse_if_shared()?;
         process::machine()?;
         if id_type >= calls::THREAD_ID_TYPES {
             return Err(result::NOT_SUPPORTED);
         }
-        calls::set_thread_id_type(id_type);
+        calls::set_thread_id_type(PROCESS, id_type);
         Ok(())
     }
 
     /// `cuptiGetThreadIdType`.
     since V12_0, NoBuffer, Needed:
     fn cuptiGetThreadIdType(id_type: Out<u32>) {
+        refuse_if_shared()?;
         process::machine()?;
-        put(id_type, calls::thread_id_type())
+        put(id_type, calls::thread_id_type(PROCESS))
     }
 
     /// `cuptiActivityEnableLatencyTimestamps`.
@@ -221,25 +236,25 @@ pub unsafe extern "C" fn cuptiFinalize() -> result::CuptiResult {
 }
 
 /// Enables a kind, after its record was found to exist in this release.
-pub(super) fn enable(kind: u32, dump: bool) -> Result<(), u32> {
+pub(super) fn enable(client: Client, kind: u32, dump: bool) -> Result<(), u32> {
     let machine = process::machine()?;
     check_kind(kind)?;
-    tracer::want(kind, None, true);
+    tracer::want(client, kind, None, true);
     match kind {
         // Without a dump the records of devices are written when the driver is initialised, and
         // only if the kind is enabled by then.
-        kind::DEVICE if dump || objects::contexts().is_empty() => tracer::write_devices(machine, dump),
-        kind::CONTEXT if dump => tracer::write_contexts(),
-        kind::STREAM if dump => tracer::write_streams(),
+        kind::DEVICE if dump || objects::contexts().is_empty() => tracer::write_devices(client, machine, dump),
+        kind::CONTEXT if dump => tracer::write_contexts(client),
+        kind::STREAM if dump => tracer::write_streams(client),
         _ => {}
     }
     Ok(())
 }
 
-pub(super) fn disable(kind: u32) -> Result<(), u32> {
+pub(super) fn disable(client: Client, kind: u32) -> Result<(), u32> {
     process::machine()?;
     check_kind(kind)?;
-    tracer::want(kind, None, false);
+    tracer::want(client, kind, None, false);
     Ok(())
 }
 
@@ -247,17 +262,17 @@ fn choose_for_context(context: *mut c_void, kind: u32, wanted: bool) -> Result<(
     process::machine()?;
     check_kind(kind)?;
     let context = objects::context(context).ok_or(result::INVALID_CONTEXT)?;
-    tracer::want(kind, Some(context.id), wanted);
+    tracer::want(PROCESS, kind, Some(context.id), wanted);
     Ok(())
 }
 
-pub(super) fn choose_function(kind: u32, id: u32, wanted: bool) -> Result<(), u32> {
+pub(super) fn choose_function(client: Client, kind: u32, id: u32, wanted: bool) -> Result<(), u32> {
     process::machine()?;
     let domain = if kind == kind::DRIVER { 1 } else { 2 };
     if id == 0 || id >= process::options().release.callbacks(domain) {
         return Err(result::INVALID_PARAMETER);
     }
-    tracer::want_function(kind, id, wanted);
+    tracer::want_function(client, kind, id, wanted);
     Ok(())
 }
 
@@ -306,8 +321,8 @@ pub(super) fn check_external(kind: u32) -> Result<(), u32> {
     process::machine().map(|_| ())
 }
 
-pub(super) fn pop_external(kind: u32, last: Out<u64>) -> Result<(), u32> {
-    let id = calls::pop_external(kind)?;
+pub(super) fn pop_external(client: Client, kind: u32, last: Out<u64>) -> Result<(), u32> {
+    let id = calls::pop_external(client, kind)?;
     if let Some(last) = last {
         last.write(id);
     }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use crate::process::{self, lock};
+use crate::subscriber::{self, Client};
 use crate::{calls, result, tracer};
 
 const ZEROED_OUT_ACTIVITY_BUFFER: u32 = 5;
@@ -25,8 +26,6 @@ fn kind_of(number: u32) -> (usize, u64) {
         3 => (8, 25_000),
         6 | 7 => (8, 3),
         10 => (8, 16 << 20),
-        // 2 means undecided.
-        MULTIPLE_SUBSCRIBER_STATE => (1, 2),
         THREAD_ID_TYPE => (4, 0),
         TIMESTAMP_CALLBACK => (8, 0),
         24 => (8, 128),
@@ -42,13 +41,15 @@ static VALUES: Mutex<Option<HashMap<u32, u64>>> = Mutex::new(None);
 /// # Safety
 ///
 /// `value` is null or has room for `*size` bytes.
-pub(super) unsafe fn get(number: u32, size: Option<&mut usize>, value: *mut u8) -> Result<(), u32> {
+pub(super) unsafe fn get(client: Client, number: u32, size: Option<&mut usize>, value: *mut u8) -> Result<(), u32> {
     let (bytes, initial) = check(number, size.as_deref().copied(), value)?;
     let current = match number {
         ZEROED_OUT_ACTIVITY_BUFFER => tracer::ZEROED_BUFFERS.load(Ordering::Relaxed).into(),
         PER_THREAD_ACTIVITY_BUFFER => tracer::has_buffers_per_thread().into(),
         ENABLE_LATENCY_TIMESTAMPS => tracer::LATENCY.load(Ordering::Relaxed).into(),
-        THREAD_ID_TYPE => calls::thread_id_type().into(),
+        THREAD_ID_TYPE => calls::thread_id_type(client).into(),
+        // 2 means undecided.
+        MULTIPLE_SUBSCRIBER_STATE => subscriber::current().map_or(2, |first| first.shares.into()),
         _ => lock(&VALUES).get_or_insert_default().get(&number).copied().unwrap_or(initial),
     };
     // SAFETY: not null, and `check` made sure that there is enough room.
@@ -64,7 +65,7 @@ pub(super) unsafe fn get(number: u32, size: Option<&mut usize>, value: *mut u8) 
 /// # Safety
 ///
 /// `value` is null or has `*size` bytes.
-pub(super) unsafe fn set(number: u32, size: Option<&mut usize>, value: *mut u8) -> Result<(), u32> {
+pub(super) unsafe fn set(client: Client, number: u32, size: Option<&mut usize>, value: *mut u8) -> Result<(), u32> {
     let (bytes, _) = check(number, size.as_deref().copied(), value)?;
     let mut wanted = [0; 8];
     // SAFETY: not null, and `check` made sure that there are enough bytes.
@@ -74,7 +75,7 @@ pub(super) unsafe fn set(number: u32, size: Option<&mut usize>, value: *mut u8) 
         ZEROED_OUT_ACTIVITY_BUFFER => tracer::ZEROED_BUFFERS.store(wanted != 0, Ordering::Relaxed),
         PER_THREAD_ACTIVITY_BUFFER => tracer::set_buffers_per_thread(wanted != 0),
         ENABLE_LATENCY_TIMESTAMPS => tracer::LATENCY.store(wanted != 0, Ordering::Relaxed),
-        THREAD_ID_TYPE if wanted < calls::THREAD_ID_TYPES.into() => calls::set_thread_id_type(wanted as u32),
+        THREAD_ID_TYPE if wanted < calls::THREAD_ID_TYPES.into() => calls::set_thread_id_type(client, wanted as u32),
         // Not emulated; a caller that depends on it gets an error.
         THREAD_ID_TYPE | USER_DEFINED_RECORDS | MULTIPLE_SUBSCRIBER_STATE | ENABLE_HES | TIMESTAMP_CALLBACK => {
             return Err(result::NOT_SUPPORTED);

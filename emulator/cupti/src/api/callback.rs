@@ -7,7 +7,7 @@ use super::{Out, exported, put};
 use crate::names::{self, domain};
 use crate::release::Release;
 use crate::subscriber::{self, Callback, Subscriber};
-use crate::{process, result};
+use crate::{process, result, tracer};
 
 /// `CUpti_SubscriberParams`. `allow_multiple` came with 13.2.
 #[repr(C)]
@@ -40,11 +40,12 @@ exported! {
         }
         process::machine()?;
         let handle = handle.ok_or(result::INVALID_PARAMETER)?;
-        handle.write(subscribe(callback, user, CString::default(), false).map_err(|(code, _)| code)?);
+        let subscriber = subscribe(callback, user, CString::default(), false, false);
+        handle.write(subscriber.map_err(|(code, _)| code)?.0);
         Ok(())
     }
 
-    /// `cuptiSubscribe_v2`. Sharing is refused: it needs a driver of r610 or later.
+    /// `cuptiSubscribe_v2`. Sharing is refused unless the driver allows it, which the options say.
     since V13_0, NoBuffer, Needed:
     fn cuptiSubscribe_v2(
         handle: Out<*mut Subscriber>,
@@ -58,55 +59,54 @@ exported! {
         if params.as_ref().is_some_and(|params| params.size != expected) {
             return Err(result::INVALID_PARAMETER);
         }
-        if expected == LONG_PARAMS && params.as_ref().is_some_and(|params| params.allow_multiple != 0) {
-            return Err(result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
-        }
+        let shares = expected == LONG_PARAMS && params.as_ref().is_some_and(|params| params.allow_multiple != 0);
         let name = params.as_ref().map_or(std::ptr::null(), |params| params.name);
         // SAFETY: the caller promises null or a C string.
         let name = if name.is_null() { CString::default() } else { unsafe { CStr::from_ptr(name) }.to_owned() };
-        match subscribe(callback, user, name, true) {
-            Ok(subscriber) => {
+        let (code, other) = match subscribe(callback, user, name, true, shares) {
+            Ok((subscriber, first)) => {
                 handle.write(subscriber);
-                Ok(())
+                (result::SUCCESS, first)
             }
-            Err((code, owner)) => {
-                if let Some(params) = params {
-                    // SAFETY: the caller promises null or this much room.
-                    unsafe { put_old_name(params.old_name, params.old_name_size, &public_name(&owner)) };
-                }
-                Err(code)
-            }
+            Err((code, owner)) => (code, owner),
+        };
+        if let (Some(params), Some(other)) = (params, other) {
+            // SAFETY: the caller promises null or this much room.
+            unsafe { put_old_name(params.old_name, params.old_name_size, &public_name(&other)) };
         }
+        if code == result::SUCCESS { Ok(()) } else { Err(code) }
     }
 
     /// `cuptiUnsubscribe`. It does not wait for callbacks that are running.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiUnsubscribe(handle: *mut Subscriber) {
-        if subscriber::unsubscribe(handle) { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+        let gone = subscriber::unsubscribe(handle).ok_or(result::INVALID_PARAMETER)?;
+        if gone.shares {
+            tracer::forget(gone.client());
+        }
+        Ok(())
     }
 
     /// `cuptiEnableCallback`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiEnableCallback(enable: u32, handle: *mut Subscriber, domain: u32, id: u32) {
-        check(handle, domain, Some(id))?;
-        subscriber::want(domain, id, enable != 0);
+        check(handle, domain, Some(id))?.want(domain, id, enable != 0);
         Ok(())
     }
 
     /// `cuptiEnableDomain`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiEnableDomain(enable: u32, handle: *mut Subscriber, domain: u32) {
-        check(handle, domain, None)?;
-        want_domain(domain, enable != 0);
+        want_domain(check(handle, domain, None)?, domain, enable != 0);
         Ok(())
     }
 
     /// `cuptiEnableAllDomains`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiEnableAllDomains(enable: u32, handle: *mut Subscriber) {
-        check(handle, domain::DRIVER, None)?;
+        let subscriber = check(handle, domain::DRIVER, None)?;
         for domain in domain::DRIVER..process::options().release.domains() {
-            want_domain(domain, enable != 0);
+            want_domain(subscriber, domain, enable != 0);
         }
         Ok(())
     }
@@ -114,8 +114,7 @@ exported! {
     /// `cuptiGetCallbackState`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiGetCallbackState(enabled: Out<u32>, handle: *mut Subscriber, domain: u32, id: u32) {
-        check(handle, domain, Some(id))?;
-        put(enabled, subscriber::is_wanted(domain, id).into())
+        put(enabled, check(handle, domain, Some(id))?.wants(domain, id).into())
     }
 
     /// `cuptiGetCallbackName`, for the functions that are listed here.
@@ -136,20 +135,24 @@ exported! {
     }
 }
 
-/// Makes this the subscriber, or gives the name of the current one.
+/// Makes this a subscriber, and gives the name of the first one if that is another, or why not.
+#[allow(clippy::type_complexity, reason = "what is told to the caller, in both cases")]
 fn subscribe(
     callback: Option<Callback>,
     user: *mut c_void,
     name: CString,
     is_v2: bool,
-) -> Result<*mut Subscriber, (u32, CString)> {
+    shares: bool,
+) -> Result<(*mut Subscriber, Option<CString>), (u32, Option<CString>)> {
+    const TAKEN: u32 = result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
     let options = process::options();
     if let Some(owner) = options.taken.as_ref().filter(|_| process::elapsed() < options.taken_for) {
-        let owner = CString::new(owner.as_str()).unwrap_or_default();
-        return Err((result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, owner));
+        return Err((TAKEN, Some(CString::new(owner.as_str()).unwrap_or_default())));
     }
-    subscriber::subscribe(callback, user, name, is_v2)
-        .map_err(|owner| (result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, owner))
+    if shares && !options.share {
+        return Err((TAKEN, subscriber::current().map(|first| first.name.clone())));
+    }
+    subscriber::subscribe(callback, user, name, is_v2, shares).map_err(|owner| (TAKEN, Some(owner)))
 }
 
 /// Gives a caller the name of the current subscriber, truncated if it does not fit.
@@ -170,15 +173,15 @@ unsafe fn put_old_name(out: *mut c_char, size: usize, name: &[u8]) {
 }
 
 /// Checks the arguments that the functions for callbacks have in common.
-fn check(handle: *mut Subscriber, domain: u32, id: Option<u32>) -> Result<(), u32> {
+fn check(handle: *mut Subscriber, domain: u32, id: Option<u32>) -> Result<&'static Subscriber, u32> {
     let release = process::options().release;
     let is_domain = (domain::DRIVER..release.domains()).contains(&domain);
     let is_id = id.is_none_or(|id| (1..release.callbacks(domain)).contains(&id));
-    if subscriber::is_current(handle) && is_domain && is_id { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+    subscriber::find(handle).filter(|_| is_domain && is_id).ok_or(result::INVALID_PARAMETER)
 }
 
-fn want_domain(domain: u32, wanted: bool) {
+fn want_domain(subscriber: &Subscriber, domain: u32, wanted: bool) {
     for id in 1..process::options().release.callbacks(domain) {
-        subscriber::want(domain, id, wanted);
+        subscriber.want(domain, id, wanted);
     }
 }

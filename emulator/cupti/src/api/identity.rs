@@ -155,6 +155,21 @@ pub(super) fn refuse_beside_v2() -> Result<(), u32> {
     if is_v2 && process::options().release >= Release::V13_3 { Err(result::NOT_COMPATIBLE) } else { Ok(()) }
 }
 
+/// Refuses a function of the whole process beside subscribers that share. What the real one does is
+/// not known, so nobody should depend on it.
+pub(super) fn refuse_beside_sharing(function: &str) -> Result<(), u32> {
+    if !subscriber::is_shared() {
+        return Ok(());
+    }
+    process::misuse(&format!("{function} was called beside subscribers that share, instead of {function}_v2"));
+    Err(result::NOT_COMPATIBLE)
+}
+
+/// Refuses a function that its header says is not supported beside subscribers that share.
+pub(super) fn refuse_if_shared() -> Result<(), u32> {
+    if subscriber::is_shared() { Err(result::NOT_SUPPORTED) } else { Ok(()) }
+}
+
 /// The name of a subscriber, as it is told to others.
 pub(super) fn public_name(name: &CStr) -> Vec<u8> {
     [b"CUPTI for ", name.to_bytes()].concat()

@@ -1,5 +1,5 @@
-//! The functions with a subscriber argument, from 13.2 on. With one subscriber they do the same as
-//! the older ones.
+//! The functions with a subscriber argument, from 13.2 on. For a subscriber that does not share they
+//! do the same as the older ones.
 
 use std::ffi::c_void;
 
@@ -7,7 +7,7 @@ use super::activity::{check_external, choose_function, disable, enable, next_rec
 use super::{Out, attribute, exported, put};
 use crate::layout::{self, kind};
 use crate::release::Release;
-use crate::subscriber::{self, Subscriber};
+use crate::subscriber::{self, Client, Subscriber};
 use crate::tracer::{self, BufferCallbacks, CompleteV2, RequestV2};
 use crate::{calls, clock, process, result};
 
@@ -19,51 +19,51 @@ exported! {
         request: Option<RequestV2>,
         complete: Option<CompleteV2>,
     ) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         let request = request.ok_or(result::INVALID_PARAMETER)?;
-        tracer::register(BufferCallbacks::V2(request, complete.ok_or(result::INVALID_PARAMETER)?));
+        tracer::register(client, BufferCallbacks::V2(request, complete.ok_or(result::INVALID_PARAMETER)?));
         Ok(())
     }
 
     /// `cuptiActivityEnable_v2`. Records with chosen fields are not supported.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityEnable_v2(subscriber: *mut Subscriber, kind: u32, config: *const c_void) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         check_config(config)?;
-        enable(kind, false)
+        enable(client, kind, false)
     }
 
     /// `cuptiActivityEnableAndDump_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityEnableAndDump_v2(subscriber: *mut Subscriber, kind: u32, config: *const c_void) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         check_config(config)?;
-        enable(kind, true)
+        enable(client, kind, true)
     }
 
     /// `cuptiActivityDisable_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityDisable_v2(subscriber: *mut Subscriber, kind: u32, _config: *const c_void) {
-        check(subscriber)?;
-        disable(kind)
+        let client = check(subscriber)?;
+        disable(client, kind)
     }
 
     /// `cuptiActivityEnableDriverApi_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityEnableDriverApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
-        check(subscriber)?;
-        choose_function(kind::DRIVER, id, enable != 0)
+        let client = check(subscriber)?;
+        choose_function(client, kind::DRIVER, id, enable != 0)
     }
 
     /// `cuptiActivityEnableRuntimeApi_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityEnableRuntimeApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
-        check(subscriber)?;
-        choose_function(kind::RUNTIME, id, enable != 0)
+        let client = check(subscriber)?;
+        choose_function(client, kind::RUNTIME, id, enable != 0)
     }
 
     /// `cuptiActivityGetNextRecord_v2`.
-    since V13_3, Anyone, Unneeded:
+    since V13_3, Anyone, Later:
     fn cuptiActivityGetNextRecord_v2(
         subscriber: *mut Subscriber,
         buffer: *mut u8,
@@ -72,6 +72,10 @@ exported! {
     ) {
         if subscriber.is_null() {
             return Err(result::INVALID_PARAMETER);
+        }
+        process::machine()?;
+        if subscriber::find(subscriber).is_none() {
+            process::misuse("a buffer is read for a subscriber that is gone, whose handle the real one follows");
         }
         let record = record.ok_or(result::INVALID_PARAMETER)?;
         // SAFETY: the caller promises null or this many bytes.
@@ -86,9 +90,9 @@ exported! {
         _stream: u32,
         dropped: Out<usize>,
     ) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
-        dropped.write(tracer::take_dropped() as usize);
+        dropped.write(tracer::take_dropped(client) as usize);
         Ok(())
     }
 
@@ -100,9 +104,9 @@ exported! {
         size: Option<&mut usize>,
         value: *mut c_void,
     ) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         // SAFETY: the caller promises null or this much room.
-        unsafe { attribute::get(number, size, value.cast()) }
+        unsafe { attribute::get(client, number, size, value.cast()) }
     }
 
     /// `cuptiActivitySetAttribute_v2`.
@@ -113,25 +117,25 @@ exported! {
         size: Option<&mut usize>,
         value: *mut c_void,
     ) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         // SAFETY: the caller promises null or this many bytes.
-        unsafe { attribute::set(number, size, value.cast()) }
+        unsafe { attribute::set(client, number, size, value.cast()) }
     }
 
     /// `cuptiActivityPushExternalCorrelationId_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityPushExternalCorrelationId_v2(subscriber: *mut Subscriber, kind: u32, id: u64) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         check_external(kind)?;
-        calls::push_external(kind, id)
+        calls::push_external(client, kind, id)
     }
 
     /// `cuptiActivityPopExternalCorrelationId_v2`.
     since V13_3, NoBuffer, Needed:
     fn cuptiActivityPopExternalCorrelationId_v2(subscriber: *mut Subscriber, kind: u32, last: Out<u64>) {
-        check(subscriber)?;
+        let client = check(subscriber)?;
         check_external(kind)?;
-        pop_external(kind, last)
+        pop_external(client, kind, last)
     }
 
     /// `cuptiGetTimestamp_v2`.
@@ -168,9 +172,9 @@ exported! {
         size: Option<&mut u32>,
         count: Out<u32>,
     ) {
-        check_if_named(subscriber)?;
+        let client = check_if_named(subscriber)?.map(Subscriber::client);
         // SAFETY: the caller promises null or this much room.
-        unsafe { put_list(&tracer::enabled_kinds(), buffer, size, count) }
+        unsafe { put_list(&tracer::enabled_kinds(client), buffer, size, count) }
     }
 
     /// `cuptiGetEnabledCallbacks`.
@@ -182,13 +186,17 @@ exported! {
         size: Option<&mut u32>,
         count: Out<u32>,
     ) {
-        check_if_named(subscriber)?;
+        let named = check_if_named(subscriber)?;
         let release = process::options().release;
         if !(1..release.domains()).contains(&domain) {
             return Err(result::INVALID_PARAMETER);
         }
         let ids = 1..release.callbacks(domain);
-        let wanted: Vec<u32> = ids.filter(|id| subscriber::is_wanted(domain, *id)).collect();
+        let is_wanted = |id: &u32| match named {
+            Some(subscriber) => subscriber.wants(domain, *id),
+            None => subscriber::all().any(|subscriber| subscriber.wants(domain, *id)),
+        };
+        let wanted: Vec<u32> = ids.filter(is_wanted).collect();
         // SAFETY: the caller promises null or this much room.
         unsafe { put_list(&wanted, buffer, size, count) }
     }
@@ -196,18 +204,21 @@ exported! {
     /// `cuptiIsTracingSessionRunning`.
     since V13_3, Anyone, Unneeded:
     fn cuptiIsTracingSessionRunning(running: Out<u8>) {
-        put(running, u8::from(subscriber::current().is_some() || !tracer::enabled_kinds().is_empty()))
+        put(running, u8::from(subscriber::current().is_some() || !tracer::enabled_kinds(None).is_empty()))
     }
 }
 
-/// Checks that this is the subscriber.
-fn check(subscriber: *mut Subscriber) -> Result<(), u32> {
-    if subscriber::is_current(subscriber) { Ok(()) } else { Err(result::INVALID_PARAMETER) }
+/// Whose records a subscriber gets, if it is one.
+fn check(subscriber: *mut Subscriber) -> Result<Client, u32> {
+    subscriber::find(subscriber).map(Subscriber::client).ok_or(result::INVALID_PARAMETER)
 }
 
 /// Null means all subscribers together.
-fn check_if_named(subscriber: *mut Subscriber) -> Result<(), u32> {
-    if subscriber.is_null() { Ok(()) } else { check(subscriber) }
+fn check_if_named(subscriber: *mut Subscriber) -> Result<Option<&'static Subscriber>, u32> {
+    if subscriber.is_null() {
+        return Ok(None);
+    }
+    subscriber::find(subscriber).map(Some).ok_or(result::INVALID_PARAMETER)
 }
 
 /// A configuration that chooses fields or functions is not emulated.

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use observe::Machine;
 
 use super::work::catch_up;
-use super::{DELIVERY, REQUEST, WORK, ZEROED_BUFFERS, is_wanted, with};
+use super::{DELIVERY, REQUEST, Share, Tracer, WORK, ZEROED_BUFFERS, wanting, with, with_share};
 use crate::buffers::{Lane, Memory, Returned, Slot, Take};
 use crate::layout::kind;
 use crate::process::{self, Inside, lock};
 use crate::records::{self, Record, overhead};
 use crate::release::Release;
+use crate::subscriber::Client;
 use crate::{calls, clock, result};
 
 /// `CUpti_BuffersCallbackRequestFunc`.
@@ -71,22 +72,30 @@ pub(crate) fn set_buffers_per_thread(chosen: bool) {
     PER_THREAD.store(chosen.into(), Ordering::Relaxed);
 }
 
-/// Registers the caller's functions for buffers; the last registration counts.
-pub(crate) fn register(callbacks: BufferCallbacks) {
-    with(|tracer| tracer.callbacks = Some(callbacks));
+/// Registers a client's functions for buffers; the last registration counts.
+pub(crate) fn register(client: Client, callbacks: BufferCallbacks) {
+    with_share(client, |share| share.callbacks = Some(callbacks));
 }
 
-/// Writes a record that is complete.
-pub(crate) fn write(record: Option<Record>) {
-    begin(record, true);
+/// Writes a record that is complete, for all who want its kind from a context.
+pub(crate) fn write(context: u32, record: Option<Record>) {
+    let Some(record) = record else { return };
+    for client in wanting(record.kind(), context) {
+        begin(client, Some(&record), true);
+    }
+}
+
+/// Writes a record that is complete, for one client.
+pub(crate) fn write_for(client: Client, record: Option<Record>) {
+    begin(client, record.as_ref(), true);
 }
 
 /// Writes a record; `None` if it was dropped, or there are no functions to request a buffer with.
-pub(super) fn begin(record: Option<Record>, complete: bool) -> Option<Slot> {
+pub(super) fn begin(client: Client, record: Option<&Record>, complete: bool) -> Option<Slot> {
     let record = record?;
     let options = process::options();
     if process::happens(options.drop) {
-        with(|tracer| tracer.dropped += 1);
+        with_share(client, |share| share.dropped += 1);
         return None;
     }
     let lane = Lane {
@@ -94,37 +103,37 @@ pub(super) fn begin(record: Option<Record>, complete: bool) -> Option<Slot> {
         turn: if options.reorder { (process::random() % 4) as u8 } else { 0 },
     };
     let of_interest = record.kind() != kind::OVERHEAD;
-    let append = || with(|tracer| tracer.buffers.append(lane, record.as_bytes(), complete, of_interest));
+    let append = || with_share(client, |share| share.buffers.append(lane, record.as_bytes(), complete, of_interest));
     let mut slot = append();
     if slot.is_none() {
-        let callbacks = with(|tracer| tracer.callbacks)?;
+        let callbacks = with_share(client, |share| share.callbacks)?;
         let _one = lock(&REQUEST);
         // Another thread may have been faster, and a flush may return a new buffer before it holds
         // anything.
         loop {
             slot = append();
-            if slot.is_some() || request(callbacks, lane).is_none_or(|size| size < record.as_bytes().len()) {
+            if slot.is_some() || request(client, callbacks, lane).is_none_or(|size| size < record.as_bytes().len()) {
                 break;
             }
         }
         if slot.is_none() {
-            with(|tracer| {
-                tracer.buffers.call_full(lane);
-                tracer.dropped += 1;
+            with_share(client, |share| {
+                share.buffers.call_full(lane);
+                share.dropped += 1;
             });
         }
     }
     if options.partial && process::happens(1.0 / 16.0) {
-        with(|tracer| tracer.buffers.call_full(lane));
+        with_share(client, |share| share.buffers.call_full(lane));
     }
-    if with(|tracer| tracer.period.is_none() && tracer.buffers.has_full()) {
+    if with(|tracer| tracer.period.is_none() && tracer.has_full()) {
         WORK.notify_one();
     }
     slot
 }
 
 /// Requests a buffer from the caller; its size, or `None` when none came.
-fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
+fn request(client: Client, callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
     let machine = process::attached();
     let start = machine.map_or(0, clock::now);
     let mut memory = Memory { address: std::ptr::null_mut(), size: 0, most: 0 };
@@ -142,15 +151,15 @@ fn request(callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
         return None;
     }
     // SAFETY: the caller gave the memory, and it overlaps no buffer that CUPTI has.
-    with(|tracer| unsafe { tracer.buffers.give(lane, memory) });
-    if let Some(machine) = machine.filter(|_| is_wanted(kind::OVERHEAD, 0)) {
+    with_share(client, |share| unsafe { share.buffers.give(lane, memory) });
+    if let Some(machine) = machine.filter(|_| with_share(client, |share| share.wants(kind::OVERHEAD, 0))) {
         let release = process::options().release;
-        let (thread, end) = (calls::thread_id(), clock::now(machine));
+        let (thread, end) = (calls::thread_id(client), clock::now(machine));
         // The kind came with 12.6. It is not important enough to request a buffer for it.
         if release >= Release::V12_9
             && let Some(record) = records::overhead(release, overhead::BUFFER_REQUEST, thread, start, end)
         {
-            with(|tracer| tracer.buffers.append(lane, record.as_bytes(), true, false));
+            with_share(client, |share| share.buffers.append(lane, record.as_bytes(), true, false));
         }
     }
     Some(memory.size)
@@ -171,7 +180,7 @@ fn is_usable(memory: &Memory) -> bool {
         process::misuse("a buffer is not aligned to 8 bytes");
         return false;
     }
-    if with(|tracer| tracer.buffers.holds(memory)) {
+    if with(|tracer| tracer.clients.values().any(|share| share.buffers.holds(memory))) {
         process::misuse("a buffer was given that CUPTI still has");
         return false;
     }
@@ -186,17 +195,22 @@ fn is_usable(memory: &Memory) -> bool {
     true
 }
 
-/// How many records were dropped since the last call.
-pub(crate) fn take_dropped() -> u64 {
-    with(|tracer| std::mem::take(&mut tracer.dropped))
+/// How many of a client's records were dropped since the last call.
+pub(crate) fn take_dropped(client: Client) -> u64 {
+    with_share(client, |share| std::mem::take(&mut share.dropped))
 }
 
 /// Returns buffers to the caller. The result is whether any had more in them than CUPTI's own
 /// overhead.
 pub(super) fn deliver(take: Take) -> bool {
     let _one = lock(&DELIVERY);
-    let (callbacks, mut returned) = with(|tracer| (tracer.callbacks, tracer.buffers.take(take)));
-    let Some(callbacks) = callbacks else { return false };
+    let take_from = |share: &mut Share| Some((share.callbacks?, share.buffers.take(take)));
+    let all: Vec<_> = with(|tracer| tracer.clients.values_mut().filter_map(take_from).collect());
+    let of_interest = all.into_iter().map(|(callbacks, returned)| deliver_to(callbacks, returned));
+    of_interest.fold(false, |any, one| any | one)
+}
+
+fn deliver_to(callbacks: BufferCallbacks, mut returned: Vec<Returned>) -> bool {
     if process::options().reorder {
         for last in (1..returned.len()).rev() {
             returned.swap(last, (process::random() % (last as u64 + 1)) as usize);
@@ -238,7 +252,8 @@ fn give_back(callbacks: BufferCallbacks, buffer: &Returned) {
 /// When no functions for buffers were registered.
 pub(crate) fn flush(machine: &Machine, forced: bool) -> Result<(), u32> {
     static FLUSHING: AtomicBool = AtomicBool::new(false);
-    if with(|tracer| tracer.callbacks.is_none()) {
+    let is_deaf = |tracer: &mut Tracer| tracer.clients.values().all(|share| share.callbacks.is_none());
+    if with(is_deaf) {
         return Err(result::INVALID_OPERATION);
     }
     if FLUSHING.swap(true, Ordering::Relaxed) {
@@ -250,10 +265,12 @@ pub(crate) fn flush(machine: &Machine, forced: bool) -> Result<(), u32> {
     let is_of_interest = deliver(if forced { Take::Everything } else { Take::Complete });
     FLUSHING.store(false, Ordering::Relaxed);
     // Otherwise every flush would leave a record for the next one.
-    if is_of_interest && !forced && is_wanted(kind::OVERHEAD, 0) {
+    if is_of_interest && !forced {
         let release = process::options().release;
-        let (thread, end) = (calls::thread_id(), clock::now(machine));
-        write(records::overhead(release, overhead::BUFFER_FLUSH, thread, start, end));
+        for client in wanting(kind::OVERHEAD, 0) {
+            let (thread, end) = (calls::thread_id(client), clock::now(machine));
+            write_for(client, records::overhead(release, overhead::BUFFER_FLUSH, thread, start, end));
+        }
     }
     Ok(())
 }

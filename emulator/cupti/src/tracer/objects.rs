@@ -2,15 +2,16 @@
 
 use observe::Machine;
 
-use super::{is_wanted, keep, with, write};
-use crate::layout::kind;
+use super::{keep, with_share, write, write_for};
 use crate::objects::{self, Context, Stream};
-use crate::{process, records};
+use crate::process;
+use crate::records::{self, Record};
+use crate::subscriber::Client;
 
 /// Writes records of all GPUs. They are written when the driver is initialised, or with a dump,
 /// but not twice.
-pub(crate) fn write_devices(machine: &Machine, again: bool) {
-    let first = with(|tracer| !std::mem::replace(&mut tracer.has_devices, true));
+pub(crate) fn write_devices(client: Client, machine: &Machine, again: bool) {
+    let first = with_share(client, |share| !std::mem::replace(&mut share.has_devices, true));
     if !first && !again {
         return;
     }
@@ -22,35 +23,35 @@ pub(crate) fn write_devices(machine: &Machine, again: bool) {
             let gpu: observe::Gpu = unsafe { gpu.assume_init() };
             // SAFETY: the name ends in a zero, and the description lives for the call.
             let name = unsafe { keep(gpu.name.as_ptr()) };
-            write(records::device(process::options().release, ordinal, &gpu, name));
+            write_for(client, records::device(process::options().release, ordinal, &gpu, name));
         }
     }
 }
 
 /// Writes the records of all contexts.
-pub(crate) fn write_contexts() {
-    objects::contexts().into_iter().for_each(on_context);
+pub(crate) fn write_contexts(client: Client) {
+    objects::contexts().into_iter().for_each(|context| write_for(client, record_of_context(context)));
 }
 
 /// Writes the records of all streams. The call that created each is not known any more.
-pub(crate) fn write_streams() {
-    for stream in objects::streams() {
-        on_stream(stream, 0);
-    }
+pub(crate) fn write_streams(client: Client) {
+    objects::streams().into_iter().for_each(|stream| write_for(client, record_of_stream(stream, 0)));
 }
 
 /// A context was created.
 pub(crate) fn on_context(context: Context) {
-    if is_wanted(kind::CONTEXT, context.id) {
-        let release = process::options().release;
-        write(records::context(release, context.id, context.device, observe::DEFAULT_STREAM_ID));
-    }
+    write(context.id, record_of_context(context));
+}
+
+fn record_of_context(context: Context) -> Option<Record> {
+    records::context(process::options().release, context.id, context.device, observe::DEFAULT_STREAM_ID)
 }
 
 /// A stream was created.
 pub(crate) fn on_stream(stream: Stream, correlation: u32) {
-    if is_wanted(kind::STREAM, stream.context) {
-        let release = process::options().release;
-        write(records::stream(release, stream.context, stream.id, correlation));
-    }
+    write(stream.context, record_of_stream(stream, correlation));
+}
+
+fn record_of_stream(stream: Stream, correlation: u32) -> Option<Record> {
+    records::stream(process::options().release, stream.context, stream.id, correlation)
 }

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use observe::{Activity, ActivityKind, Machine};
 
-use super::delivery::{begin, write};
-use super::{ENABLED, LATENCY, PROGRESS, TELLS_QUEUED, Tracer, WORK, with};
+use super::delivery::{begin, write_for};
+use super::{ENABLED, LATENCY, PROGRESS, Share, TELLS_QUEUED, Tracer, WORK, wanting, with};
 use crate::buffers::Slot;
 use crate::layout::kind;
 use crate::process::{self, lock};
-use crate::records::{self, Timing};
+use crate::records::{self, Record, Timing};
 use crate::release::Release;
+use crate::subscriber::Client;
 use crate::{calls, clock, objects, subscriber};
 
 /// Identifies the record of running work when it is done.
@@ -31,16 +32,23 @@ pub(super) struct Work {
 
 /// Work that was given to the GPU.
 struct UnderWay {
-    /// The place of its record; `None` if none is wanted, or it was dropped.
-    slot: Option<Slot>,
-    kind: u32,
+    /// The places of its records, without those that were dropped.
+    places: Vec<Place>,
     queued: u64,
     submitted: u64,
 }
 
+/// Where a record is, whose it is, and its kind.
+#[derive(Clone, Copy)]
+struct Place {
+    client: Client,
+    slot: Slot,
+    kind: u32,
+}
+
 /// A launch of a graph that is recorded as a whole.
 struct GraphLaunch {
-    slot: Option<Slot>,
+    places: Vec<Place>,
     expected: u32,
     done: u32,
     start: u64,
@@ -61,16 +69,15 @@ unsafe impl Send for Done {}
 struct Finished {
     activity: Activity,
     name: *const c_char,
-    slot: Slot,
-    kind: u32,
+    places: Vec<Place>,
     timing: Timing,
 }
 
 // SAFETY: as above.
 unsafe impl Send for Finished {}
 
-/// The kind of record for the GPU's work, if one is wanted.
-fn kind_of(activity: &Activity, tracer: &Tracer) -> Option<u32> {
+/// The kind of record that a client wants of the GPU's work, if any.
+fn kind_of(activity: &Activity, share: &Share) -> Option<u32> {
     let candidates: &[u32] = match activity.kind {
         ActivityKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
         ActivityKind::Memcpy if activity.peer != activity.device => &[kind::MEMCPY2],
@@ -79,7 +86,12 @@ fn kind_of(activity: &Activity, tracer: &Tracer) -> Option<u32> {
         ActivityKind::HostNode if activity.node_id != 0 => &[kind::GRAPH_HOST_NODE],
         ActivityKind::HostNode => &[kind::HOST_LAUNCH],
     };
-    candidates.iter().copied().find(|kind| tracer.wants(*kind, activity.context_id))
+    candidates.iter().copied().find(|kind| share.wants(*kind, activity.context_id))
+}
+
+/// Who wants a record of the GPU's work, and of which kind.
+fn wanted(activity: &Activity, tracer: &Tracer) -> Vec<(Client, u32)> {
+    tracer.clients.iter().filter_map(|(client, share)| Some((*client, kind_of(activity, share)?))).collect()
 }
 
 /// Whether this is a node of a graph whose launches are recorded as a whole.
@@ -96,16 +108,17 @@ pub(crate) fn on_queued(activity: &Activity) {
     TELLS_QUEUED.store(true, Ordering::Relaxed);
     let Some(machine) = process::attached() else { return };
     let release = process::options().release;
-    let (is_graph, of_kind) = with(|tracer| (is_part_of_trace(activity, tracer), kind_of(activity, tracer)));
+    let (is_graph, wanted) = with(|tracer| (is_part_of_trace(activity, tracer), wanted(activity, tracer)));
     if is_graph {
         on_queued_in_graph(activity, release);
         return;
     }
-    let Some(of_kind) = of_kind else { return };
+    if wanted.is_empty() {
+        return;
+    }
     let latency = LATENCY.load(Ordering::Relaxed);
     let mut under_way = UnderWay {
-        slot: None,
-        kind: of_kind,
+        places: Vec::new(),
         queued: if latency { calls::began(activity.correlation) } else { 0 },
         submitted: if latency { clock::now(machine) } else { 0 },
     };
@@ -113,7 +126,11 @@ pub(crate) fn on_queued(activity: &Activity) {
     // SAFETY: the machine passes null or a C string.
     let name = unsafe { keep(activity.name) };
     let source = objects::origin(activity.node_id);
-    under_way.slot = begin(records::activity(of_kind, release, activity, timing, name, source), false);
+    for (client, kind) in wanted {
+        let record = records::activity(kind, release, activity, timing, name, source);
+        let slot = begin(client, record.as_ref(), false);
+        under_way.places.extend(slot.map(|slot| Place { client, slot, kind }));
+    }
     with(|tracer| tracer.work.under_way.entry(key(activity)).or_default().push_back(under_way));
 }
 
@@ -128,8 +145,13 @@ fn on_queued_in_graph(activity: &Activity, release: Release) {
         None => true,
     });
     if is_first {
-        let slot = begin(records::graph_trace(release, activity, 0, 0), false);
-        let launch = GraphLaunch { slot, expected: 1, done: 0, start: u64::MAX, end: 0 };
+        let record = records::graph_trace(release, activity, 0, 0);
+        let place = |client| {
+            let slot = begin(client, record.as_ref(), false)?;
+            Some(Place { client, slot, kind: kind::GRAPH_TRACE })
+        };
+        let places = wanting(kind::GRAPH_TRACE, activity.context_id).into_iter().filter_map(place).collect();
+        let launch = GraphLaunch { places, expected: 1, done: 0, start: u64::MAX, end: 0 };
         with(|tracer| tracer.work.graphs.insert(activity.correlation, launch));
     }
 }
@@ -185,31 +207,40 @@ fn finish(machine: &Machine, done: &Done) {
         first
     });
     match under_way {
-        Some(UnderWay { slot: Some(slot), kind, queued, submitted }) => {
+        Some(UnderWay { places, .. }) if places.is_empty() => {}
+        Some(UnderWay { places, queued, submitted }) => {
             let timing = Timing { start, end, queued, submitted };
-            complete_or_swap(Finished { activity: *activity, name: done.name, slot, kind, timing });
+            complete_or_swap(Finished { activity: *activity, name: done.name, places, timing });
         }
-        Some(UnderWay { slot: None, .. }) => {}
         // It was launched before CUPTI was listening, so the real library would not have
         // instrumented it.
         None if TELLS_QUEUED.load(Ordering::Relaxed) => {}
         None => {
-            if let Some(kind) = with(|tracer| kind_of(activity, tracer)) {
+            for (client, kind) in with(|tracer| wanted(activity, tracer)) {
                 let timing = Timing { start, end, queued: 0, submitted: 0 };
                 let source = objects::origin(activity.node_id);
-                write(records::activity(kind, process::options().release, activity, timing, done.name, source));
+                let release = process::options().release;
+                write_for(client, records::activity(kind, release, activity, timing, done.name, source));
             }
         }
     }
 }
 
-/// Completes a record with the values that were missing.
+/// Completes records with the values that were missing.
 fn complete(finished: &Finished) {
-    let Finished { activity, name, slot, kind, timing } = finished;
+    let Finished { activity, name, places, timing } = finished;
     let source = objects::origin(activity.node_id);
     let (activity, name) = (&Activity { correlation: launch_told(activity), ..*activity }, name_told(*name));
-    if let Some(record) = records::activity(*kind, process::options().release, activity, *timing, name, source) {
-        with(|tracer| tracer.buffers.complete(*slot, record.as_bytes()));
+    for place in places {
+        let record = records::activity(place.kind, process::options().release, activity, *timing, name, source);
+        with(|tracer| complete_at(tracer, place, record));
+    }
+}
+
+/// Completes one record, unless its client is gone.
+fn complete_at(tracer: &mut Tracer, place: &Place, record: Option<Record>) {
+    if let (Some(share), Some(record)) = (tracer.clients.get_mut(&place.client), record) {
+        share.buffers.complete(place.slot, record.as_bytes());
     }
 }
 
@@ -288,12 +319,9 @@ fn finish_in_graph(activity: &Activity, start: u64, end: u64) -> bool {
         launch.start = launch.start.min(start);
         launch.end = launch.end.max(end);
         if launch.done == launch.expected {
-            let release = process::options().release;
-            if let Some(record) = records::graph_trace(release, activity, launch.start, launch.end)
-                && let Some(slot) = launch.slot
-            {
-                tracer.buffers.complete(slot, record.as_bytes());
-            }
+            let record = records::graph_trace(process::options().release, activity, launch.start, launch.end);
+            let places = std::mem::take(&mut launch.places);
+            places.iter().for_each(|place| complete_at(tracer, place, record.clone()));
             tracer.work.graphs.remove(&activity.correlation);
         }
         true

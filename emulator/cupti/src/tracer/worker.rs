@@ -19,7 +19,7 @@ use crate::{result, subscriber};
 /// Sets the period with which the worker returns full buffers; 0 lets it decide.
 pub(crate) fn set_period(milliseconds: u32) {
     let period = (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
-    with(|tracer| (tracer.period, tracer.returned_at) = (period, Instant::now()));
+    with(|tracer| (tracer.period, tracer.returned_at) = (period, Some(Instant::now())));
     WORK.notify_one();
     start_worker();
 }
@@ -91,7 +91,7 @@ fn work(machine: &'static Machine) {
         let is_time = with(|tracer| {
             let is_time = tracer.time_left().is_none_or(|left| left.is_zero());
             if is_time {
-                tracer.returned_at = Instant::now();
+                tracer.returned_at = Some(Instant::now());
             }
             is_time
         });
@@ -108,7 +108,7 @@ fn wait_for_work(longest: Duration) {
     let idle = |tracer: &mut Option<Tracer>| {
         tracer
             .as_ref()
-            .is_none_or(|tracer| tracer.work.done.is_empty() && (tracer.period.is_some() || !tracer.buffers.has_full()))
+            .is_none_or(|tracer| tracer.work.done.is_empty() && (tracer.period.is_some() || !tracer.has_full()))
     };
     let left = guard.as_ref().and_then(Tracer::time_left);
     drop(WORK.wait_timeout_while(guard, left.unwrap_or(longest).min(longest), idle));
@@ -117,7 +117,7 @@ fn wait_for_work(longest: Duration) {
 /// Another tool tries to subscribe. If it succeeds, it stays subscribed.
 fn compete(name: &str) {
     let own_name = CString::new(name).unwrap_or_default();
-    match subscriber::subscribe(None, std::ptr::null_mut(), own_name, false) {
+    match subscriber::subscribe(None, std::ptr::null_mut(), own_name, false, false) {
         Ok(_) => eprintln!("emulated CUPTI: {name} subscribed"),
         Err(_) => {
             eprintln!("emulated CUPTI: {name} asked to subscribe: {}", result::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
@@ -139,9 +139,12 @@ fn report(state: State) {
     if state == State::Fatal {
         subscriber::detach();
         with(|tracer| {
-            tracer.enabled = 0;
-            tracer.contexts.clear();
-            tracer.functions.clear();
+            tracer.clients.retain(|client, _| *client == subscriber::PROCESS);
+            for share in tracer.clients.values_mut() {
+                share.enabled = 0;
+                share.contexts.clear();
+                share.functions.clear();
+            }
             tracer.publish();
         });
     }

@@ -198,15 +198,15 @@ fn callbacks_are_chosen_by_id_or_domain_and_end_with_the_subscription() {
 
 /// `CUpti_SubscriberParams`.
 #[repr(C)]
-struct Params {
-    size: usize,
-    name: *const c_char,
-    old_name: *mut c_char,
-    old_name_size: usize,
-    allow_multiple: u8,
+pub(crate) struct Params {
+    pub(crate) size: usize,
+    pub(crate) name: *const c_char,
+    pub(crate) old_name: *mut c_char,
+    pub(crate) old_name_size: usize,
+    pub(crate) allow_multiple: u8,
 }
 
-fn subscribe_v2(cupti: Cupti, params: &mut Params) -> (u32, Handle) {
+pub(crate) fn subscribe_v2(cupti: Cupti, params: &mut Params) -> (u32, Handle) {
     let mut handle = std::ptr::null_mut();
     let code = cupti!(
         cupti,

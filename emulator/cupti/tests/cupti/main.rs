@@ -20,6 +20,7 @@ mod misbehaviour;
 mod misuse;
 mod nvtx;
 mod records;
+mod sharing;
 mod symbols;
 mod walkers;
 mod without_driver;

@@ -84,6 +84,15 @@ fn ask(cupti: Cupti) {
     ask!(cuptiComputeCapabilitySupported(i32 = 8, i32 = 0, *mut u64 = out));
     ask!(cuptiDeviceSupported(i32 = 0, *mut u64 = out));
     ask!(cuptiSubscribe_v2(*mut u64 = out, *const c_void = function, *mut c_void = null, *mut c_void = null));
+    ask!(cuptiActivityRegisterCallbacks_v2(*mut c_void = null, *const c_void = function, *const c_void = function));
+    ask!(cuptiActivityEnable_v2(*mut c_void = null, u32 = 10, *mut c_void = null));
+    ask!(cuptiActivityDisable_v2(*mut c_void = null, u32 = 10, *mut c_void = null));
+    ask!(cuptiActivitySetAttribute_v2(*mut c_void = null, u32 = 21, *mut u64 = out, *mut u64 = out));
+    ask!(cuptiActivityGetNextRecord_v2(*mut c_void = null, *mut u64 = out, usize = 64, *mut u64 = out));
+    ask!(cuptiActivityGetNumDroppedRecords_v2(*mut c_void = null, *mut c_void = null, u32 = 0, *mut u64 = out));
+    ask!(cuptiActivityPushExternalCorrelationId_v2(*mut c_void = null, u32 = 5, u64 = 1));
+    ask!(cuptiActivityPopExternalCorrelationId_v2(*mut c_void = null, u32 = 5, *mut u64 = out));
+    ask!(cuptiGetTimestamp_v2(*mut c_void = null, *mut u64 = out));
     ask!(cuptiActivityGetStructSize(u32 = 10, u32 = 0, *mut u64 = out));
     ask!(cuptiIsTracingSessionRunning(*mut u64 = out));
     ask!(cuptiActivityGetEnabledKinds(*mut c_void = null, *mut c_void = null, *mut c_void = null, *mut u64 = out));

@@ -761,6 +761,55 @@ fn a_long_channel_states_the_error_of_its_end_too() {
     assert_eq!(long.str("doubt"), None);
 }
 
+/// NVIDIA/nccl#2221: the handle that NCCL stops is null, or still that of the channel's last event.
+#[test]
+fn a_kernel_channel_that_is_stopped_without_a_start_changes_none() {
+    let case = fault::case(
+        "NCCL",
+        "kernel channels that are stopped and never started (#2221): by null, or by the last one's handle",
+        "they are counted; the last one keeps its times",
+    );
+    let timeline = shown(&format!(
+        "{COLL}gpu start ch world KernelCh parent=coll channelId=2 pTimer=1000\n\
+         gpu state ch KernelChStop value=2000\n\
+         gpu stop ch\n\
+         gpu state null KernelChStop value=3000\n\
+         gpu stop null\n\
+         gpu state ch KernelChStop value=4000\n\
+         gpu stop ch\n",
+    ));
+    let channels: Vec<_> = timeline.slices.iter().filter(|it| it.int("gpu_start_ns").is_some()).collect();
+    let [channel] = channels[..] else { panic!("one channel: {channels:?}") };
+    assert_eq!((channel.int("gpu_start_ns"), channel.int("gpu_stop_ns")), (Some(1000), Some(2000)));
+    assert_remarkable(&timeline, &[("double_stops", 1)]);
+    case.survived(1);
+}
+
+/// NVIDIA/nccl#2353, #2368: of an operation's channels some have no event, one has no stop of the
+/// GPU's, and one has the stamps of an earlier operation.
+#[test]
+fn missing_and_shifted_kernel_channels_are_not_made_up() {
+    let case = fault::case(
+        "NCCL",
+        "kernel channels that are missing, have no stop of the GPU's, or an earlier one's stamps (#2353, #2368)",
+        "what came is drawn with its own stamps, and no other",
+    );
+    let timeline = shown(&format!(
+        "{}gpu start one world KernelCh parent=coll channelId=1 pTimer=1000\n\
+         gpu stop one\n\
+         gpu start two world KernelCh parent=coll channelId=2 pTimer=500\n\
+         gpu state two KernelChStop value=400\n\
+         gpu stop two\n",
+        COLL.replace("algo=RING", "algo=RING nChannels=4")
+    ));
+    let channels: Vec<_> = timeline.slices.iter().filter(|it| it.int("gpu_start_ns").is_some()).collect();
+    let stamps: Vec<_> =
+        channels.iter().map(|it| (it.int("channel"), it.int("gpu_start_ns"), it.int("gpu_stop_ns"))).collect();
+    assert_eq!(stamps, [(Some(1), Some(1000), None), (Some(2), Some(500), Some(400))]);
+    assert!(channels.iter().all(|it| it.str("doubt").is_some()), "{channels:?}");
+    case.survived(1);
+}
+
 #[test]
 fn kernel_channels_and_phases_keep_the_gpus_times() {
     // Stamps that no launch and no kernel relates to the host's clock.

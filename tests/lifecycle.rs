@@ -482,6 +482,11 @@ fn mask_of(kinds: &[&str]) -> i32 {
 
 #[test]
 fn the_mask_follows_the_settings() {
+    let case = fault::case(
+        "NCCL",
+        "releases whose kernel channels overrun, hang or outlive their memory (#2039, #2355, #2368)",
+        "they are not asked for, unless forced or made safe, and one line says so",
+    );
     let light = mask_of(LIGHT);
     let standard = mask_of(STANDARD);
     let (channel, channels) = (mask_of(&["KernelCh"]), mask_of(CHANNELS));
@@ -504,7 +509,7 @@ fn the_mask_follows_the_settings() {
         (7, &[("NCCLSCOPE_KERNEL_CH", "1")], standard, true),
         (7, &[("NCCLSCOPE_KERNEL_CH", "force")], standard | channel, false),
     ];
-    for (interface, settings, mask, refused) in cases {
+    for &(interface, settings, mask, refused) in &cases {
         let play = settings.iter().fold(Play::new(WORLD), |play, (name, value)| play.env(*name, *value));
         let recording = Recording::by(play.interface(interface));
         assert_undisturbed(&recording);
@@ -513,6 +518,7 @@ fn the_mask_follows_the_settings() {
         let said = recording.said().iter().any(|line| line.contains("NCCLSCOPE_KERNEL_CH=force"));
         assert_eq!(said, refused, "v{interface} {settings:?}: {}", recording.outcome.stderr);
     }
+    case.survived(cases.len() as u64);
 }
 
 #[test]

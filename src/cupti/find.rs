@@ -84,20 +84,34 @@ fn mapped() -> Result<Option<Found>, Absent> {
         }
     };
     let path = path_of(&api);
-    let remarks = copies
-        .iter()
-        .map(|copy| copy.to_string_lossy())
-        .filter(|copy| **copy != *path)
-        .map(|copy| format!("{copy} is loaded as well and cannot trace"))
-        .collect();
+    let others: Vec<String> =
+        copies.iter().map(|copy| copy.to_string_lossy().into_owned()).filter(|copy| *copy != path).collect();
+    let remarks = among(&path, &others).into_iter().collect();
     Ok(Some(Found { api, path, remarks }))
+}
+
+/// Why this copy was chosen, if others are loaded.
+fn among(path: &str, others: &[String]) -> Option<String> {
+    let major = |path: &str| {
+        let file = path.rsplit('/').next().unwrap_or_default();
+        MAJORS.into_iter().find(|major| file.contains(&format!(".so.{major}")))
+    };
+    if others.is_empty() {
+        return None;
+    }
+    let is_newest = others.iter().all(|other| major(other) < major(path));
+    let reason = if is_newest { "it is of the newest CUDA" } else { "it was loaded first" };
+    Some(format!(
+        "chosen because {reason}; of several copies in a process only one can trace, and {} is loaded as well",
+        others.join(", ")
+    ))
 }
 
 /// Loads a copy: the one asked for, or the best one found.
 fn open(source: &Source, driver: &Driver) -> Result<Found, Absent> {
     let names = match source {
         Source::Path(path) => vec![path.clone()],
-        Source::Auto | Source::Off => {
+        Source::Auto | Source::Share | Source::Off => {
             candidates(&sys::mapped_files(), driver.cuda_major(), &|name| std::env::var_os(name))
                 .into_iter()
                 // A name without a folder is left to the linker.
@@ -224,6 +238,17 @@ mod tests {
     fn a_copy_newer_than_the_driver_is_not_tried() {
         check(&[], Some(12), &[], &["libcupti.so.12", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.12"]);
         check(&[], Some(11), &[], &[]);
+    }
+
+    #[test]
+    fn the_choice_among_copies_has_its_reason() {
+        let others = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(among("/a/libcupti.so.13", &[]), None);
+        let said = among("/a/libcupti.so.13", &others(&["/b/libcupti.so.12"])).unwrap();
+        assert!(said.starts_with("chosen because it is of the newest CUDA; "), "{said}");
+        let said = among("/a/libcupti.so.13.0", &others(&["/b/libcupti.so.13", "/c/libcupti.so.12"])).unwrap();
+        assert!(said.starts_with("chosen because it was loaded first; "), "{said}");
+        assert!(said.ends_with("and /b/libcupti.so.13, /c/libcupti.so.12 is loaded as well"), "{said}");
     }
 
     #[test]

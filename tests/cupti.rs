@@ -3,6 +3,8 @@
 
 mod command;
 
+#[path = "cupti/confined.rs"]
+mod confined;
 #[path = "cupti/copies.rs"]
 mod copies;
 #[path = "cupti/metrics.rs"]

@@ -253,8 +253,11 @@ impl Correlator {
             }
             (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
             (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, &mut Details::Channel { run, .. }) => {
-                let stop = self.stamp(context, argument);
-                self.channels.stamp(run, id, stop);
+                // Some releases stop a channel that they have not started, by the last one's handle.
+                if known.stops == 0 {
+                    let stop = self.stamp(context, argument);
+                    self.channels.stamp(run, id, stop);
+                }
             }
             (state::GROUP_START_API_STOP, Details::Group { marks }) => {
                 marks[0].get_or_insert(out.now);

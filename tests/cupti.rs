@@ -1323,6 +1323,25 @@ fn an_operation_says_that_it_waits_for_the_proxy() {
     let taken = timeline.slice("AllReduce 4 KiB f32 ch 3");
     assert_eq!((append.int("append_batch"), taken.int("append_batch")), (Some(1), Some(1)));
 
+    // The summary has it, and that of the process the same.
+    let files = recording.traces.files();
+    let words = [
+        "summary".as_ref(),
+        "--table".as_ref(),
+        "operations".as_ref(),
+        "--format".as_ref(),
+        "csv".as_ref(),
+        files[0].as_os_str(),
+    ];
+    let table = command::ncclscope(&words).unwrap();
+    let mut lines = table.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let columns = lines.next().unwrap();
+    let cell = |row: &[&str], name: &str| row[columns.iter().position(|column| *column == name).unwrap()].to_owned();
+    let waits: Vec<_> =
+        lines.map(|row| ["bytes", "proxy_waits", "proxy_wait_total_ns"].map(|name| cell(&row, name))).collect();
+    let expected = [["4096", "1", &wait.to_string()], ["8192", "0", ""]].map(|row| row.map(str::to_owned));
+    assert_eq!(waits, expected, "{table}");
+
     let trace = recording.traces.open();
     trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
     let rows = trace.text("SELECT name, proxy_wait FROM nccl_execution ORDER BY ts");

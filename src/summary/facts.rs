@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub(super) alignment: u64,
     pub(super) replay: Option<u64>,
     pub(super) queued_ns: Option<u64>,
+    /// How long its kernel had run when the proxy began its work.
+    pub(super) proxy_wait_ns: Option<u64>,
     pub(super) matched_by: Option<u64>,
     /// Operations of the kernel that carried this one, if there were several.
     pub(super) operations: Option<u64>,
@@ -87,6 +89,7 @@ impl<'a> Facts<'a> {
                 nccl::BUFFER_ALIGNMENT => facts.alignment = field.uint(),
                 nccl::REPLAY => facts.replay = Some(field.uint()),
                 nccl::QUEUED_NS => facts.queued_ns = Some(field.uint()),
+                nccl::PROXY_WAIT_NS => facts.proxy_wait_ns = Some(field.uint()),
                 nccl::MATCH => facts.matched_by = Some(field.uint()),
                 nccl::OPERATIONS => facts.operations = Some(field.uint()),
                 nccl::NET_ID => facts.network = Some(field.uint()),

@@ -169,6 +169,9 @@ struct Operations {
     /// How many shared a kernel, and how many have a kernel that NCCL's times contradict.
     grouped: u64,
     contradicted: u64,
+    /// How many waited for the proxy, and how long together, ns.
+    proxy_waits: u64,
+    proxy_wait: u64,
     /// The numbers of the words, as bits.
     algorithms: u64,
     protocols: u64,
@@ -466,6 +469,10 @@ impl Summary {
         if let Some(row) = self.operations.at(row) {
             row.ran.add(facts);
             row.describe(facts);
+            if let Some(ns) = facts.proxy_wait_ns {
+                row.proxy_waits += 1;
+                row.proxy_wait = row.proxy_wait.saturating_add(ns);
+            }
         }
         Run {
             row,
@@ -774,6 +781,8 @@ impl Operations {
         self.queued.add_all(&other.queued, room);
         self.grouped += other.grouped;
         self.contradicted += other.contradicted;
+        self.proxy_waits += other.proxy_waits;
+        self.proxy_wait = self.proxy_wait.saturating_add(other.proxy_wait);
         self.algorithms |= other.algorithms;
         self.protocols |= other.protocols;
         self.channels = match (self.channels, other.channels) {

@@ -135,6 +135,21 @@ fn contradicted_matches_have_no_times() {
 }
 
 #[test]
+fn waits_for_the_proxy_are_added_up() {
+    let mut summary = on(2);
+    let columns = ["proxy_waits", "proxy_wait_total_ns"];
+    run(&mut summary, Word::ALL_REDUCE, 8, (0, 100), &[]);
+    assert_eq!(cells(&summary, "operations", &columns), ["0 -"]);
+    run(&mut summary, Word::ALL_REDUCE, 8, (200, 100), &[(nccl::PROXY_WAIT_NS, 70)]);
+    run(&mut summary, Word::ALL_REDUCE, 8, (400, 100), &[(nccl::PROXY_WAIT_NS, 30)]);
+    assert_eq!(cells(&summary, "operations", &columns), ["2 100"]);
+    let mut all = Summary::new();
+    all.add_all(&summary);
+    all.add_all(&summary);
+    assert_eq!(cells(&all, "operations", &columns), ["4 200"]);
+}
+
+#[test]
 fn alignment_and_buffers_are_counted() {
     let mut summary = on(2);
     for (at, alignment) in [(0x1000, 4096), (0x1000, 4096), (0x1080, 128), (0x1010, 16), (0x1004, 4), (0, 0)] {

@@ -151,7 +151,7 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
         for (column, it) in table.columns.iter().enumerate() {
             let values = || of.iter().filter_map(|row| number(row, Some(column)));
             let cell = match it.name {
-                "number" | "graph" | "grouped" | "timed" | "contradicted" => {
+                "number" | "graph" | "grouped" | "timed" | "contradicted" | "proxy_waits" => {
                     Some(values().sum::<u64>()).filter(|_| values().count() > 0)
                 }
                 name if name.ends_with("_min_ns") => values().min(),

@@ -72,6 +72,23 @@ fn cupti_that_is_shared_can_be_lent_and_taken_again() {
     assert_eq!(timeline.figures().get("launches_without_kernel"), 1, "that of the time when CUPTI was lent");
 }
 
+/// A forced flush would return it, without its end, and never again.
+#[test]
+fn kernels_that_run_while_cupti_is_given_up_are_left_to_the_others() {
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         user share sharer\n\
+         user kernel late for=1s wait=0\n\
+         user sleep 100ms\n\
+         user call ncclscope_release\n\
+         user sleep 1500ms\n\
+         user unshare sharer\n\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[SHARE, ("EMULATED_CUPTI", "release=13.5,share")]);
+    assert_eq!(answers(&recording)[1..], [("sharer", 0), ("ncclscope_release", 0), ("sharer", 1)]);
+}
+
 #[test]
 fn external_ids_match_where_cupti_is_shared() {
     let script = format!(

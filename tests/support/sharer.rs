@@ -1,5 +1,5 @@
 //! Another tool that shares CUPTI (CUDA 13.3): a subscriber with buffers of its own, which counts
-//! kernels.
+//! kernels that have ended.
 
 use std::alloc::{self, Layout};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,6 +12,8 @@ const BUFFER: Layout = match Layout::from_size_align(64 << 10, 8) {
     Err(_) => panic!("a layout"),
 };
 const CONCURRENT_KERNEL: u32 = 10;
+/// Where a kernel's record has its end, in bytes; 0 if it is not known.
+const END: usize = 24;
 const NAME: &CStr = c"sharer";
 
 /// `CUpti_SubscriberParams` since CUDA 13.2.
@@ -58,7 +60,8 @@ unsafe extern "C" fn complete(buffer: *mut u8, _: usize, valid: usize, _: *mut c
         let next = std::mem::transmute::<*mut c_void, Next>(next);
         while next(SUBSCRIBER.load(Ordering::SeqCst), buffer, valid, &raw mut record) == 0 {
             let is_kernel = record.cast::<u32>().read() == CONCURRENT_KERNEL;
-            KERNELS.fetch_add(is_kernel.into(), Ordering::SeqCst);
+            let has_ended = is_kernel && record.add(END).cast::<u64>().read() != 0;
+            KERNELS.fetch_add(has_ended.into(), Ordering::SeqCst);
         }
         alloc::dealloc(buffer, BUFFER);
     }

@@ -15,8 +15,8 @@ use cupti_sys::bindings as cupti;
 
 use super::buffers::Pool;
 use super::contact::Contact;
+use super::door::Door;
 use super::names;
-use super::share::Door;
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
 use crate::{fault, sys};

@@ -26,6 +26,7 @@ mod calls;
 pub mod clock;
 mod contact;
 pub mod decode;
+mod door;
 mod driver;
 mod find;
 mod flush;

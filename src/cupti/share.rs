@@ -12,8 +12,6 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use cupti_sys::bindings as cupti;
 use cupti_sys::records::{self, Library};
@@ -21,6 +19,7 @@ use cupti_sys::records::{self, Library};
 use super::Absent;
 use super::absent::error_name;
 use super::callbacks::{self, Shared};
+use super::door::{Ids, Pop, Push};
 
 /// Whether CUPTI is to be shared with other subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +43,13 @@ struct Functions {
     set_attribute: cupti::cuptiActivitySetAttribute_v2,
     next_record: cupti::cuptiActivityGetNextRecord_v2,
     dropped: cupti::cuptiActivityGetNumDroppedRecords_v2,
-    push: cupti::cuptiActivityPushExternalCorrelationId_v2,
-    pop: cupti::cuptiActivityPopExternalCorrelationId_v2,
     timestamp: cupti::cuptiGetTimestamp_v2,
 }
 
 impl Functions {
     /// All of them, or none: before CUDA 13.3 some are missing.
-    fn of(api: &cupti_sys::Cupti) -> Option<Functions> {
-        Some(Functions {
+    fn of(api: &cupti_sys::Cupti) -> Option<(Functions, Push, Pop)> {
+        let own = Functions {
             subscribe: api.cuptiSubscribe_v2?,
             register: api.cuptiActivityRegisterCallbacks_v2?,
             enable: api.cuptiActivityEnable_v2?,
@@ -61,10 +58,10 @@ impl Functions {
             set_attribute: api.cuptiActivitySetAttribute_v2?,
             next_record: api.cuptiActivityGetNextRecord_v2?,
             dropped: api.cuptiActivityGetNumDroppedRecords_v2?,
-            push: api.cuptiActivityPushExternalCorrelationId_v2?,
-            pop: api.cuptiActivityPopExternalCorrelationId_v2?,
             timestamp: api.cuptiGetTimestamp_v2?,
-        })
+        };
+        let push = api.cuptiActivityPushExternalCorrelationId_v2?;
+        Some((own, push, api.cuptiActivityPopExternalCorrelationId_v2?))
     }
 }
 
@@ -74,6 +71,8 @@ pub(super) struct Subscriber {
     handle: cupti::CUpti_SubscriberHandle,
     /// If it shares CUPTI.
     own: Option<Functions>,
+    /// For the door, if that is opened.
+    ids: Option<&'static Ids>,
     /// The first subscriber's name, if it shares and was not the first.
     beside: Option<String>,
 }
@@ -93,14 +92,16 @@ impl Subscriber {
         if sharing == Sharing::No {
             return Subscriber::alone(shared, version, false).map(|it| (it, None));
         }
-        let Some(own) = Functions::of(&shared.api) else {
+        let Some((own, push, pop)) = Functions::of(&shared.api) else {
             let release = records::release(version).unwrap_or("an unknown release");
             let why = format!("CUPTI of CUDA {release} cannot be shared: it takes CUPTI of CUDA 13.3 or later");
             return Subscriber::alone(shared, version, true).map(|it| (it, Some(why)));
         };
         let Answer { code, handle, name } = subscribe(own.subscribe, version, true);
         if code == cupti::CUPTI_SUCCESS {
-            return Ok((Subscriber { shared, handle, own: Some(own), beside: name }, None));
+            // Never freed: a thread may still look at it. There is one for each time CUPTI is taken.
+            let ids: &'static Ids = Box::leak(Box::new(Ids { handle, push, pop }));
+            return Ok((Subscriber { shared, handle, own: Some(own), ids: Some(ids), beside: name }, None));
         }
         let is_taken = code == cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
         if sharing == Sharing::Only {
@@ -127,7 +128,7 @@ impl Subscriber {
         let result =
             unsafe { (shared.api.cuptiSubscribe)(&raw mut handle, Some(callbacks::on_event), ptr::null_mut()) };
         match result {
-            cupti::CUPTI_SUCCESS => Ok(Subscriber { shared, handle, own: None, beside: None }),
+            cupti::CUPTI_SUCCESS => Ok(Subscriber { shared, handle, own: None, ids: None, beside: None }),
             cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
                 Err(Absent::Taken { owner: owner(&shared.api, version), asked })
             }
@@ -193,6 +194,13 @@ impl Subscriber {
                 Some(own) => (own.disable)(self.handle, kind, ptr::null_mut()),
                 None => (self.shared.api.cuptiActivityDisable)(kind),
             }
+        }
+    }
+
+    /// From here on, NCCL's threads push external ids for it, if it shares CUPTI.
+    pub(super) fn open_door(&self) {
+        if let Some(ids) = self.ids {
+            self.shared.door.open(ids);
         }
     }
 
@@ -284,61 +292,6 @@ impl Drop for Subscriber {
         }
         // SAFETY: the handle is that of this subscription, and is not used again.
         unsafe { (self.shared.api.cuptiUnsubscribe)(self.handle) };
-    }
-}
-
-/// Lets NCCL's threads push external ids for the subscriber, as long as there is one.
-///
-/// The handle of a subscriber that is gone must not be used. So whoever unsubscribes closes the
-/// door and waits until nobody is inside.
-#[derive(Default)]
-pub(super) struct Door {
-    inside: AtomicUsize,
-    subscriber: AtomicPtr<Subscriber>,
-}
-
-impl Door {
-    /// How long to wait for threads that are inside. What they do takes less than a microsecond.
-    const PATIENCE: Duration = Duration::from_secs(1);
-
-    /// Lets threads in, until the subscriber is dropped. It must not move before that.
-    pub(super) fn open(&self, subscriber: &Subscriber) {
-        self.subscriber.store(ptr::from_ref(subscriber).cast_mut(), Ordering::SeqCst);
-    }
-
-    /// Pushes an external id; false if nobody takes it.
-    pub(super) fn push(&self, kind: u32, id: u64) -> bool {
-        // SAFETY: the subscriber lives, as the door promises; this is in no callback of CUPTI's.
-        self.enter(|handle, own| unsafe { (own.push)(handle, kind, id) } == cupti::CUPTI_SUCCESS).unwrap_or(false)
-    }
-
-    /// Pops the external id pushed last. If its subscriber is gone, so is the id.
-    pub(super) fn pop(&self, kind: u32) {
-        let mut id = 0;
-        // SAFETY: as above; the id is writable.
-        self.enter(|handle, own| _ = unsafe { (own.pop)(handle, kind, &raw mut id) });
-    }
-
-    fn enter<T>(&self, call: impl FnOnce(cupti::CUpti_SubscriberHandle, &Functions) -> T) -> Option<T> {
-        self.inside.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: null, or a subscriber that waits in `close` for this thread to leave.
-        let subscriber = unsafe { self.subscriber.load(Ordering::SeqCst).as_ref() };
-        let result = subscriber.and_then(|it| Some(call(it.handle, it.own.as_ref()?)));
-        self.inside.fetch_sub(1, Ordering::SeqCst);
-        result
-    }
-
-    /// Lets nobody in any more, and waits until all have left. False if that took too long.
-    fn close(&self) -> bool {
-        self.subscriber.store(ptr::null_mut(), Ordering::SeqCst);
-        let begin = Instant::now();
-        while self.inside.load(Ordering::SeqCst) > 0 {
-            if begin.elapsed() > Door::PATIENCE {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        true
     }
 }
 

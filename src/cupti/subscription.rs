@@ -179,9 +179,7 @@ impl Subscription {
         if enable("external ids", cupti::CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)
             && enable("driver calls", cupti::CUPTI_ACTIVITY_KIND_DRIVER)
         {
-            if self.subscriber.shares() {
-                self.shared.door.open(&self.subscriber);
-            }
+            self.subscriber.open_door();
             recorder::bracket_launches(callbacks::BRACKET);
         }
     }

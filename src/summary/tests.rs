@@ -144,8 +144,8 @@ fn waits_for_the_proxy_are_added_up() {
     run(&mut summary, Word::ALL_REDUCE, 8, (400, 100), &[(nccl::PROXY_WAIT_NS, 30)]);
     assert_eq!(cells(&summary, "operations", &columns), ["2 100"]);
     let mut all = Summary::new();
-    all.add_all(&summary);
-    all.add_all(&summary);
+    let _ = all.add_all(&summary);
+    let _ = all.add_all(&summary);
     assert_eq!(cells(&all, "operations", &columns), ["4 200"]);
 }
 

@@ -48,15 +48,15 @@ fn a_clock_that_another_tool_gives_cupti_is_seen_and_measured() {
     );
     let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
     let init = "user init world comm=0xabc rank=0 nranks=2\n";
-    let clock = "user clock kineto\nuser sleep 500ms\n";
+    // A clock of ours would replace one that came before.
+    let clock = "user clock kineto\nuser sleep 800ms\n";
     for (begin, ours) in [
         (format!("{clock}{init}{first}"), "wall"),
-        (format!("{init}{first}user sleep 300ms\n{clock}"), "wall"),
-        (format!("{init}{first}user sleep 300ms\n{clock}"), "boottime"),
+        (format!("{init}{first}user sleep 600ms\n{clock}"), "wall"),
+        (format!("{init}{first}user sleep 600ms\n{clock}"), "boottime"),
     ] {
-        let script = format!("{CUDA}{begin}{second}user sleep 300ms\n{third}user sleep 300ms\nuser finalize world\n");
-        let settings = [("NCCLSCOPE_FLUSH_PERIOD", "100"), ("NCCLSCOPE_CUPTI_CLOCK", ours)];
-        // Before us, a clock of ours would replace it.
+        let script = format!("{CUDA}{begin}{second}user sleep 600ms\n{third}user sleep 600ms\nuser finalize world\n");
+        let settings = [("NCCLSCOPE_FLUSH_PERIOD", "250"), ("NCCLSCOPE_CUPTI_CLOCK", ours)];
         let recording = record(&script, &settings);
         let timeline = recording.timeline();
         let sizes = ["AllReduce 4 KiB f32", "AllReduce 8 KiB f32", "AllReduce 12 KiB f32"];

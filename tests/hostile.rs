@@ -110,7 +110,7 @@ fn a_job_with_a_memory_limit_continues() {
     );
     // From too little memory for us to enough.
     let mut recorded = Vec::new();
-    for megabytes in [0, 4, 16, 24, 40, 52, 58, 60, 62, 64, 80, 400] {
+    for megabytes in [0, 4, 16, 24, 40, 52, 58, 62, 66, 72, 80, 400] {
         let run = Run::of(&["limit-before", &(megabytes << 10).to_string()], &[]);
         if run.figure("recorded") == 1 {
             run.account();
@@ -146,7 +146,7 @@ fn nothing_is_allocated_from_the_job_while_recording() {
     let run = Run::of(&["no-malloc"], &[]);
     run.account();
     let reserved = run.figure("reserved_kib");
-    // 32 MiB of rings, 24 of heap, two stacks of 2 MiB, and the 64 MiB that libc reserves for each
+    // 32 MiB of rings, 32 of heap, two stacks of 2 MiB, and the 64 MiB that libc reserves for each
     // thread that allocates.
     assert!(reserved < 200 << 10, "{reserved} KiB of addresses");
     case.survived(1);
@@ -161,7 +161,7 @@ fn an_absurd_size_of_the_rings_is_refused() {
     case.survived(1);
 }
 
-/// The most that a recording may add to a process, whatever the job does.
+/// The most that a recording may add to a process with one thing at its worst.
 const MOST_GROWTH: u64 = 64 << 10;
 
 #[test]

@@ -310,7 +310,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "NCCLSCOPE_HEAP_SIZE",
         values: Values::Bytes(4 << 20, 1 << 30),
-        default: "24M",
+        default: "32M",
         help: "memory for everything else; a recording that needs more ends early, and says so",
     },
     Setting {

@@ -67,8 +67,9 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     ] {
         tests.args(["--test", name]);
     }
-    // Three jobs at a time: each waits a lot, and has more threads than most machines have cores.
-    tests.args(["--", "--test-threads=3"]);
+    // Two jobs at a time: each waits a lot, and has more threads than most machines have cores. With
+    // more, they make each other late.
+    tests.args(["--", "--test-threads=2"]);
     if all {
         tests.arg("--include-ignored");
     }

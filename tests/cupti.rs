@@ -1,19 +1,11 @@
 //! Kernels through the emulated CUPTI, with the scripted host as the GPU: CUPTI is lent to other
 //! tools and taken again.
 
-mod command;
-
-#[path = "cupti/confined.rs"]
 mod confined;
-#[path = "cupti/copies.rs"]
 mod copies;
-#[path = "cupti/metrics.rs"]
 mod metrics;
-#[path = "cupti/planted.rs"]
 mod planted;
-#[path = "cupti/selecting.rs"]
 mod selecting;
-#[path = "cupti/sharing.rs"]
 mod sharing;
 
 use emulated_cupti::release::Release;
@@ -308,7 +300,7 @@ fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {
             let note = timeline.slice("kernel times bad").str("note").unwrap();
             assert!(note.contains("A known fault of this release: after some 25 million graph kernels"), "{note}");
         }
-        let info = command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
+        let info = crate::command::ncclscope(&["info".as_ref(), recording.traces.file().as_os_str()]).unwrap();
         let missing = format!("{} of NCCL, missing because their times are impossible", all - good);
         assert!(info.contains(&missing), "{info}");
     }
@@ -1333,7 +1325,7 @@ fn an_operation_says_that_it_waits_for_the_proxy() {
         "csv".as_ref(),
         files[0].as_os_str(),
     ];
-    let table = command::ncclscope(&words).unwrap();
+    let table = crate::command::ncclscope(&words).unwrap();
     let mut lines = table.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
     let columns = lines.next().unwrap();
     let cell = |row: &[&str], name: &str| row[columns.iter().position(|column| *column == name).unwrap()].to_owned();

@@ -1,8 +1,6 @@
 //! `ncclscope cut`: the part that is kept is unchanged and complete.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::perfetto::{Trace, Value};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};

@@ -1,8 +1,6 @@
 //! The command line's output for programs.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope::cli::{Failure, run};
 use ncclscope::config::{SETTINGS, Setting};
 use ncclscope_tests::play::Play;

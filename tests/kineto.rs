@@ -2,9 +2,7 @@
 //! and new releases, AMD's GPUs, merged ranks, edited files. Everything in a file is found and
 //! drawn, and nothing else.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope::import::{self, How, Profile, Tool};
 use ncclscope::model::activity::{Api, CopyKind};
 use ncclscope_tests::perfetto::Trace;

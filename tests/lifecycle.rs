@@ -1,7 +1,5 @@
 //! From the first `init` to the end of the process, however it ends: files, lives, settings, masks.
 
-mod command;
-
 use ncclscope::trace::reader::{self, proto::perfetto::protos::track_event::Type};
 use ncclscope_tests::fault;
 use ncclscope_tests::layout;
@@ -219,7 +217,7 @@ fn an_end_in_the_middle_of_everything_leaves_a_readable_trace() {
         let trace = traces.open();
         let bad = trace.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
         assert!(bad.is_empty(), "seed {seed}: {bad:?}");
-        let info = command::ncclscope(&["info", files[0].to_str().unwrap()]);
+        let info = crate::command::ncclscope(&["info", files[0].to_str().unwrap()]);
         assert!(info.is_ok_and(|info| info.contains("not closed")), "seed {seed}");
         traces_read += 1;
     }

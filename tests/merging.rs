@@ -1,9 +1,6 @@
 //! Concatenated files are one trace, in any order; a file that was cut off is valid up to the cut.
 
-mod command;
-mod synthetic;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, whole_length};
 use ncclscope::trace::words::Category;
@@ -15,7 +12,7 @@ use ncclscope_tests::timeline::{Slice, Timeline};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use synthetic::{Damage, Job};
+use crate::synthetic::{Damage, Job};
 
 const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
 

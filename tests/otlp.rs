@@ -1,10 +1,6 @@
 //! `ncclscope export --otlp`: the spans and metrics of synthetic ranks, whose truth is known, as a
 //! collector gets them. They are read with the types that OpenTelemetry publishes.
 
-mod command;
-#[allow(dead_code, reason = "the job is damaged and measured elsewhere")]
-mod synthetic;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::pypi;
 use ncclscope_tests::recording::Recording;
 use serde_json::Value;
-use synthetic::Job;
+use crate::synthetic::Job;
 use tempfile::TempDir;
 
 const RANKS: u32 = 8;

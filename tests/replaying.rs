@@ -1,9 +1,7 @@
 //! Captures: a replay makes the trace of a recording again, byte for byte; and files that are not
 //! captures are refused as such.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use emulated_cupti::release::Release;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;

@@ -3,11 +3,7 @@
 //! The tests that look at the page need Chromium. Without it they say so and are skipped, except in
 //! continuous integration.
 
-mod command;
-#[allow(dead_code)] // other tests damage files in further ways
-mod synthetic;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::ui::look;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -15,7 +11,7 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use synthetic::{Damage, Job};
+use crate::synthetic::{Damage, Job};
 
 /// A folder with the traces of a synthetic job, and room for the page.
 struct Recorded {

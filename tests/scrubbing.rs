@@ -1,10 +1,6 @@
 //! `ncclscope scrub`: nothing that was planted is in the copy, and the copy answers as the trace does.
 
-mod command;
-#[allow(dead_code)] // other tests damage files
-mod synthetic;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope::trace::reader::proto::perfetto::protos::gpu_render_stage_event::{ComputeKernelLaunch, ExtraComputeArg};
 use ncclscope::trace::reader::proto::perfetto::protos::{
     EventCategory, GpuRenderStageEvent, InternedData, InternedGpuRenderStageSpecification,
@@ -18,7 +14,7 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use synthetic::Job;
+use crate::synthetic::Job;
 
 /// What must not be in a copy, in no letter case.
 const SECRETS: [&str; 14] = [

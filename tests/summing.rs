@@ -1,9 +1,7 @@
 //! `ncclscope summary`: the same figures at the end of a recording and from its file; what stderr
 //! gets; files that are no traces.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::layout;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::Recording;

@@ -1,18 +1,14 @@
 //! `ncclscope export`: the tables of synthetic ranks, whose truth is known.
 
-mod command;
-#[allow(dead_code, reason = "the job is damaged and measured elsewhere")]
-mod synthetic;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::{play, pypi};
 use serde_json::Value;
-use synthetic::Job;
+use crate::synthetic::Job;
 use tempfile::TempDir;
 
 const RANKS: u32 = 8;

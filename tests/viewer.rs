@@ -3,9 +3,7 @@
 //! These tests need Chromium. Without it they say so and are skipped, except in continuous
 //! integration.
 
-mod command;
-
-use command::ncclscope;
+use crate::command::ncclscope;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
@@ -223,7 +221,7 @@ fn a_file_that_cannot_be_opened_says_why() {
     let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = other.local_addr().unwrap().port().to_string();
     let reason = opened(&[file, "--ui", ui, "--port", &port]);
-    assert!(reason.contains(&format!("port {port} is taken by viewer")), "{reason}");
+    assert!(reason.contains(&format!("port {port} is taken by outside")), "{reason}");
     assert!(reason.contains(&format!("kill {}", std::process::id())), "{reason}");
     drop(other);
     let reason = opened(&[file, "--ui", ui, "--port", &port, "--for", "20ms"]);

@@ -11,6 +11,7 @@
 //! GPU.
 
 #[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest of it")]
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,13 +3,11 @@
 //!
 //! `cargo xtask accuracy` plays all cases, and as many random ones as asked for.
 
-mod support;
-
 use std::sync::LazyLock;
 
 use emulator::accuracy::{Claim, Demand, Seen, SeenKernel, Verdict, judge};
 use emulator::truth::Line;
-use support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
+use crate::support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
 
 /// Plays cases with NCCL releases; each must meet its demand.
 #[track_caller]

@@ -3,15 +3,13 @@
 //! Other random jobs are played with `CLOCKS_SEED=SEED`. `CLOCKS_KEEP=FOLDER` keeps the traces and the
 //! truth of each job there.
 
-mod support;
-
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use emulator::scenario::random::Dice;
 use emulator::truth::{Kernel, Operation};
 use ncclscope_tests::perfetto::{Row, Trace};
-use support::{Job, Plan, Played, in_order_of_ranks};
+use crate::support::{Job, Plan, Played, in_order_of_ranks};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

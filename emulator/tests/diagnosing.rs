@@ -11,8 +11,6 @@
 //! | `DIAGNOSE_KEEP` | a folder for the traces of each job, its scenario and what was planted |
 //! | `DIAGNOSE_WHAT_IF` | `0`: do not play the jobs again without each cause |
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -21,7 +19,7 @@ use std::path::Path;
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
 use serde_json::{Value, json};
-use support::{Job as Run, Plan, plugin_said};
+use crate::support::{Job as Run, Plan, plugin_said};
 
 const CUPTI: &str = "13.0";
 /// How often a job of the ordinary tests is played at most: the machine may be too busy.

@@ -4,12 +4,10 @@
 //! change is tested with; `--all` runs them with all releases. A test's name begins with its
 //! release.
 
-mod support;
-
 use ncclscope_tests::fault;
 use std::collections::BTreeSet;
 
-use support::{Job, Plan, Tool, plugin_said};
+use crate::support::{Job, Plan, Tool, plugin_said};
 
 /// Each collective once, and sends and receives, in three layouts: one process per rank, one
 /// thread per rank, and one thread for several GPUs.
@@ -164,7 +162,7 @@ fn kernels(nccl: &str) {
 
 /// A job that runs a program on one host with two GPUs, with CUPTI.
 #[track_caller]
-fn of_two(nccl: &str, program: &str) -> support::Job {
+fn of_two(nccl: &str, program: &str) -> crate::support::Job {
     let folder = tempfile::tempdir().expect("a folder for the scenario");
     let file = folder.path().join("of_two.toml");
     let text = format!("title = \"Of two\"\n[job]\nhosts = 1\nranks_per_host = 2\nprogram = \"\"\"\n{program}\"\"\"\n");
@@ -173,7 +171,7 @@ fn of_two(nccl: &str, program: &str) -> support::Job {
 }
 
 /// The lines of `ncclscope info` on its traces that begin with `what`.
-fn said(job: &support::Job, what: &str) -> Vec<String> {
+fn said(job: &crate::support::Job, what: &str) -> Vec<String> {
     job.info().lines().filter_map(|line| Some(line.trim().strip_prefix(what)?.trim().to_owned())).collect()
 }
 
@@ -268,7 +266,7 @@ fn graphs_of_another_tool(nccl: &str) {
 /// A job that runs a program on `hosts` hosts with `ranks` GPUs each, and leaves CUPTI to another
 /// tool; `channels` is whether NCCL is asked for channels.
 #[track_caller]
-fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -> support::Job {
+fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -> crate::support::Job {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     // A few launches outside of graphs, from which the clocks' offset is found.
     let text = format!(
@@ -293,10 +291,10 @@ const NO_CAPTURE: &str = "no capture in the trace has the launches of its graph,
 /// The kernels of graphs: how many are matched, and how many unmatched by reason. Asserts that
 /// none is matched wrongly.
 #[track_caller]
-fn of_graphs(beside: &support::Beside) -> (u64, Vec<(&str, u64)>) {
+fn of_graphs(beside: &crate::support::Beside) -> (u64, Vec<(&str, u64)>) {
     let verdict = &beside.verdict;
     assert_eq!((verdict.all_wrong(), verdict.other_run), (0, 0), "{}", verdict.examples.join("\n"));
-    beside.processes.iter().for_each(support::Played::check_sizes);
+    beside.processes.iter().for_each(crate::support::Played::check_sizes);
     for (reason, count) in &verdict.unmatched {
         assert!(beside.said.contains(&format!(" unmatched: {reason}\n")), "{count} {reason}: {}", beside.said);
     }
@@ -387,7 +385,7 @@ fn graphs_of_several_gpus_in_one_process_are_never_confused() {
 }
 
 /// The unmatched kernels, for files without the node numbers that identify kernels in the truth.
-fn of_graphs_by_call(beside: &support::Beside) -> Vec<(&str, u64)> {
+fn of_graphs_by_call(beside: &crate::support::Beside) -> Vec<(&str, u64)> {
     let mut unmatched: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
     for line in beside.said.lines() {
         if let Some((count, reason)) = line.trim().split_once(" unmatched: ") {
@@ -411,8 +409,8 @@ fn replays_seen_by_a_tool_that_began_late_are_known_only_if_nccl_reports_them() 
         let fourth = launches.map(|it| time(it)).nth(3).expect("there are nine");
         events.retain(|it| time(it) >= fourth);
     };
-    let replays = |beside: &support::Beside| -> Vec<i64> {
-        let of = |played: &support::Played| {
+    let replays = |beside: &crate::support::Beside| -> Vec<i64> {
+        let of = |played: &crate::support::Played| {
             let rows = played.trace().rows(
                 "SELECT extract_arg(arg_set_id, 'nccl.replay') AS replay FROM slice WHERE category = 'kernel' AND \
                  extract_arg(arg_set_id, 'nccl.match') = 'inferred_capture_order' ORDER BY ts",
@@ -479,7 +477,7 @@ fn kernels_of_several_gpus(nccl: &str) {
         let job = Plan::new(nccl, scenario).with("NCCLSCOPE_RANK", "5").with_cupti(cupti).run().succeeded();
         for played in job.processes() {
             played.check_kernels();
-            support::in_order_of_ranks(played.trace(), 2);
+            crate::support::in_order_of_ranks(played.trace(), 2);
         }
     }
 }
@@ -536,7 +534,7 @@ fn cupti_wanted_by_others(nccl: &str) {
     let rival = "rival=Kineto@1ms";
     let job = Plan::new(nccl, "small").with_cupti("13.0").misbehaving(rival).run().succeeded();
     let processes = job.processes();
-    processes.iter().for_each(support::Played::check_kernels);
+    processes.iter().for_each(crate::support::Played::check_kernels);
     let refused = job.logs().matches("emulated CUPTI: Kineto asked to subscribe: 39").count();
     assert_eq!(refused, processes.len(), "it asked in each process");
 
@@ -559,7 +557,7 @@ fn network(nccl: &str) {
 /// Collectives done by copy engines: called, synchronised, copied.
 fn copy_engine(nccl: &str) {
     let job = Plan::new(nccl, "copy_engine").with_cupti("13.0").run().succeeded();
-    job.processes().iter().for_each(support::Played::check_copy_engine);
+    job.processes().iter().for_each(crate::support::Played::check_copy_engine);
 }
 
 /// Half of a job's operations never end: the recorded ones are in the trace, unfinished.
@@ -581,7 +579,7 @@ fn hang(nccl: &str) {
 }
 
 /// NCCL's service and UDS threads are found although nobody named them, and only they.
-fn check_service_threads(played: &support::Played) {
+fn check_service_threads(played: &crate::support::Played) {
     let found = played.trace().rows(
         "SELECT track.name, group_concat(DISTINCT slice.name) AS does \
          FROM slice JOIN track ON slice.track_id = track.id WHERE track.name GLOB 'seen ?*' GROUP BY track.id",
@@ -614,7 +612,7 @@ fn hang_on_one_host(nccl: &str) {
     std::fs::write(file.path(), text).unwrap();
     let plan = Plan::new(nccl, file.path().to_str().unwrap()).with("NCCLSCOPE_PRESET", "standard").with_cupti("13.0");
     let job = plan.run().succeeded();
-    let hung = |played: &support::Played| {
+    let hung = |played: &crate::support::Played| {
         let open = "SELECT extract_arg(arg_set_id, 'nccl.seq') AS seq FROM slice WHERE category = 'not done' AND dur < 0 ORDER BY 1";
         played.trace().rows(open).iter().map(|row| row.i64("seq")).collect::<Vec<_>>()
     };

@@ -1,15 +1,13 @@
 //! What `ncclscope info` says first about jobs that hang, and that it reports no hang for healthy
 //! jobs of the same kind. The jobs are random, by seed.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use emulator::scenario::random::Dice;
-use support::{Job, Plan};
+use crate::support::{Job, Plan};
 
 /// Releases that every change is tested with.
 const RELEASES: [&str; 3] = ["2.28.9", "2.30.7", "2.32.3"];
@@ -235,7 +233,7 @@ fn fault_of_healthy(seed: u64) -> Option<String> {
     let (job, live) = thread::scope(|scope| {
         let job = scope.spawn(|| plan.run());
         thread::sleep(limit * 3 / 4);
-        let live = support::info(&traces);
+        let live = crate::support::info(&traces);
         (job.join().expect("the job was played"), live)
     });
     let killed = job.info();

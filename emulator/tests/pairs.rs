@@ -4,8 +4,6 @@
 //! What differs, where and by how much is drawn each time. A failed seed is played again with
 //! `PAIRS_SEED=SEED`.
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -13,7 +11,7 @@ use std::time::SystemTime;
 use emulator::scenario::random::Dice;
 use ncclscope::trace::names;
 use serde_json::Value;
-use support::{Job, Plan};
+use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -1,14 +1,12 @@
 //! The questions of docs/queries.md, for jobs of the real NCCL with known answers, and the commands
 //! that answer them without SQL.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ncclscope_tests::perfetto::{Row, Trace, Value as Cell};
 use serde_json::{Value, json};
-use support::{Job, Plan};
+use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -1,8 +1,6 @@
 //! The tables of `ncclscope export`, of jobs of the real NCCL with known answers: two engines find the
 //! same in them, and it is what the traces say.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -10,7 +8,7 @@ use std::path::Path;
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::pypi;
 use serde_json::Value;
-use support::{Job, Plan};
+use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -4,10 +4,8 @@
 //! These tests need Chromium. Without it they say so and are skipped, except in continuous
 //! integration.
 
-mod support;
-
 use ncclscope_tests::ui;
-use support::Plan;
+use crate::support::Plan;
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -168,8 +168,7 @@ impl Correlator {
         let launch = Some(launch).filter(|launch| !launch.is_none());
         let channels = if method == Method::Contradicted { &[][..] } else { &self.channels.sampled(group) };
         let around = &self.around(operations, replay.is_some(), replayed);
-        // The proxy's work for a replay belongs to operations of that run, which are others.
-        let late = &if replay.is_some() { Vec::new() } else { self.late(operations, kernel.span) };
+        let late = &self.late(operations, kernel.span);
         let owner = Owner::Operations { method, comm, operations, around, late, channels, launch, replay, untold };
         sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner } });
     }

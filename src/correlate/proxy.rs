@@ -207,7 +207,7 @@ impl Correlator {
     }
 
     /// For each of a kernel's operations, the proxy's work that had not begun when the kernel did.
-    /// Empty if there is none.
+    /// Empty if there is none. A replay with work for the proxy has operations of its own.
     pub(super) fn late(&self, operations: &[Arc<Operation>], kernel: Span) -> Vec<Option<Late>> {
         let late = || operations.iter().map(|operation| self.late_of(operation, kernel));
         if late().any(|late| late.is_some()) { late().collect() } else { Vec::new() }

@@ -56,6 +56,26 @@ fn each_replay_of_a_graph_has_its_own_operations() {
 }
 
 #[test]
+fn a_replay_waits_for_the_proxy_s_work_of_its_own_run() {
+    // The kernels run from 102 to 105 and from 202 to 205; each run's work begins a little later.
+    let work = |at: u64, begun: u64| {
+        let taken = at + 1;
+        format!(
+            "{taken}500 2 start op{at} ProxyOp parent=x{at} peer=1 | {begun}000 2 state op{at} PROXY_OP_IN_PROGRESS\n"
+        )
+    };
+    let run = |at: u64, corr, begun| launch(at, corr) + &group(at) + &work(at, begun) + &kernel(at, corr);
+    let said = |at: u64, number: u64, more: &str| {
+        format!("{}{more}\n", said(at, &format!("{EXACT} replay {number}")).trim_end())
+    };
+    let input = TOLD.to_owned() + &run(100, 7, 104) + &run(200, 8, 203) + &run(300, 9, 302);
+    let expected = said(100, 1, " with the proxy at 104000 Some(Busy)")
+        + &said(200, 2, " with the proxy at 203000 Some(Busy)")
+        + &said(300, 3, "");
+    check(&input, &expected);
+}
+
+#[test]
 fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
     // Without proxy operations there is one Group, at the capture.
     let input = SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + &launch(200, 8) + &kernel(200, 8);

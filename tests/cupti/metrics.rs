@@ -1,7 +1,7 @@
 //! Metrics: what Prometheus's own parser reads in them, in a file and at a port; and the dashboard
 //! that shows them.
 
-use super::command::ncclscope;
+use crate::command::ncclscope;
 use super::selecting::{collective, job};
 use super::{KERNEL, library_path};
 use ncclscope_tests::play::Play;

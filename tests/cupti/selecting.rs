@@ -1,6 +1,6 @@
 //! The settings that select a part of the job: what they leave out, what stays, and what is counted.
 
-use super::command::ncclscope;
+use crate::command::ncclscope;
 use super::{CUDA, KERNEL, library_path, record};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;

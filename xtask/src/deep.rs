@@ -1,5 +1,5 @@
-//! The plugin under sanitizers, played and flooded by the scripted host; and the recorder under
-//! Miri.
+//! The plugin under sanitizers, played and flooded by the scripted host; the recorder under Miri;
+//! and both plugin and host for aarch64, under QEMU.
 //!
 //! Sanitizers are a feature of nightly compilers; `RUSTC_BOOTSTRAP` enables them in this one. The
 //! standard library that comes with a compiler is not built with them. For addresses and leaks
@@ -9,6 +9,7 @@
 
 use std::env::consts::ARCH;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,6 +23,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "thread", about: "no data race in any scenario", run: |place| THREAD.run(place) },
     Step { name: "captures", about: "fifty thousand changed captures are replayed or refused", run: captures },
     Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
+    Step { name: "aarch64", about: "the scripted host and the library for aarch64, under QEMU", run: aarch64 },
 ];
 
 /// The flood: more threads than cores, and long enough to fill every ring.
@@ -222,6 +224,48 @@ fn miri(place: &Place) -> Result<Outcome, Failure> {
     let mut command = place.cargo();
     command.args(["miri", "test", "-p", "ncclscope", "--lib", "--no-default-features", "--target-dir"]);
     call(command.arg(place.target.join("miri")).args(["--", "record"]))?;
+    Ok(Outcome::Done)
+}
+
+/// Runs the tests of this machine with a library and a scripted host that QEMU executes.
+fn aarch64(place: &Place) -> Result<Outcome, Failure> {
+    const SYSTEM: &str = "/usr/aarch64-linux-gnu/lib";
+    const LINKER: &str = "aarch64-linux-gnu-gcc";
+    let target = triple("aarch64");
+    let sysroot = place.command("rustc").args(["--print", "target-libdir", "--target", &target]).output();
+    let there = sysroot.is_ok_and(|it| Path::new(String::from_utf8_lossy(&it.stdout).trim()).is_dir());
+    for (there, how) in [
+        (there, format!("rustup target add {target}")),
+        (place.command(LINKER).arg("--version").output().is_ok(), "apt-get install gcc-aarch64-linux-gnu".to_owned()),
+        (Path::new(SYSTEM).is_dir(), "apt-get install libc6-dev-arm64-cross".to_owned()),
+        (place.command("qemu-aarch64").arg("--version").output().is_ok(), "apt-get install qemu-user".to_owned()),
+    ] {
+        if !there {
+            return Ok(Outcome::Partly(format!("skipped: it needs `{how}`")));
+        }
+    }
+
+    let folder = place.target.join("aarch64");
+    let host = ["-p", "ncclscope-tests", "--bin", "scripted-host", "-q"];
+    for what in [&PLUGIN[..], &host] {
+        let mut cargo = place.cargo();
+        cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
+        call(cargo.args(["build", "--target", &target, "--target-dir"]).arg(&folder).args(what))?;
+    }
+    let built = folder.join(&target).join("debug");
+    let emulated = folder.join("scripted-host");
+    // Not `-L`: QEMU would look for the files of tests there, too.
+    let script = format!(
+        "#!/bin/sh\nexec qemu-aarch64 {SYSTEM}/ld-linux-aarch64.so.1 --library-path {SYSTEM} '{}' \"$@\"\n",
+        built.join("scripted-host").display()
+    );
+    fs::write(&emulated, script)
+        .and_then(|()| fs::set_permissions(&emulated, fs::Permissions::from_mode(0o755)))
+        .map_err(|error| format!("failed to write {}: {error}", emulated.display()))?;
+    let mut tests = place.cargo();
+    tests.env("NCCLSCOPE_TEST_HOST", &emulated).env("NCCLSCOPE_TEST_PLUGIN", built.join("libncclscope.so"));
+    tests.args(["test", "--workspace", "--test", "outside", "--", "hard_cases::", "scenarios::", "lifecycle::"]);
+    call(&mut tests)?;
     Ok(Outcome::Done)
 }
 

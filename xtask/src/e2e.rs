@@ -51,22 +51,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     }
     let mut tests = place.cargo();
     // `suite` is the suite for machines with GPUs, run on emulated ones.
-    tests.args(["test", "--workspace"]);
-    for name in [
-        "e2e",
-        "clocks",
-        "hangs",
-        "launchers",
-        "accuracy",
-        "pairs",
-        "diagnosing",
-        "queries",
-        "tables",
-        "tracks",
-        "suite",
-    ] {
-        tests.args(["--test", name]);
-    }
+    tests.args(["test", "--workspace", "--test", "jobs", "--test", "suite"]);
     // Two jobs at a time: each waits a lot, and has more threads than most machines have cores. With
     // more, they make each other late.
     tests.args(["--", "--test-threads=2"]);

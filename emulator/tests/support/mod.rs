@@ -1,7 +1,5 @@
 //! Jobs of the real NCCL with the plugin loaded, and how their traces must agree with the truth.
 
-#![allow(dead_code, reason = "each program that includes this uses a part of it")]
-
 pub(crate) mod accuracy;
 mod events;
 mod nsight;

@@ -1,0 +1,33 @@
+//! The tests that meet the built library and the command line from outside, in one program: they
+//! are linked once, and wait beside each other. `load.rs` and `mutated.rs` are programs of their own,
+//! because the one needs the machine and the other measures its memory.
+
+mod chain;
+mod command;
+mod comparing;
+mod cupti;
+mod cupti_absent;
+mod cut;
+mod files;
+mod foreign;
+mod hard_cases;
+mod hostile;
+mod json;
+mod kineto;
+mod lifecycle;
+mod merging;
+mod messages;
+mod otlp;
+mod quiet;
+mod rccl;
+mod replaying;
+mod reporting;
+mod scenarios;
+mod scrubbing;
+mod summing;
+mod synthetic;
+mod tables;
+mod viewer;
+
+#[path = "support/tests.rs"]
+mod scripted_host;

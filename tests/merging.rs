@@ -1,6 +1,7 @@
 //! Concatenated files are one trace, in any order; a file that was cut off is valid up to the cut.
 
 use crate::command::ncclscope;
+use crate::synthetic::{Damage, Job};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, whole_length};
 use ncclscope::trace::words::Category;
@@ -12,7 +13,6 @@ use ncclscope_tests::timeline::{Slice, Timeline};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use crate::synthetic::{Damage, Job};
 
 const SCENARIOS: [&str; 3] = ["eager_allreduce", "graph_replay", "net_plugin"];
 

@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::command::ncclscope;
+use crate::synthetic::Job;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::pypi;
 use ncclscope_tests::recording::Recording;
 use serde_json::Value;
-use crate::synthetic::Job;
 use tempfile::TempDir;
 
 const RANKS: u32 = 8;

@@ -4,6 +4,7 @@
 //! continuous integration.
 
 use crate::command::ncclscope;
+use crate::synthetic::{Damage, Job};
 use ncclscope_tests::ui::look;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -11,7 +12,6 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use crate::synthetic::{Damage, Job};
 
 /// A folder with the traces of a synthetic job, and room for the page.
 struct Recorded {

@@ -1,6 +1,7 @@
 //! `ncclscope scrub`: nothing that was planted is in the copy, and the copy answers as the trace does.
 
 use crate::command::ncclscope;
+use crate::synthetic::Job;
 use ncclscope::trace::reader::proto::perfetto::protos::gpu_render_stage_event::{ComputeKernelLaunch, ExtraComputeArg};
 use ncclscope::trace::reader::proto::perfetto::protos::{
     EventCategory, GpuRenderStageEvent, InternedData, InternedGpuRenderStageSpecification,
@@ -14,7 +15,6 @@ use serde_json::Value;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use crate::synthetic::Job;
 
 /// What must not be in a copy, in no letter case.
 const SECRETS: [&str; 14] = [

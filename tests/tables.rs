@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use crate::command::ncclscope;
+use crate::synthetic::Job;
 use ncclscope_tests::{play, pypi};
 use serde_json::Value;
-use crate::synthetic::Job;
 use tempfile::TempDir;
 
 const RANKS: u32 = 8;

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     println!("emulated: the real NCCL on emulated GPUs, with an emulated CUPTI, on {}", machine());
-    println!("{}", accuracy::HEAD);
+    println!("{}", HEAD);
     // A case that cannot be played says so in its row.
     std::panic::set_hook(Box::new(|_| ()));
     let start = Instant::now();
@@ -128,7 +128,7 @@ impl Sum {
                 (Verdict { examples, ..Verdict::default() }, vec!["not judged".to_owned()])
             }
         };
-        println!("{}", accuracy::line(&case.name, nccl, &verdict, &faults));
+        println!("{}", line(&case.name, nccl, &verdict, &faults));
         if !faults.is_empty() {
             for example in &verdict.examples {
                 println!("    {example}");
@@ -144,7 +144,7 @@ impl Sum {
     }
 
     fn print(&self, seconds: f64) -> ExitCode {
-        println!("{}", accuracy::line("all", "", &self.all, &[]));
+        println!("{}", line("all", "", &self.all, &[]));
         let (kernels, matched) = (self.all.kernels, self.all.all_right());
         let (wrong, run) = (self.all.all_wrong(), self.all.other_run);
         println!(
@@ -174,4 +174,49 @@ fn machine() -> String {
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{cores} cores of {}", name.unwrap_or("a processor without a name"))
+}
+
+/// The table's first lines.
+const HEAD: &str = "\
+\x20                           |        matched rightly, by                 |                              | untold    |      | by order alone    | kernels, us        | channels, us: after 1 s
+scenario             NCCL   |kernels  launch   node   call  order  other | part wrong  run unmatched torn |  yes   no | lost | right wrong  none |    worst   stated  | worst  stated stated  result";
+
+/// A row of the table.
+fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String]) -> String {
+    const METHODS: [&str; 4] =
+        ["exact_launch_bracket", "exact_graph_node", "inferred_call_bracket", "inferred_thread_order"];
+    let by = METHODS.map(|method| verdict.right.get(method).copied().unwrap_or_default());
+    let other = verdict.all_right() - by.iter().sum::<u64>();
+    let in_us = |ns: i64| ns as f64 / 1e3;
+    let timer = match verdict.channels {
+        0 => format!("{:>6}{:>8}", "-", "-"),
+        _ => format!("{:>6.1}{:>8.1}", in_us(verdict.timer.worst), in_us(verdict.timer.bound)),
+    };
+    let later = match verdict.later.bound {
+        0 => format!("{:>7}", "-"),
+        bound => format!("{:>7.1}", in_us(bound)),
+    };
+    let result = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
+    format!(
+        "{name:<20} {nccl:<7}|{:>6} |{:>8}{:>7}{:>7}{:>7}{other:>7} |{:>5}{:>6}{:>5}{:>10}{:>5} |{:>5}{:>5} |{:>5} |{:>6}{:>6}{:>6} |\
+         {:>9.1}{:>9.1}  |{timer}{later}  {result}",
+        verdict.kernels,
+        by[0],
+        by[1],
+        by[2],
+        by[3],
+        verdict.part,
+        verdict.all_wrong(),
+        verdict.other_run,
+        verdict.all_unmatched(),
+        verdict.torn,
+        verdict.untold.0,
+        verdict.untold.1,
+        verdict.missing,
+        verdict.naive.right,
+        verdict.naive.wrong,
+        verdict.naive.unmatched,
+        in_us(verdict.clock.worst),
+        in_us(verdict.clock.bound),
+    )
 }

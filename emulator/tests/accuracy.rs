@@ -5,9 +5,9 @@
 
 use std::sync::LazyLock;
 
+use crate::support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
 use emulator::accuracy::{Claim, Demand, Seen, SeenKernel, Verdict, judge};
 use emulator::truth::Line;
-use crate::support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
 
 /// Plays cases with NCCL releases; each must meet its demand.
 #[track_caller]

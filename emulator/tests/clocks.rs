@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use crate::support::{Job, Plan, Played, in_order_of_ranks};
 use emulator::scenario::random::Dice;
 use emulator::truth::{Kernel, Operation};
 use ncclscope_tests::perfetto::{Row, Trace};
-use crate::support::{Job, Plan, Played, in_order_of_ranks};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

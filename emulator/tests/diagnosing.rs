@@ -16,10 +16,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use crate::support::{Job as Run, Plan, plugin_said};
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
 use serde_json::{Value, json};
-use crate::support::{Job as Run, Plan, plugin_said};
 
 const CUPTI: &str = "13.0";
 /// How often a job of the ordinary tests is played at most: the machine may be too busy.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use emulator::scenario::random::Dice;
 use crate::support::{Job, Plan};
+use emulator::scenario::random::Dice;
 
 /// Releases that every change is tested with.
 const RELEASES: [&str; 3] = ["2.28.9", "2.30.7", "2.32.3"];

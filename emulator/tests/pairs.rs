@@ -8,10 +8,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use crate::support::{Job, Plan};
 use emulator::scenario::random::Dice;
 use ncclscope::trace::names;
 use serde_json::Value;
-use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::support::{Job, Plan};
 use ncclscope_tests::perfetto::{Row, Trace, Value as Cell};
 use serde_json::{Value, json};
-use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

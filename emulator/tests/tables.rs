@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use crate::support::{Job, Plan};
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::pypi;
 use serde_json::Value;
-use crate::support::{Job, Plan};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

@@ -4,8 +4,8 @@
 //! These tests need Chromium. Without it they say so and are skipped, except in continuous
 //! integration.
 
-use ncclscope_tests::ui;
 use crate::support::Plan;
+use ncclscope_tests::ui;
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";

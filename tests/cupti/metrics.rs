@@ -1,9 +1,9 @@
 //! Metrics: what Prometheus's own parser reads in them, in a file and at a port; and the dashboard
 //! that shows them.
 
-use crate::command::ncclscope;
 use super::selecting::{collective, job};
 use super::{KERNEL, library_path};
+use crate::command::ncclscope;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::pypi;
 use ncclscope_tests::recording::Recording;

@@ -1,7 +1,7 @@
 //! The settings that select a part of the job: what they leave out, what stays, and what is counted.
 
-use crate::command::ncclscope;
 use super::{CUDA, KERNEL, library_path, record};
+use crate::command::ncclscope;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;

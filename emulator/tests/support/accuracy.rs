@@ -325,51 +325,6 @@ pub(crate) fn random(seed: u64, folder: &Path) -> (Case, &'static str) {
     (Case { name: format!("seed {seed}"), scenario, cupti, misbehaviour, demand, is_random: true }, nccl)
 }
 
-/// The table's first lines.
-pub(crate) const HEAD: &str = "\
-\x20                           |        matched rightly, by                 |                              | untold    |      | by order alone    | kernels, us        | channels, us: after 1 s
-scenario             NCCL   |kernels  launch   node   call  order  other | part wrong  run unmatched torn |  yes   no | lost | right wrong  none |    worst   stated  | worst  stated stated  result";
-
-/// A row of the table.
-pub(crate) fn line(name: &str, nccl: &str, verdict: &Verdict, faults: &[String]) -> String {
-    const METHODS: [&str; 4] =
-        ["exact_launch_bracket", "exact_graph_node", "inferred_call_bracket", "inferred_thread_order"];
-    let by = METHODS.map(|method| verdict.right.get(method).copied().unwrap_or_default());
-    let other = verdict.all_right() - by.iter().sum::<u64>();
-    let in_us = |ns: i64| ns as f64 / 1e3;
-    let timer = match verdict.channels {
-        0 => format!("{:>6}{:>8}", "-", "-"),
-        _ => format!("{:>6.1}{:>8.1}", in_us(verdict.timer.worst), in_us(verdict.timer.bound)),
-    };
-    let later = match verdict.later.bound {
-        0 => format!("{:>7}", "-"),
-        bound => format!("{:>7.1}", in_us(bound)),
-    };
-    let result = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
-    format!(
-        "{name:<20} {nccl:<7}|{:>6} |{:>8}{:>7}{:>7}{:>7}{other:>7} |{:>5}{:>6}{:>5}{:>10}{:>5} |{:>5}{:>5} |{:>5} |{:>6}{:>6}{:>6} |\
-         {:>9.1}{:>9.1}  |{timer}{later}  {result}",
-        verdict.kernels,
-        by[0],
-        by[1],
-        by[2],
-        by[3],
-        verdict.part,
-        verdict.all_wrong(),
-        verdict.other_run,
-        verdict.all_unmatched(),
-        verdict.torn,
-        verdict.untold.0,
-        verdict.untold.1,
-        verdict.missing,
-        verdict.naive.right,
-        verdict.naive.wrong,
-        verdict.naive.unmatched,
-        in_us(verdict.clock.worst),
-        in_us(verdict.clock.bound),
-    )
-}
-
 /// The truth about each process of a job, and what its trace says about the kernels.
 #[track_caller]
 pub(crate) fn read(job: &Job) -> Vec<(Vec<Line>, Seen)> {

@@ -89,6 +89,33 @@ fn kernels_that_run_while_cupti_is_given_up_are_left_to_the_others() {
     assert_eq!(answers(&recording)[1..], [("sharer", 0), ("ncclscope_release", 0), ("sharer", 1)]);
 }
 
+/// A forced flush shows which operation hangs, and takes the records of running kernels from
+/// everybody.
+#[test]
+fn a_hang_flushes_cupti_by_force_only_where_nobody_shares_it() {
+    let hanging = operation("world", "2Ki").replace("for=1ms", "for=9s wait=0");
+    let init = "user init world comm=0xabc rank=0 nranks=2\n";
+    let job = format!("{}{hanging}user sleep 10s\n", operation("world", "1Ki"));
+    let shared = format!("{CUDA}{init}user share sharer\n{job}user unshare sharer\nuser finalize world\n");
+    let alone = format!("{CUDA}{init}{job}user finalize world\n");
+    let words = ("EMULATED_CUPTI", "release=13.5,share");
+    let (alone, shared) = std::thread::scope(|both| {
+        let shared = both.spawn(|| record(&shared, &[SHARE, words]));
+        (record(&alone, &[words]), shared.join().unwrap())
+    });
+    let forced = |recording: &Recording| recording.timeline().named("CUPTI flushed by force").len();
+    assert_eq!((forced(&shared), forced(&alone)), (0, 1));
+    assert_eq!(answers(&shared)[1..], [("sharer", 0), ("sharer", 2)], "it has both kernels");
+    let sizes = ["AllReduce 4 KiB f32", "AllReduce 8 KiB f32"];
+    assert_eq!(kernels(&shared.timeline()), sizes.map(|name| (name, None)));
+    // It is shown all the same, and with it what CUPTI holds back.
+    for (recording, expected) in [(&shared, &sizes[..]), (&alone, &sizes[1..])] {
+        let timeline = recording.timeline();
+        let shown = timeline.slices.iter().filter(|slice| slice.category == "not done");
+        assert_eq!(shown.map(|slice| slice.name.as_str()).collect::<Vec<_>>(), expected);
+    }
+}
+
 #[test]
 fn external_ids_match_where_cupti_is_shared() {
     let script = format!(

@@ -28,6 +28,12 @@ const OFF: u8 = 1;
 const ON: u8 = 2;
 /// A child, set by the handler of `fork`.
 const CHILD: u8 = 3;
+/// Callbacks record, and another plugin beside ours gets them as well.
+const ON_BESIDE: u8 = ON | BESIDE;
+const BESIDE: u8 = 4;
+
+/// Whether there is another plugin beside ours.
+static HAS_OTHER: AtomicBool = AtomicBool::new(false);
 
 /// Whether anything of ours has begun in this process, or in the one it was forked from.
 static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -73,19 +79,40 @@ pub fn is_forked() -> bool {
 #[inline]
 #[must_use]
 pub fn is_on() -> bool {
+    PAGE.mode.load(Ordering::Relaxed) | BESIDE == ON_BESIDE
+}
+
+/// Whether callbacks record and do nothing else: the one question that each of them asks.
+#[inline(always)]
+#[must_use]
+pub fn is_on_alone() -> bool {
     PAGE.mode.load(Ordering::Relaxed) == ON
 }
 
 /// Makes callbacks record from now on. Returns whether they do: false in a child.
 #[must_use]
 pub fn switch_on() -> bool {
-    let _ = PAGE.mode.compare_exchange(OFF, ON, Ordering::AcqRel, Ordering::Relaxed);
+    change(OFF, ON);
+    if HAS_OTHER.load(Ordering::SeqCst) {
+        change(ON, ON_BESIDE);
+    }
     is_on()
 }
 
 /// Makes callbacks do nothing from now on; those under way may still publish.
 pub fn switch_off() {
-    let _ = PAGE.mode.compare_exchange(ON, OFF, Ordering::AcqRel, Ordering::Relaxed);
+    change(ON, OFF);
+    change(ON_BESIDE, OFF);
+}
+
+/// From now on another plugin gets NCCL's calls as well.
+pub fn stand_beside() {
+    HAS_OTHER.store(true, Ordering::SeqCst);
+    change(ON, ON_BESIDE);
+}
+
+fn change(from: u8, to: u8) {
+    let _ = PAGE.mode.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Whether memory comes from our own heap: see [`crate::memory`]. False in a child, where the

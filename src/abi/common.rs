@@ -3,12 +3,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::words::rare_word;
-
 use crate::model::event::{self, Flag, Net, Network};
 use crate::model::state;
 use crate::model::time::GpuNs;
 use crate::model::word::Word;
+use crate::record::recorder;
 
 /// A descriptor: the header, in which only the width of the type ever changed, and the version's
 /// union.
@@ -89,7 +88,7 @@ impl Identity {
     /// The name is null or NUL-terminated.
     pub(super) unsafe fn read(self) -> (u64, Word) {
         // SAFETY: the caller's promise.
-        (self.comm_hash, unsafe { rare_word(self.name) })
+        (self.comm_hash, unsafe { recorder::rare_word(self.name) })
     }
 }
 

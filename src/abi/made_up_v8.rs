@@ -26,10 +26,10 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 
 use super::common::{self, Descr, StateArgsV4};
-use super::words::with_words;
 use super::{Abi, InitV5, Start, Table, bit, init_v5, v7};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
+use crate::record::recorder;
 
 enum V8 {}
 
@@ -76,7 +76,7 @@ impl Abi for V8 {
             let Coll { base: coll, traffic_bytes } = body.coll;
             start.record(&event::Coll {
                 user_tag: coll.user_tag,
-                variant: with_words(|words| words.word(coll.kernel_variant)),
+                variant: recorder::rare_word(coll.kernel_variant),
                 symmetric: Flag(coll.is_sym_coll),
                 // The model has had a place for it since v1.
                 traffic: traffic_bytes,
@@ -118,7 +118,6 @@ mod tests {
     use crate::model::ids::ProcessTag;
     use crate::model::state;
     use crate::model::word::Word;
-    use crate::record::recorder;
     use crate::record::ring::{Reader, Rings};
     use crate::sys;
 

@@ -8,7 +8,15 @@
 
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::integer_division_remainder_used,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable
+    )
 )]
 
 mod c;
@@ -27,7 +35,6 @@ mod v4;
 mod v5;
 mod v6;
 mod v7;
-mod words;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,7 +111,7 @@ struct Start {
 }
 
 impl Start {
-    #[inline]
+    #[inline(always)]
     fn record<P: crate::model::event::Payload>(&self, payload: &P) -> Handle {
         recorder::start(self.parent, self.context, self.rank, payload)
     }
@@ -147,16 +154,18 @@ unsafe extern "C" fn start_event<A: Abi>(
     // SAFETY: the caller's promise.
     let Some(out) = (unsafe { handle.as_mut() }) else { return SUCCESS };
     *out = std::ptr::null_mut();
-    if let Some(other) = chain::other() {
-        // SAFETY: the caller's promise.
-        return unsafe { chain::start::<A>(other, context, out, descr) };
-    }
-    if !recorder::is_on() {
-        return match copies::known_table::<A>() {
+    if !recorder::is_on_alone() {
+        if let Some(other) = chain::other() {
             // SAFETY: the caller's promise.
-            Some(first) => unsafe { (first.start_event)(context, handle, descr) },
-            None => SUCCESS,
-        };
+            return unsafe { chain::start::<A>(other, context, out, descr) };
+        }
+        if !recorder::is_on() {
+            return match copies::known_table::<A>() {
+                // SAFETY: the caller's promise.
+                Some(first) => unsafe { (first.start_event)(context, handle, descr) },
+                None => SUCCESS,
+            };
+        }
     }
     fence(|| {
         // SAFETY: the caller's promise; the borrow ends before we return.
@@ -179,33 +188,39 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
         match bits {
             bit::PROXY_STEP => {
                 let step = A::common(body).proxy_step.step;
-                start.record(&ProxyStep { step, ..Default::default() })
+                apart(|| start.record(&ProxyStep { step, ..Default::default() }))
             }
-            bit::PROXY_OP => start.record(&ProxyOp::from(A::common(body).proxy_op)),
-            bit::PROXY_CTRL => start.record(&ProxyCtrl::default()),
-            bit::COLL => {
+            bit::PROXY_OP => apart(|| start.record(&ProxyOp::from(A::common(body).proxy_op))),
+            bit::PROXY_CTRL => apart(|| start.record(&ProxyCtrl::default())),
+            bit::COLL => apart(|| {
                 note_identity::<A>(body, start);
                 A::coll(body, start)
-            }
-            bit::P2P => {
+            }),
+            bit::P2P => apart(|| {
                 note_identity::<A>(body, start);
                 A::p2p(body, start)
-            }
-            bit::GROUP => start.record(&Group::default()),
-            bit::KERNEL_CH => match A::kernel_ch(body) {
+            }),
+            bit::GROUP => apart(|| start.record(&Group::default())),
+            bit::KERNEL_CH => apart(|| match A::kernel_ch(body) {
                 Some(channel) => start.record(&channel),
                 None => start.record(&Unknown { bits }),
-            },
-            bit::NET_PLUGIN if A::VERSION >= 3 => {
+            }),
+            bit::NET_PLUGIN if A::VERSION >= 3 => apart(|| {
                 let net = A::common(body).net_plugin.read();
                 recorder::start_net(start.parent, start.context, start.rank, &NetPlugin { net })
-            }
-            _ => match A::newer(body, bits, start) {
+            }),
+            _ => apart(|| match A::newer(body, bits, start) {
                 Some(handle) => handle,
                 None => start.record(&Unknown { bits }),
-            },
+            }),
         }
     }
+}
+
+/// Runs `body` in a function of its own, so that no event pays for the registers of another.
+#[inline(never)]
+fn apart<T>(body: impl FnOnce() -> T) -> T {
+    body()
 }
 
 /// Records a communicator's hash and name when they change. Up to v3 they come with its operations.
@@ -235,14 +250,16 @@ extern "C" fn stop_event<A: Abi>(handle: *mut c_void) -> Status {
     if handle.is_null() {
         return SUCCESS;
     }
-    if let Some(other) = chain::other() {
-        return chain::stop(other, handle);
-    }
-    if !recorder::is_on() {
-        return match copies::known_table::<A>() {
-            Some(first) => (first.stop_event)(handle),
-            None => fence(|| recorder::stop_unrecorded(Handle(handle as u64))),
-        };
+    if !recorder::is_on_alone() {
+        if let Some(other) = chain::other() {
+            return chain::stop(other, handle);
+        }
+        if !recorder::is_on() {
+            return match copies::known_table::<A>() {
+                Some(first) => (first.stop_event)(handle),
+                None => fence(|| recorder::stop_unrecorded(Handle(handle as u64))),
+            };
+        }
     }
     fence(|| {
         fault::at("stopEvent");
@@ -263,16 +280,18 @@ unsafe extern "C" fn record_event_state<A: Abi>(
     if handle.is_null() {
         return SUCCESS;
     }
-    if let Some(other) = chain::other() {
-        // SAFETY: the caller's promise.
-        return unsafe { chain::state::<A>(other, Handle(handle as u64), number, args) };
-    }
-    if !recorder::is_on() {
-        return match copies::known_table::<A>() {
+    if !recorder::is_on_alone() {
+        if let Some(other) = chain::other() {
             // SAFETY: the caller's promise.
-            Some(first) => unsafe { (first.record_event_state)(handle, number, args) },
-            None => SUCCESS,
-        };
+            return unsafe { chain::state::<A>(other, Handle(handle as u64), number, args) };
+        }
+        if !recorder::is_on() {
+            return match copies::known_table::<A>() {
+                // SAFETY: the caller's promise.
+                Some(first) => unsafe { (first.record_event_state)(handle, number, args) },
+                None => SUCCESS,
+            };
+        }
     }
     // SAFETY: the caller's promise.
     fence(|| unsafe { record_state::<A>(Handle(handle as u64), number, args) })
@@ -409,7 +428,7 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());
             // SAFETY: the caller's promise, or a string that lives to the end of this function.
             // Read only once the recorder is on, so that the text is kept.
-            let name = unsafe { words::rare_word(name) };
+            let name = unsafe { recorder::rare_word(name) };
             CommInit { name, ..comm }
         });
         // SAFETY: the caller's promise.

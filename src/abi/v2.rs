@@ -3,11 +3,11 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, Identity, StateArgsV1};
-use super::words::with_words;
 use super::{Abi, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::word::Word;
+use crate::record::recorder;
 
 pub(super) enum V2 {}
 
@@ -52,20 +52,19 @@ impl P2p {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
+    #[inline(always)]
     pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::P2p {
-                buffer: self.buff as u64,
-                count: self.count as u64,
-                group,
-                peer: self.peer,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype] = unsafe { recorder::words([self.func, self.datatype]) };
+        event::P2p {
+            buffer: self.buff as u64,
+            count: self.count as u64,
+            group,
+            peer: self.peer,
+            func,
+            datatype,
+            ..Default::default()
+        }
     }
 }
 
@@ -83,27 +82,26 @@ impl Abi for V2 {
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
         let coll = unsafe { &body.coll };
-        let event = with_words(|words| {
-            // SAFETY: the trait's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::Coll {
-                seq: coll.seq_number,
-                send_buffer: coll.send_buff as u64,
-                recv_buffer: coll.recv_buff as u64,
-                count: coll.count as u64,
-                group: start.parent,
-                traffic: coll.traffic_bytes as u64,
-                root: coll.root,
-                reduction: -1,
-                func: word(coll.func),
-                datatype: word(coll.datatype),
-                algorithm: word(coll.algo),
-                protocol: word(coll.proto),
-                channels: coll.n_max_channels,
-                warps: coll.n_warps,
-                ..Default::default()
-            }
-        });
+        // SAFETY: the trait's promise.
+        let [func, datatype, algorithm, protocol] =
+            unsafe { recorder::words([coll.func, coll.datatype, coll.algo, coll.proto]) };
+        let event = event::Coll {
+            seq: coll.seq_number,
+            send_buffer: coll.send_buff as u64,
+            recv_buffer: coll.recv_buff as u64,
+            count: coll.count as u64,
+            group: start.parent,
+            traffic: coll.traffic_bytes as u64,
+            root: coll.root,
+            reduction: -1,
+            func,
+            datatype,
+            algorithm,
+            protocol,
+            channels: coll.n_max_channels,
+            warps: coll.n_warps,
+            ..Default::default()
+        };
         start.record(&event)
     }
 

@@ -3,11 +3,11 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, Identity, StateArgsV1};
-use super::words::with_words;
 use super::{Abi, Start, v2};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::word::Word;
+use crate::record::recorder;
 
 pub(super) enum V3 {}
 
@@ -58,26 +58,25 @@ impl Abi for V3 {
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
         let coll = unsafe { &body.coll };
-        let event = with_words(|words| {
-            // SAFETY: the trait's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::Coll {
-                seq: coll.seq_number,
-                send_buffer: coll.send_buff as u64,
-                recv_buffer: coll.recv_buff as u64,
-                count: coll.count as u64,
-                group: start.parent,
-                root: coll.root,
-                reduction: -1,
-                func: word(coll.func),
-                datatype: word(coll.datatype),
-                algorithm: word(coll.algo),
-                protocol: word(coll.proto),
-                channels: coll.n_max_channels,
-                warps: coll.n_warps,
-                ..Default::default()
-            }
-        });
+        // SAFETY: the trait's promise.
+        let [func, datatype, algorithm, protocol] =
+            unsafe { recorder::words([coll.func, coll.datatype, coll.algo, coll.proto]) };
+        let event = event::Coll {
+            seq: coll.seq_number,
+            send_buffer: coll.send_buff as u64,
+            recv_buffer: coll.recv_buff as u64,
+            count: coll.count as u64,
+            group: start.parent,
+            root: coll.root,
+            reduction: -1,
+            func,
+            datatype,
+            algorithm,
+            protocol,
+            channels: coll.n_max_channels,
+            warps: coll.n_warps,
+            ..Default::default()
+        };
         start.record(&event)
     }
 

@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use super::common::{self, StateArgsV4};
-use super::words::with_words;
 use super::{Abi, NCCL_VERSION, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
+use crate::record::recorder;
 
 pub(super) enum V4 {}
 
@@ -53,28 +53,27 @@ impl Coll {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self, group: Handle) -> event::Coll {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::Coll {
-                seq: self.seq_number,
-                send_buffer: self.send_buff as u64,
-                recv_buffer: self.recv_buff as u64,
-                count: self.count as u64,
-                group,
-                root: self.root,
-                reduction: -1,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                algorithm: word(self.algo),
-                protocol: word(self.proto),
-                channels: self.n_channels,
-                warps: self.n_warps,
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype, algorithm, protocol] =
+            unsafe { recorder::words([self.func, self.datatype, self.algo, self.proto]) };
+        event::Coll {
+            seq: self.seq_number,
+            send_buffer: self.send_buff as u64,
+            recv_buffer: self.recv_buff as u64,
+            count: self.count as u64,
+            group,
+            root: self.root,
+            reduction: -1,
+            func,
+            datatype,
+            algorithm,
+            protocol,
+            channels: self.n_channels,
+            warps: self.n_warps,
+            ..Default::default()
+        }
     }
 }
 
@@ -84,22 +83,20 @@ impl P2p {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::P2p {
-                buffer: self.buff as u64,
-                count: self.count as u64,
-                group,
-                peer: self.peer,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                channels: self.n_channels,
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype] = unsafe { recorder::words([self.func, self.datatype]) };
+        event::P2p {
+            buffer: self.buff as u64,
+            count: self.count as u64,
+            group,
+            peer: self.peer,
+            func,
+            datatype,
+            channels: self.n_channels,
+            ..Default::default()
+        }
     }
 }
 

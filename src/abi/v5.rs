@@ -4,10 +4,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV4};
-use super::words::with_words;
 use super::{Abi, Start, bit, v4};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
+use crate::record::recorder;
 
 pub(super) enum V5 {}
 
@@ -73,7 +73,7 @@ pub(super) struct P2p {
 }
 
 impl GroupApi {
-    #[inline]
+    #[inline(always)]
     pub(super) fn event(&self) -> event::GroupApi {
         event::GroupApi { depth: self.group_depth, captured: Flag(self.graph_captured), ..Default::default() }
     }
@@ -83,21 +83,19 @@ impl CollApi {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self) -> event::CollApi {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::CollApi {
-                count: self.count as u64,
-                stream: self.stream as u64,
-                root: self.root,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                captured: Flag(self.graph_captured),
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype] = unsafe { recorder::words([self.func, self.datatype]) };
+        event::CollApi {
+            count: self.count as u64,
+            stream: self.stream as u64,
+            root: self.root,
+            func,
+            datatype,
+            captured: Flag(self.graph_captured),
+            ..Default::default()
+        }
     }
 }
 
@@ -105,25 +103,23 @@ impl P2pApi {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self) -> event::P2pApi {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::P2pApi {
-                count: self.count as u64,
-                stream: self.stream as u64,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                captured: Flag(self.graph_captured),
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype] = unsafe { recorder::words([self.func, self.datatype]) };
+        event::P2pApi {
+            count: self.count as u64,
+            stream: self.stream as u64,
+            func,
+            datatype,
+            captured: Flag(self.graph_captured),
+            ..Default::default()
+        }
     }
 }
 
 impl KernelLaunch {
-    #[inline]
+    #[inline(always)]
     pub(super) fn event(&self) -> event::KernelLaunch {
         event::KernelLaunch { stream: self.stream as u64 }
     }
@@ -133,7 +129,7 @@ impl Coll {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self) -> event::Coll {
         // SAFETY: the caller's promise.
         unsafe { self.base.event(Handle(self.parent_group as u64)) }
@@ -144,7 +140,7 @@ impl P2p {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn event(&self) -> event::P2p {
         // SAFETY: the caller's promise.
         unsafe { self.base.event(Handle(self.parent_group as u64)) }

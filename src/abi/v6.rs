@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
-use super::words::with_words;
 use super::{Abi, Start, bit, v5};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
+use crate::record::recorder;
 
 pub(super) enum V6 {}
 
@@ -57,37 +57,39 @@ impl CeColl {
     /// # Safety
     ///
     /// The strings are null or NUL-terminated.
+    #[inline(always)]
     pub(super) unsafe fn event(&self) -> event::CeColl {
-        with_words(|words| {
-            // SAFETY: the caller's promise.
-            let word = |text| unsafe { words.word(text) };
-            event::CeColl {
-                seq: self.seq_number,
-                send_buffer: self.send_buff as u64,
-                recv_buffer: self.recv_buff as u64,
-                count: self.count as u64,
-                stream: self.stream as u64,
-                root: self.root,
-                batch_size: self.batch_size,
-                batches: self.num_batches,
-                ce_seq: self.ce_seq_num,
-                func: word(self.func),
-                datatype: word(self.datatype),
-                sync_strategy: word(self.sync_strategy),
-                intra_batch_sync: Flag(self.intra_batch_sync),
-                ..Default::default()
-            }
-        })
+        // SAFETY: the caller's promise.
+        let [func, datatype, sync_strategy] =
+            unsafe { recorder::words([self.func, self.datatype, self.sync_strategy]) };
+        event::CeColl {
+            seq: self.seq_number,
+            send_buffer: self.send_buff as u64,
+            recv_buffer: self.recv_buff as u64,
+            count: self.count as u64,
+            stream: self.stream as u64,
+            root: self.root,
+            batch_size: self.batch_size,
+            batches: self.num_batches,
+            ce_seq: self.ce_seq_num,
+            func,
+            datatype,
+            sync_strategy,
+            intra_batch_sync: Flag(self.intra_batch_sync),
+            ..Default::default()
+        }
     }
 }
 
 impl CeCollSync {
+    #[inline(always)]
     pub(super) fn event(&self) -> event::CeSync {
         event::CeSync { ranks: self.n_ranks, complete: Flag(self.is_complete), ..Default::default() }
     }
 }
 
 impl CeCollBatch {
+    #[inline(always)]
     pub(super) fn event(&self) -> event::CeBatch {
         event::CeBatch {
             bytes: self.total_bytes as u64,

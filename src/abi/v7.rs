@@ -4,11 +4,11 @@ use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
-use super::words::rare_word;
 use super::{Abi, Start, bit, v5, v6};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
 use crate::model::time::GpuNs;
+use crate::record::recorder;
 
 pub(super) enum V7 {}
 
@@ -87,7 +87,7 @@ impl Abi for V7 {
             let coll = &body.coll;
             start.record(&event::Coll {
                 user_tag: coll.user_tag,
-                variant: rare_word(coll.kernel_variant),
+                variant: recorder::rare_word(coll.kernel_variant),
                 symmetric: Flag(coll.is_sym_coll),
                 ..coll.base.event()
             })
@@ -125,7 +125,7 @@ impl Abi for V7 {
                     let phase = &body.kernel_phase;
                     start.record(&event::KernelPhase {
                         start: GpuNs(phase.p_timer),
-                        phase: rare_word(phase.phase_name),
+                        phase: recorder::rare_word(phase.phase_name),
                         phase_id: phase.phase_id,
                         channel: phase.channel_id,
                         ..Default::default()

@@ -7,7 +7,15 @@
 
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::integer_division_remainder_used,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable
+    )
 )]
 
 #[cfg(not(loom))]

@@ -1,10 +1,14 @@
 //! Writes records from NCCL's threads: read the clock, copy what was passed, publish, return.
 
+mod words;
+
 use std::cell::{Cell, OnceCell};
+use std::ffi::c_char;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
+use self::words::Words;
 use super::ring::{Rings, Writer};
 use crate::clock::host::now;
 use crate::model::event::{CommInit, Kind, Net, Payload, TEXT_BYTES, header, kind};
@@ -60,6 +64,7 @@ struct Local {
     group: Cell<Handle>,
     /// A [`Bracket`] is open on this thread.
     bracket: Cell<bool>,
+    words: Words,
 }
 
 /// A mark around a launch by which its kernels are recognised. Called on NCCL's threads, while a
@@ -99,9 +104,21 @@ thread_local! {
             launch: Cell::new(Handle::NONE),
             group: Cell::new(Handle::NONE),
             bracket: Cell::new(false),
+            words: Words::new(),
         }
     };
     static EXIT: Exit = const { Exit };
+}
+
+/// What this thread needs to record.
+#[inline(always)]
+fn local<'l>() -> &'l Local {
+    // Not `with` around the whole call: the compiler makes that a function of its own, to which
+    // everything passes through memory.
+    let local = LOCAL.with(std::ptr::from_ref);
+    // SAFETY: it has no destructor, so it lives as long as its thread, and no reference to it
+    // outlives a call on the thread.
+    unsafe { &*local }
 }
 
 /// Whether callbacks record. False in a child of the recording process: the threads that drain the
@@ -110,6 +127,13 @@ thread_local! {
 #[must_use]
 pub fn is_on() -> bool {
     process::is_on()
+}
+
+/// Whether they do that and nothing else: there is no other plugin beside ours.
+#[inline(always)]
+#[must_use]
+pub fn is_on_alone() -> bool {
+    process::is_on_alone()
 }
 
 /// Counts a panic caught in a callback.
@@ -179,62 +203,86 @@ pub fn stop_unrecorded(handle: Handle) {
     }
 }
 
+/// The words for some of NCCL's strings. A text that is new is recorded.
+///
+/// # Safety
+///
+/// Each text is null, or points at a NUL-terminated string that nobody changes during the call.
+#[inline(always)]
+pub(crate) unsafe fn words<const N: usize>(texts: [*const c_char; N]) -> [Word; N] {
+    // SAFETY: the caller's promise.
+    unsafe { local().words.all(texts) }
+}
+
+/// The word for a string that is nearly always null, and then costs nothing.
+///
+/// # Safety
+///
+/// As for [`words`].
+#[inline(always)]
+pub(crate) unsafe fn rare_word(text: *const c_char) -> Word {
+    if text.is_null() {
+        return Word::ABSENT;
+    }
+    // SAFETY: the caller's promise.
+    let [word] = unsafe { words([text]) };
+    word
+}
+
 /// Records the start of an event and returns its handle. The handle is valid even if the record was
 /// dropped: later records on it stay linked, and the loss is counted.
-#[inline]
+#[inline(always)]
 pub fn start<P: Payload>(parent: Handle, context: Handle, rank: i32, payload: &P) -> Handle {
-    LOCAL.with(|local| {
-        let Some(_busy) = local.enter() else { return interrupted_start() };
-        let handle = local.handle(1);
-        match P::KIND {
-            Kind::KernelLaunch | Kind::CeColl => local.launch.set(handle),
-            Kind::GroupApi => local.group.set(handle),
-            _ => {}
-        }
-        local.push_start(handle, parent, context, rank, payload);
-        if P::KIND == Kind::KernelLaunch && has_brackets() {
-            local.open_bracket(handle);
-        }
-        handle
-    })
+    let local = local();
+    let Some(_busy) = local.enter() else { return interrupted_start() };
+    let handle = local.handle(1);
+    match P::KIND {
+        Kind::KernelLaunch | Kind::CeColl => local.launch.set(handle),
+        Kind::GroupApi => local.group.set(handle),
+        _ => {}
+    }
+    local.push_start(handle, parent, context, rank, payload);
+    if P::KIND == Kind::KernelLaunch && has_brackets() {
+        local.open_bracket(handle);
+    }
+    handle
 }
 
 /// A new handle with which nothing is recorded.
 pub fn unrecorded_handle() -> Handle {
-    LOCAL.with(|local| match local.enter() {
+    let local = local();
+    match local.enter() {
         Some(_busy) => local.handle(1),
         None => handle_of_no_block(),
-    })
+    }
 }
 
 /// [`start`] for a network event: the two lowest bits of its handle say which payload its updates
 /// carry, because the updates do not.
-#[inline]
+#[inline(always)]
 pub fn start_net(parent: Handle, context: Handle, rank: i32, payload: &crate::model::event::NetPlugin) -> Handle {
-    LOCAL.with(|local| {
-        let network = u64::from(payload.net.network.0 & 3);
-        let Some(_busy) = local.enter() else { return Handle(interrupted_start().0 | network) };
-        let handle = Handle(local.handle(4).0 | network);
-        local.push_start(handle, parent, context, rank, payload);
-        handle
-    })
+    let local = local();
+    let network = u64::from(payload.net.network.0 & 3);
+    let Some(_busy) = local.enter() else { return Handle(interrupted_start().0 | network) };
+    let handle = Handle(local.handle(4).0 | network);
+    local.push_start(handle, parent, context, rank, payload);
+    handle
 }
 
 /// Records the stop of an event.
-#[inline]
+#[inline(always)]
 pub fn stop(handle: Handle) {
-    LOCAL.with(|local| {
-        let Some(_busy) = local.enter() else { return count_homeless() };
-        if local.launch.get() == handle {
-            local.launch.set(Handle::NONE);
-            if local.bracket.get() {
-                local.close_bracket();
-            }
-        } else if local.group.get() == handle {
-            local.group.set(Handle::NONE);
+    let local = local();
+    let Some(_busy) = local.enter() else { return count_homeless() };
+    if local.launch.get() == handle {
+        local.launch.set(Handle::NONE);
+        if local.bracket.get() {
+            local.close_bracket();
         }
-        local.push(kind::STOP, 0, 0, &[handle.0]);
-    });
+    } else if local.group.get() == handle {
+        local.group.set(Handle::NONE);
+    }
+    local.push(kind::STOP, 0, 0, &[handle.0]);
 }
 
 /// Records that a kernel is being launched or a copy queued on this thread, if it concerns NCCL: a
@@ -329,7 +377,11 @@ pub fn step(number: u64) {
 }
 
 /// A node's place in [`NODES`].
-#[expect(clippy::indexing_slicing, reason = "a hash of 16 bits, and a word for each 64 of them")]
+#[expect(
+    clippy::indexing_slicing,
+    clippy::integer_division_remainder_used,
+    reason = "a hash of 16 bits, and a word for each 64 of them"
+)]
 fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
     let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (&NODES[hash as usize / 64], 1 << (hash % 64))
@@ -342,44 +394,49 @@ pub fn lost_launches() -> u64 {
 }
 
 /// Records a state of an event.
-#[inline]
+#[inline(always)]
 pub fn state(handle: Handle, state: u16, argument: u64, steps: i32) {
-    LOCAL.with(|local| local.call(kind::STATE, state, steps, &[handle.0, argument]));
+    local().call(kind::STATE, state, steps, &[handle.0, argument]);
 }
 
 /// Records the update of a network event.
 #[inline]
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
 pub fn net_update(handle: Handle, net: &Net) {
     let mut words = [0; 1 + size_of::<Net>() / 8];
     words[0] = handle.0;
     words[1..].copy_from_slice(bytemuck::must_cast_slice(std::slice::from_ref(net)));
-    LOCAL.with(|local| local.call(kind::NET_UPDATE, 0, 0, &words));
+    local().call(kind::NET_UPDATE, 0, 0, &words);
 }
 
 /// Records the start of a communicator. Returns its new context, and whether there was room.
 pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
-    LOCAL.with(|local| {
-        let Some(_busy) = local.enter() else { return (Handle::NONE, false) };
-        comm.context = local.handle(1);
-        let words = bytemuck::must_cast_slice(std::slice::from_ref(&comm));
-        (comm.context, local.push_patiently(kind::COMM_INIT, words))
-    })
+    let local = local();
+    let Some(_busy) = local.enter() else { return (Handle::NONE, false) };
+    comm.context = local.handle(1);
+    let words = bytemuck::must_cast_slice(std::slice::from_ref(&comm));
+    (comm.context, local.push_patiently(kind::COMM_INIT, words))
 }
 
 /// Records the end of a communicator. False if there was no room.
 pub fn comm_finalize(context: Handle) -> bool {
-    LOCAL.with(|local| local.enter().is_some_and(|_busy| local.push_patiently(kind::COMM_FINALIZE, &[context.0])))
+    let local = local();
+    local.enter().is_some_and(|_busy| local.push_patiently(kind::COMM_FINALIZE, &[context.0]))
 }
 
 /// Records name and hash of a communicator whose `init` did not pass them. False if there was no
 /// room.
 pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
-    LOCAL.with(|local| local.note(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash]))
+    local().note(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash])
 }
 
 /// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
 #[cold]
-#[expect(clippy::indexing_slicing, reason = "the text is cut to what the words hold")]
+#[expect(
+    clippy::indexing_slicing,
+    clippy::integer_division_remainder_used,
+    reason = "the text is cut to what the words hold, of 8 bytes each"
+)]
 pub fn text(text: &[u8]) -> Word {
     let text = &text[..text.len().min(TEXT_BYTES)];
     let mut words = [0_u64; TEXT_BYTES / 8];
@@ -393,9 +450,7 @@ pub fn text(text: &[u8]) -> Word {
     });
     let Ok(number) = number else { return Word::LOST };
     let word = Word(number as u16);
-    let recorded =
-        LOCAL.with(|local| local.note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]));
-    if !recorded {
+    if !local().note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]) {
         // Give the number back, unless another thread has already taken the next one.
         let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
         return Word::LOST;
@@ -407,7 +462,7 @@ impl Local {
     /// Held while a record is written. `None` if one is already being written: a signal interrupted
     /// it, and the handler made a call like NCCL's. The thread's own state may be half changed
     /// then.
-    #[inline]
+    #[inline(always)]
     fn enter(&self) -> Option<Busy<'_>> {
         if self.busy.load(Ordering::Relaxed) {
             return None;
@@ -419,7 +474,7 @@ impl Local {
     }
 
     /// Reserves `step` consecutive handles and returns the first, a multiple of `step`.
-    #[inline]
+    #[inline(always)]
     fn handle(&self, step: u64) -> Handle {
         let next = self.next_handle.get().next_multiple_of(step);
         if next >= self.end_of_block.get() {
@@ -460,41 +515,57 @@ impl Local {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_start<P: Payload>(&self, handle: Handle, parent: Handle, context: Handle, rank: i32, payload: &P) {
-        let Some(writer) = self.writer() else { return count_homeless() };
         let words: &[u64] = bytemuck::must_cast_slice(std::slice::from_ref(payload));
-        let head = [header(P::KIND as u8, 5 + words.len(), 0, rank), now().0, handle.0, parent.0, context.0];
-        if !writer.push(&head, words) {
-            writer.count_drop();
+        let header = header(P::KIND as u8, 5 + words.len(), 0, rank);
+        if !self.write(header, &[handle.0, parent.0, context.0], words) {
+            self.count_drop();
         }
     }
 
     /// Publishes one of NCCL's calls, or counts it as dropped.
-    #[inline]
+    #[inline(always)]
     fn call(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
         let Some(_busy) = self.enter() else { return count_homeless() };
         self.push(kind, small, wide, words);
     }
 
     /// [`Local::call`] while [`Busy`] is held.
-    #[inline]
+    #[inline(always)]
     fn push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) {
-        let Some(writer) = self.writer() else { return count_homeless() };
-        if !writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words) {
-            writer.count_drop();
+        if !self.write(header(kind, 2 + words.len(), small, wide), words, &[]) {
+            self.count_drop();
         }
     }
 
     /// Publishes a note of our own. False if there was no room.
+    #[inline(never)]
     fn note(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
-        self.enter().is_some_and(|_busy| self.try_push(kind, small, wide, words))
+        self.enter().is_some_and(|_busy| self.write(header(kind, 2 + words.len(), small, wide), words, &[]))
     }
 
-    /// [`Local::note`] while [`Busy`] is held.
-    fn try_push(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
-        let Some(writer) = self.writer() else { return false };
-        writer.push(&[header(kind, 2 + words.len(), small, wide), now().0], words)
+    /// Publishes a record: its first word, the time, and two runs of words. False if there was no
+    /// room.
+    #[inline(always)]
+    fn write(&self, header: u64, head: &[u64], tail: &[u64]) -> bool {
+        // The runs are passed to no function: they would have to lie in memory then.
+        if self.writer.get().is_none() {
+            self.claim();
+        }
+        // The clock is read now: a thread's first call has published a record of its own.
+        self.writer.get().is_some_and(|writer| writer.push([&[header, now().0], head, tail]))
+    }
+
+    /// Counts a record of NCCL's that found no room.
+    #[cold]
+    #[inline(never)]
+    fn count_drop(&self) {
+        match self.writer.get() {
+            // Once it was left, its ring may be another thread's.
+            Some(writer) if !self.gone.get() => writer.count_drop(),
+            _ => count_homeless(),
+        }
     }
 
     /// Publishes a record that everything else depends on. In `init` and `finalize` only: it may
@@ -502,7 +573,7 @@ impl Local {
     fn push_patiently(&self, kind: u8, words: &[u64]) -> bool {
         for _ in 0..PATIENCE_MS {
             self.retry_in.set(0);
-            if self.try_push(kind, 0, 0, words) {
+            if self.write(header(kind, 2 + words.len(), 0, 0), words, &[]) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -510,25 +581,15 @@ impl Local {
         false
     }
 
-    /// This thread's ring, if it has one. Call it before the clock is read: on a thread's first
-    /// call it publishes a record of its own.
-    #[inline]
-    fn writer(&self) -> Option<&Writer<'static>> {
-        match self.writer.get() {
-            Some(writer) if !self.gone.get() => Some(writer),
-            _ => self.first_writer(),
-        }
-    }
-
     /// A thread's first call: claims a ring and records whose it is. The only place where a
     /// callback may make system calls or allocate.
     #[cold]
-    fn first_writer(&self) -> Option<&Writer<'static>> {
-        let rings = RINGS.get()?;
+    #[inline(never)]
+    fn claim(&self) {
+        let Some(rings) = RINGS.get() else { return };
         let retry_in = self.retry_in.get();
         if self.gone.get() || retry_in > 0 {
-            self.retry_in.set(retry_in.saturating_sub(1));
-            return None;
+            return self.retry_in.set(retry_in.saturating_sub(1));
         }
         let claimed = rings.claim().filter(|writer| {
             let watched = EXIT.try_with(|_| ()).is_ok();
@@ -540,13 +601,10 @@ impl Local {
             }
             watched
         });
-        let Some(writer) = claimed else {
-            self.retry_in.set(RETRY_CALLS);
-            return None;
-        };
+        let Some(writer) = claimed else { return self.retry_in.set(RETRY_CALLS) };
         let name: [u64; 2] = bytemuck::must_cast(sys::thread_name());
-        writer.push(&[header(kind::THREAD, 4, 0, sys::thread_id()), now().0], &name);
-        Some(self.writer.get_or_init(|| writer))
+        writer.push([&[header(kind::THREAD, 4, 0, sys::thread_id()), now().0], &name]);
+        let _ = self.writer.set(writer);
     }
 }
 
@@ -580,7 +638,7 @@ impl Drop for Exit {
             if let Some(writer) = local.writer.get()
                 && !process::is_child()
             {
-                writer.push(&[header(kind::THREAD_END, 2, 0, 0), now().0], &[]);
+                writer.push([&[header(kind::THREAD_END, 2, 0, 0), now().0]]);
                 writer.leave();
             }
         });

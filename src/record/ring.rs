@@ -37,9 +37,15 @@ const SEGMENT_WORDS: usize = 2040;
 #[cfg(loom)]
 const SEGMENT_WORDS: usize = 4;
 
-/// The word of a segment at which its writer prefetches the first cache lines of the next segment.
-/// The reader used them last, and a callback would otherwise wait for them.
-const LOOK_AHEAD: u32 = SEGMENT_WORDS as u32 / 2;
+/// A writer asks for the memory that it is going to write this many words at a time, and two such
+/// parts ahead: the reader used it last, and a callback would otherwise wait for it.
+const PART: usize = 64;
+/// The parts of a segment, the last of which may be shorter.
+const PARTS: usize = size_of::<Segment>().div_ceil(8 * PART);
+/// Where a segment's first part ends, which begins with its header.
+const FIRST_LIMIT: u32 = if PART < SEGMENT_WORDS { PART as u32 - 1 } else { SEGMENT_WORDS as u32 };
+/// The words of a cache line.
+const LINE: usize = 8;
 
 /// Most segments of a pool: 20 bits number them, and one number means "none".
 const MAX_SEGMENTS: usize = (1 << FreeList::BITS) - 1;
@@ -87,7 +93,7 @@ pub struct Rings {
     segments: Pool,
     slots: Box<[Slot]>,
     /// The free list: see [`FreeList`].
-    free: AtomicU64,
+    free: Line<AtomicU64>,
     /// Where the search for a free slot starts.
     next_slot: AtomicU32,
     /// One past the highest slot ever claimed.
@@ -97,6 +103,10 @@ pub struct Rings {
     /// Most segments one ring may hold.
     share: u32,
 }
+
+/// Something that changes often, in a cache line of its own.
+#[repr(align(64))]
+struct Line<T>(T);
 
 /// The head of the free list: a single word, so that one exchange changes all of it.
 ///
@@ -111,10 +121,10 @@ struct FreeList(u64);
 pub struct Writer<'r> {
     rings: &'r Rings,
     slot: u32,
-    segment: std::cell::Cell<u32>,
+    segment: std::cell::Cell<&'r Segment>,
     at: std::cell::Cell<u32>,
-    /// The position at which the writer leaves the fast path: first [`LOOK_AHEAD`], then the
-    /// segment's end.
+    /// The position at which the writer leaves the fast path: the end of a [`PART`], or of the
+    /// segment. 0 once the thread has left.
     limit: std::cell::Cell<u32>,
     taken: std::cell::Cell<u32>,
 }
@@ -130,6 +140,7 @@ impl Rings {
     /// Rings over a pool of about `bytes` bytes. Every page is touched, so that no callback takes a
     /// page fault. `None` if there is no such memory.
     #[must_use]
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub fn new(bytes: usize) -> Option<Rings> {
         let count = (bytes / size_of::<Segment>()).clamp(4, MAX_SEGMENTS);
         Some(Self::over(Pool::new(count)?))
@@ -161,7 +172,7 @@ impl Rings {
         Rings {
             segments,
             slots,
-            free: AtomicU64::new(FreeList::of(count).0),
+            free: Line(AtomicU64::new(FreeList::of(count).0)),
             next_slot: AtomicU32::new(0),
             used_slots: AtomicU32::new(0),
             homeless: AtomicU64::new(0),
@@ -182,6 +193,10 @@ impl Rings {
 
     /// A ring for the calling thread; `None` if no slot or no segment is left.
     #[must_use]
+    #[expect(
+        clippy::integer_division_remainder_used,
+        reason = "there are as many slots as segments, and at least four of those"
+    )]
     pub fn claim(&self) -> Option<Writer<'_>> {
         let count = self.slots.len() as u32;
         let first = self.next_slot.load(Ordering::Relaxed);
@@ -203,9 +218,9 @@ impl Rings {
         Some(Writer {
             rings: self,
             slot: index,
-            segment: segment.into(),
+            segment: self.segment(segment).into(),
             at: 0.into(),
-            limit: LOOK_AHEAD.into(),
+            limit: FIRST_LIMIT.into(),
             taken: 1.into(),
         })
     }
@@ -237,30 +252,22 @@ impl Rings {
 
     /// The part of the pool that is free, in percent.
     #[must_use]
+    #[expect(clippy::integer_division_remainder_used, reason = "there are at least four segments")]
     pub fn free_percent(&self) -> u32 {
-        let free = FreeList(self.free.load(Ordering::Relaxed)).count();
+        let free = FreeList(self.free.0.load(Ordering::Relaxed)).count();
         (free * 100 / self.segments.len() as u64) as u32
-    }
-
-    /// Prefetches the cache lines that [`Rings::take`] will need.
-    fn look_ahead(&self) {
-        if let Some(next) = FreeList(self.free.load(Ordering::Relaxed)).first() {
-            let segment = self.segment(next);
-            prefetch(&segment.next);
-            segment.words.iter().step_by(8).take(4).for_each(prefetch);
-        }
     }
 
     /// Takes a segment off the free list.
     fn take(&self) -> Option<u32> {
-        let mut head = FreeList(self.free.load(Ordering::Acquire));
+        let mut head = FreeList(self.free.0.load(Ordering::Acquire));
         for _ in 0..POOL_TRIES {
             let index = head.first()?;
             let segment = self.segment(index);
             // Another thread may already have taken it and be writing this field; the exchange
             // fails then.
             let next = segment.next.load(Ordering::Relaxed);
-            match self.free.compare_exchange_weak(
+            match self.free.0.compare_exchange_weak(
                 head.0,
                 head.without_first(next).0,
                 Ordering::AcqRel,
@@ -281,10 +288,10 @@ impl Rings {
     /// as it must.
     fn give_back(&self, index: u32) {
         let segment = self.segment(index);
-        let mut head = FreeList(self.free.load(Ordering::Relaxed));
+        let mut head = FreeList(self.free.0.load(Ordering::Relaxed));
         loop {
             segment.next.store(head.first().unwrap_or(NONE), Ordering::Relaxed);
-            match self.free.compare_exchange_weak(head.0, head.with(index).0, Ordering::AcqRel, Ordering::Relaxed) {
+            match self.free.0.compare_exchange_weak(head.0, head.with(index).0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => head = FreeList(now),
             }
@@ -331,24 +338,27 @@ impl Writer<'_> {
         self.slot
     }
 
-    /// Publishes one record: its head and the words after it. False if it was dropped; the caller
-    /// decides whether to count that ([`Writer::count_drop`]).
-    #[inline]
-    pub fn push(&self, head: &[u64], tail: &[u64]) -> bool {
-        let length = head.len() + tail.len();
+    /// Publishes one record, in parts. False if it was dropped; the caller decides whether to count
+    /// that ([`Writer::count_drop`]).
+    #[inline(always)]
+    pub fn push<const PARTS: usize>(&self, parts: [&[u64]; PARTS]) -> bool {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
         debug_assert!(length <= MAX_WORDS || cfg!(loom));
         if self.at.get() as usize + length > self.limit.get() as usize && !self.make_room(length) {
             return false;
         }
         let at = self.at.get() as usize;
-        let segment = self.rings.segment(self.segment.get());
-        let Some(words) = segment.words.get(at..at + length) else { return false };
-        let (first, rest) = words.split_at(head.len());
-        for (word, value) in first.iter().zip(head) {
-            word.store(*value, Ordering::Relaxed);
+        let segment = self.segment.get();
+        // Both are never so: together they cost two instructions.
+        if length > SEGMENT_WORDS || at > SEGMENT_WORDS - length {
+            return false;
         }
-        for (word, value) in rest.iter().zip(tail) {
-            word.store(*value, Ordering::Relaxed);
+        let Some(mut rest) = segment.words.get(at..at + length) else { return false };
+        for part in parts {
+            for (word, value) in rest.iter().zip(part) {
+                word.store(*value, Ordering::Relaxed);
+            }
+            rest = rest.get(part.len()..).unwrap_or_default();
         }
         self.at.set((at + length) as u32);
         segment.committed.store((at + length) as u32, Ordering::Release);
@@ -365,17 +375,42 @@ impl Writer<'_> {
 
     /// Marks the ring as left by its thread. Nothing may be pushed afterwards.
     pub fn leave(&self) {
+        self.limit.set(0);
         self.rings.slot(self.slot).state.store(state::LEFT, Ordering::Release);
     }
 
-    /// Room for a record where the current limit leaves none. False when the pool has none either.
+    /// Room for a record where the current limit leaves none. False when the pool has none either,
+    /// and where the thread has left.
     #[cold]
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     fn make_room(&self, length: usize) -> bool {
-        if self.limit.get() == LOOK_AHEAD {
-            self.rings.look_ahead();
-            self.limit.set(SEGMENT_WORDS as u32);
+        let limit = self.limit.get();
+        if limit == 0 {
+            return false;
+        }
+        if limit < SEGMENT_WORDS as u32 {
+            self.look_ahead(limit as usize / PART + 1);
+            self.limit.set((limit + PART as u32).min(SEGMENT_WORDS as u32));
         }
         self.at.get() as usize + length <= SEGMENT_WORDS || self.extend()
+    }
+
+    /// Asks for the memory that is written after this part of the segment and the next one, and in
+    /// time for what taking a segment needs.
+    fn look_ahead(&self, part: usize) {
+        let rings = self.rings;
+        match part + 2 {
+            ahead if ahead < PARTS => prefetch_part(self.segment.get(), ahead),
+            ahead => {
+                if let Some(next) = FreeList(rings.free.0.load(Ordering::Relaxed)).first() {
+                    prefetch_part(rings.segment(next), ahead - PARTS);
+                }
+            }
+        }
+        if part + 3 == PARTS {
+            prefetch(&raw const rings.free);
+            prefetch(rings.slot(self.slot));
+        }
     }
 
     /// Goes on in a new segment from the pool.
@@ -387,10 +422,10 @@ impl Writer<'_> {
         }
         let Some(index) = rings.take() else { return false };
         self.taken.set(self.taken.get().wrapping_add(1));
-        rings.segment(self.segment.get()).next.store(index, Ordering::Release);
-        self.segment.set(index);
+        self.segment.get().next.store(index, Ordering::Release);
+        self.segment.set(rings.segment(index));
         self.at.set(0);
-        self.limit.set(LOOK_AHEAD);
+        self.limit.set(FIRST_LIMIT);
         true
     }
 }
@@ -463,16 +498,30 @@ impl Reader {
     }
 }
 
-/// Prefetches a cache line for writing. Does nothing except on x86-64.
-#[inline]
-fn prefetch<T>(what: &T) {
+/// Asks for all cache lines of a part of a segment.
+fn prefetch_part(segment: &Segment, part: usize) {
+    let begin = std::ptr::from_ref(segment).cast::<u64>().wrapping_add(part * PART);
+    (0..PART).step_by(LINE).for_each(|word| prefetch(begin.wrapping_add(word)));
+}
+
+/// Asks for a cache line to be written: a hint, which waits for nothing. Not for one to be read,
+/// since the reader's core would keep it, and the first write would wait.
+///
+/// `core::arch` has this only for processors that state it. Those that do not (Intel's before
+/// Broadwell) take it for no instruction.
+#[inline(always)]
+fn prefetch<T>(what: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch affects only caches, whatever the address.
+    // SAFETY: it changes nothing but caches, whatever the address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(what).cast());
+        std::arch::asm!("prefetchw [{}]", in(reg) what, options(readonly, nostack, preserves_flags));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) what, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = what;
 }
 
@@ -496,6 +545,7 @@ impl Deref for Pool {
     type Target = [Segment];
 
     #[inline]
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     fn deref(&self) -> &[Segment] {
         let count = self.pages.length() / size_of::<Segment>();
         // SAFETY: the pages have that length, are page-aligned, and belong to `self`. They were

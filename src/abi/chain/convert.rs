@@ -8,11 +8,11 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use super::super::common::Identity;
-use super::super::words::with_words;
 use super::super::{v1, v2, v3, v4, v5, v7};
 use crate::model::kinds::bit;
 use crate::model::state;
 use crate::model::word::Word;
+use crate::record::recorder;
 
 /// The largest descriptor of any version, in words: that of v7.
 const WORDS: usize = 17;
@@ -218,7 +218,7 @@ impl Default for Wide {
 /// `text` is null or NUL-terminated.
 unsafe fn number(text: *const c_char, word_of: fn(u8) -> Word, count: u8) -> u8 {
     // SAFETY: the caller's promise.
-    let word = with_words(|words| unsafe { words.word(text) });
+    let word = unsafe { recorder::rare_word(text) };
     (0..count).find(|&number| word_of(number) == word).unwrap_or(count)
 }
 

@@ -104,6 +104,7 @@ fn load<A: Abi>() -> Option<&'static Other> {
                 let text =
                     format!("{} gets NCCL's calls too, through its interface v{}", path.display(), other.version);
                 OTHER.store(Box::into_raw(Box::new(other)), Ordering::Release);
+                process::stand_beside();
                 profiler::note_chain("another profiler plugin", &text, false);
             }
             Err(reason) => complain(&format!("no other plugin beside ncclscope (NCCLSCOPE_CHAIN): {reason}")),

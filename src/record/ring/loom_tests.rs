@@ -26,7 +26,7 @@ fn loom_a_reader_sees_whole_records_in_order() {
             let writer = theirs.claim().unwrap();
             let mut kept = 0;
             for n in 1..=5 {
-                kept += u64::from(writer.push(&record(n), &[]));
+                kept += u64::from(writer.push([&record(n)]));
             }
             writer.leave();
             kept
@@ -52,7 +52,7 @@ fn loom_two_writers_share_a_pool() {
                 let rings = Arc::clone(&rings);
                 thread::spawn(move || {
                     let writer = rings.claim().unwrap();
-                    let kept = (1..=3).filter(|&n| writer.push(&record(n), &[])).count();
+                    let kept = (1..=3).filter(|&n| writer.push([&record(n)])).count();
                     writer.leave();
                     kept
                 })
@@ -73,12 +73,12 @@ fn loom_a_slot_passes_from_thread_to_thread() {
     loom::model(|| {
         let rings = Arc::new(Rings::with_segments(2));
         let first = rings.claim().unwrap();
-        assert!(first.push(&record(1), &[]));
+        assert!(first.push([&record(1)]));
         first.leave();
         let theirs = Arc::clone(&rings);
         let thread = thread::spawn(move || {
             theirs.claim().is_some_and(|writer| {
-                let kept = writer.push(&record(2), &[]);
+                let kept = writer.push([&record(2)]);
                 writer.leave();
                 kept
             })

@@ -22,7 +22,7 @@ fn records_come_out_in_order() {
     let mut expected = 0;
     for round in 0..10_u64 {
         for n in 0..5_000 {
-            assert!(writer.push(&record(round * 5_000 + n), &[]));
+            assert!(writer.push([&record(round * 5_000 + n)]));
         }
         for time in drain(&rings, &mut reader) {
             assert_eq!(time, expected);
@@ -36,14 +36,14 @@ fn records_come_out_in_order() {
 fn one_thread_cannot_take_the_whole_pool() {
     let rings = Rings::with_segments(8);
     let writer = rings.claim().unwrap();
-    let kept = (0..100_000).filter(|&n| writer.push(&record(n), &[])).count();
+    let kept = (0..100_000).filter(|&n| writer.push([&record(n)])).count();
     assert_eq!(kept, 4 * (SEGMENT_WORDS / 3), "half of the pool");
     let other = rings.claim().expect("room for another thread");
-    assert!(other.push(&record(1), &[]));
+    assert!(other.push([&record(1)]));
     // Draining makes room again.
     let mut reader = Reader::new(writer.slot());
     assert_eq!(drain(&rings, &mut reader).len(), kept);
-    assert!(writer.push(&record(1), &[]));
+    assert!(writer.push([&record(1)]));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_ring_outlives_its_thread_until_it_is_drained() {
     let rings = Rings::with_segments(4);
     for generation in 0..100 {
         let writer = rings.claim().expect("the slot came back");
-        assert!(writer.push(&record(generation), &[]));
+        assert!(writer.push([&record(generation)]));
         writer.leave();
         let mut reader = Reader::new(writer.slot());
         assert_eq!(drain(&rings, &mut reader), [generation]);
@@ -81,7 +81,7 @@ fn every_record_that_many_threads_lose_is_counted() {
         for (thread, writer) in writers.into_iter().enumerate() {
             scope.spawn(move || {
                 for n in 0..EACH {
-                    if !writer.push(&record((thread as u64) << 32 | n), &[]) {
+                    if !writer.push([&record((thread as u64) << 32 | n)]) {
                         writer.count_drop();
                     }
                 }

@@ -9,12 +9,13 @@ use std::ffi::c_char;
 
 use crate::model::event::TEXT_BYTES;
 use crate::model::word::Word;
-use crate::record::recorder;
 
 /// One remembered string; fills a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Entry {
+    /// Where the string is. [`SLOW`] is added if a look at 16 bytes is not enough or not allowed:
+    /// the string is longer, or near the end of its page.
     address: usize,
     word: Word,
     /// Length without the NUL, cut at [`TEXT_BYTES`].
@@ -27,79 +28,80 @@ struct Entry {
     rest: u64,
 }
 
+/// No string of a process has an address so high.
+const SLOW: usize = 1 << (usize::BITS - 1);
 const PREFIX: usize = size_of::<u128>();
 const ENTRIES: usize = 64;
-const EMPTY: Entry = Entry { address: 0, word: Word::ABSENT, length: 0, prefix: 0, mask: 0, rest: 0 };
+const EMPTY: Entry = Entry { address: usize::MAX, word: Word::ABSENT, length: 0, prefix: 0, mask: 0, rest: 0 };
 
 /// A thread's memory of NCCL's strings.
 pub(super) struct Words([Cell<Entry>; ENTRIES]);
 
-thread_local! {
-    static WORDS: Words = const { Words([const { Cell::new(EMPTY) }; ENTRIES]) };
-}
-
-/// Calls `body` with the thread's words. Reaching the thread-local costs as much as the rest of a
-/// look-up, so it is done once for all strings of a descriptor.
-#[inline]
-pub(super) fn with_words<T>(body: impl FnOnce(&Words) -> T) -> T {
-    WORDS.with(body)
-}
-
-/// The word for a string that is nearly always null, and then costs nothing.
-///
-/// # Safety
-///
-/// As for [`Words::word`].
-#[inline]
-pub(super) unsafe fn rare_word(text: *const c_char) -> Word {
-    if text.is_null() {
-        return Word::ABSENT;
-    }
-    // SAFETY: the caller's promise.
-    with_words(|words| unsafe { words.word(text) })
-}
-
 impl Words {
-    /// The word for one of NCCL's strings.
+    pub(super) const fn new() -> Words {
+        Words([const { Cell::new(EMPTY) }; ENTRIES])
+    }
+
+    /// The words for some of NCCL's strings: one look at each, and one decision for all of them.
     ///
     /// # Safety
     ///
-    /// `text` is null, or points at a NUL-terminated string that nobody changes during the call.
-    #[inline]
-    #[expect(clippy::indexing_slicing, reason = "`home` is within the table")]
-    pub(super) unsafe fn word(&self, text: *const c_char) -> Word {
+    /// Each text is null, or points at a NUL-terminated string that nobody changes during the call.
+    #[inline(always)]
+    pub(super) unsafe fn all<const N: usize>(&self, texts: [*const c_char; N]) -> [Word; N] {
+        let entries = texts.map(|text| self.place(text, text as usize));
+        if entries.iter().all(Option::is_some) {
+            let mut differ = 0;
+            for (entry, text) in entries.into_iter().flatten().zip(texts) {
+                let entry = entry.get();
+                // SAFETY: the caller's promise; an entry without `SLOW` was made because the 16
+                // bytes at its address lie in one page.
+                differ |= (unsafe { sixteen(text) } ^ entry.prefix) & entry.mask;
+            }
+            if differ == 0 {
+                return entries.map(|entry| entry.map_or(Word::ABSENT, |entry| entry.get().word));
+            }
+        }
+        // SAFETY: the caller's promise.
+        texts.map(|text| unsafe { self.one(text) })
+    }
+
+    /// Where this string is remembered, if it is: at the first or the second place for it.
+    #[inline(always)]
+    #[expect(clippy::indexing_slicing, reason = "`home` is within the table, which has an even length")]
+    fn place(&self, text: *const c_char, address: usize) -> Option<&Cell<Entry>> {
+        let (first, second) = (&self.0[home(text)], &self.0[home(text) ^ 1]);
+        if first.get().address == address {
+            return Some(first);
+        }
+        (second.get().address == address).then_some(second)
+    }
+
+    /// As [`Words::all`], for one string that may be new.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Words::all`].
+    #[inline(never)]
+    #[expect(clippy::indexing_slicing, reason = "`home` is within the table, which has an even length")]
+    unsafe fn one(&self, text: *const c_char) -> Word {
         if text.is_null() {
             return Word::ABSENT;
         }
-        let entry = &self.0[home(text)];
-        // SAFETY: the caller's promise.
-        if unsafe { still_holds(entry, text) } {
-            return entry.get().word;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.word_elsewhere(text) }
-    }
-
-    /// As [`Words::word`], for a string that is not at its first place: it is at its second, or
-    /// new.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Words::word`], and not null.
-    #[cold]
-    #[inline(never)]
-    #[expect(clippy::indexing_slicing, reason = "`home` is within the table, whose length is even")]
-    unsafe fn word_elsewhere(&self, text: *const c_char) -> Word {
-        let (first, second) = (home(text), home(text) ^ 1);
-        // SAFETY: the caller's promise.
-        if unsafe { still_holds(&self.0[second], text) } {
-            return self.0[second].get().word;
+        let known = self.place(text, text as usize).or_else(|| self.place(text, text as usize | SLOW));
+        if let Some(entry) = known {
+            let entry = entry.get();
+            // SAFETY: the caller's promise.
+            if unsafe { still_holds(&entry, text) } {
+                return entry.word;
+            }
         }
         // SAFETY: the caller's promise.
         let entry = unsafe { look_up(text) };
         if entry.word != Word::LOST {
-            let place = if self.0[first].get().address == 0 { first } else { second };
-            self.0[place].set(entry);
+            let first = &self.0[home(text)];
+            let place = if first.get().address == usize::MAX { first } else { &self.0[home(text) ^ 1] };
+            known.unwrap_or(place).set(entry);
         }
         entry.word
     }
@@ -107,51 +109,63 @@ impl Words {
 
 /// The first place of a string in the table.
 #[inline]
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
 fn home(text: *const c_char) -> usize {
     ((text as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % ENTRIES
 }
 
-/// Whether this entry is for that address, and the address still holds the same string.
+/// Whether the address still holds the string that was remembered for it.
 ///
 /// # Safety
 ///
 /// `text` points at a NUL-terminated string.
-#[inline]
-unsafe fn still_holds(entry: &Cell<Entry>, text: *const c_char) -> bool {
-    let entry = entry.get();
-    if entry.address != text as usize {
-        return false;
-    }
+unsafe fn still_holds(entry: &Entry, text: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     let same = unsafe { prefix(text) } & entry.mask == entry.prefix;
     // SAFETY: the caller's promise, and the prefix was just seen to contain no NUL.
     same && (usize::from(entry.length) < PREFIX || unsafe { rest(text) } == (usize::from(entry.length), entry.rest))
 }
 
-/// The first 16 bytes at `text`, in memory order; bytes after the NUL are arbitrary.
+/// Whether the 16 bytes at `text` can be read whatever they are: they lie in one page. Tools that
+/// check every access do not know that.
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
+fn may_look_ahead(text: *const c_char) -> bool {
+    const PAGE: usize = 4096;
+    !cfg!(any(miri, sanitize_build)) && text as usize % PAGE <= PAGE - PREFIX
+}
+
+/// The 16 bytes at `text`, in memory order; bytes after the NUL are arbitrary.
 ///
 /// # Safety
 ///
-/// `text` points at a NUL-terminated string.
-#[inline]
-unsafe fn prefix(text: *const c_char) -> u128 {
-    const PAGE: usize = 4096;
-    let fits_page = text as usize % PAGE <= PAGE - PREFIX;
-    if cfg!(any(miri, sanitize_build)) || !fits_page {
-        let mut bytes = [0_u8; PREFIX];
-        for (offset, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: no byte before this one was the NUL, so this one belongs to the string.
-            *byte = unsafe { *text.add(offset) } as u8;
-            if *byte == 0 {
-                break;
-            }
-        }
-        return u128::from_le_bytes(bytes);
-    }
+/// `text` points at a NUL-terminated string, and [`may_look_ahead`] there.
+#[inline(always)]
+unsafe fn sixteen(text: *const c_char) -> u128 {
     // SAFETY: the string's first byte is readable and the load stays in its page, so it cannot
     // fault. Bytes after the NUL may belong to something else; they are masked away before anything
     // depends on them.
     u128::from_le_bytes(unsafe { text.cast::<[u8; PREFIX]>().read_unaligned() })
+}
+
+/// The same for any string: bytes after the NUL are arbitrary.
+///
+/// # Safety
+///
+/// `text` points at a NUL-terminated string.
+unsafe fn prefix(text: *const c_char) -> u128 {
+    if may_look_ahead(text) {
+        // SAFETY: the caller's promise.
+        return unsafe { sixteen(text) };
+    }
+    let mut bytes = [0_u8; PREFIX];
+    for (offset, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: no byte before this one was the NUL, so this one belongs to the string.
+        *byte = unsafe { *text.add(offset) } as u8;
+        if *byte == 0 {
+            break;
+        }
+    }
+    u128::from_le_bytes(bytes)
 }
 
 /// The length, cut at [`TEXT_BYTES`], and the hash of what follows the prefix.
@@ -193,14 +207,15 @@ unsafe fn look_up(text: *const c_char) -> Entry {
         Some(word) => word,
         // NCCL passes an empty string for "none": the protocol of a symmetric kernel.
         None if length == 0 => Word::ABSENT,
-        None if length == TEXT_BYTES => recorder::text(cut(&mut { bytes })),
-        None => recorder::text(&bytes[..length]),
+        None if length == TEXT_BYTES => super::text(cut(&mut { bytes })),
+        None => super::text(&bytes[..length]),
     };
     let mut prefix = [0; PREFIX];
     let kept = length.min(PREFIX);
     prefix[..kept].copy_from_slice(&bytes[..kept]);
+    let slow = length >= PREFIX || !may_look_ahead(text);
     Entry {
-        address: text as usize,
+        address: text as usize | if slow { SLOW } else { 0 },
         length: length as u8,
         word,
         prefix: u128::from_le_bytes(prefix),
@@ -224,11 +239,12 @@ fn cut(text: &mut [u8; TEXT_BYTES]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{rare_word, words};
     use super::*;
 
     fn word_of(text: &[u8]) -> Word {
         // SAFETY: every caller passes a NUL-terminated literal or buffer.
-        with_words(|words| unsafe { words.word(text.as_ptr().cast()) })
+        unsafe { rare_word(text.as_ptr().cast()) }
     }
 
     #[test]
@@ -238,8 +254,9 @@ mod tests {
             assert_eq!(word_of(b"ncclFloat8e4m3\0"), Word::FLOAT8_E4M3);
             assert_eq!(word_of(b"RING\0"), Word::RING);
         }
-        // SAFETY: null is allowed.
-        assert_eq!(with_words(|words| unsafe { words.word(std::ptr::null()) }), Word::ABSENT);
+        let [first, none, last] = [c"RING".as_ptr(), std::ptr::null(), c"LL".as_ptr()];
+        // SAFETY: literals, and null is allowed.
+        assert_eq!(unsafe { words([first, none, last]) }, [Word::RING, Word::ABSENT, Word::LL]);
     }
 
     #[test]
@@ -257,6 +274,32 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_used_again_is_noticed_whatever_was_in_it() {
+        // More addresses than there are places, and random bytes behind each string.
+        let known: Vec<&str> = (0..60).filter_map(|number| Word(number).spelling()).chain([""]).collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |end: usize| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) as usize % end
+        };
+        let mut memory = [([0_u8; 24], Word::ABSENT); 3 * ENTRIES];
+        for _ in 0..if cfg!(miri) { 500 } else { 200_000 } {
+            let (bytes, word) = &mut memory[below(3 * ENTRIES)];
+            let text = known[below(known.len())];
+            bytes.fill_with(|| below(256) as u8);
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            bytes[text.len()] = 0;
+            *word = Word::known(text.as_bytes()).unwrap_or(Word::ABSENT);
+            // Few addresses again and again, as NCCL has them, and all others now and then.
+            let span = if below(4) == 0 { 3 * ENTRIES } else { 12 };
+            let picked: [_; 4] = std::array::from_fn(|_| &memory[below(span)]);
+            // SAFETY: each buffer holds a NUL, which was just put there or is all that it has.
+            let found = unsafe { words(picked.map(|(bytes, _)| bytes.as_ptr().cast())) };
+            assert_eq!(found, picked.map(|(_, word)| *word));
+        }
+    }
+
+    #[test]
     fn a_string_at_the_end_of_a_page_is_not_read_past_it() {
         // SAFETY: a fresh private mapping of two pages, of which the second is made unreadable;
         // only the first is touched, and both are unmapped at the end.
@@ -270,7 +313,7 @@ mod tests {
             let at = base.cast::<u8>().add(page - text.len());
             at.copy_from_nonoverlapping(text.as_ptr(), text.len());
             for _ in 0..3 {
-                assert_eq!(with_words(|words| words.word(at.cast())), Word::TREE);
+                assert_eq!(rare_word(at.cast()), Word::TREE);
             }
             libc::munmap(base, 2 * page);
         }

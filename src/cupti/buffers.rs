@@ -98,6 +98,7 @@ pub(super) struct Lost {
 
 impl Pool {
     /// A pool of about this many bytes; `None` if there is no such memory.
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub(super) fn new(bytes: usize) -> Option<Pool> {
         let count = (bytes / BUFFER).clamp(2, MAX_BUFFERS);
         let memory = Pages::new(count * BUFFER + SPARES * SPARE)?;
@@ -139,6 +140,7 @@ impl Pool {
 
     /// Takes back a buffer that CUPTI filled with `valid` bytes. `at` is the time, in ns of
     /// `CLOCK_BOOTTIME`.
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub(super) fn complete(&self, buffer: *mut u8, valid: usize, at: u64) {
         let offset = buffer.addr().wrapping_sub(self.memory.address().addr());
         match offset.checked_sub(self.count * BUFFER) {
@@ -208,6 +210,7 @@ impl Pool {
     }
 
     /// The most records that the buffers now lent to CUPTI can hold.
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub(super) fn room(&self) -> u64 {
         let lent = u64::from(self.lent.load(Relaxed).count_ones());
         let spares = SPARES as u64 - u64::from(self.free_spares.load(Relaxed).count_ones());

@@ -159,6 +159,7 @@ impl Reading {
         (low <= high).then_some((low, high))
     }
 
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     fn domain(&self) -> Domain {
         // Before CUPTI has looked at the GPU, its clock may not run yet.
         let Some(Stamp(stamp @ 1..)) = self.cupti else { return Domain::Unknown };
@@ -322,6 +323,7 @@ impl CuptiClock {
 }
 
 /// The middle of a range, and half its length, in ns.
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
 fn instant((low, high): (i64, i64)) -> Option<(HostNs, u32)> {
     let error = u32::try_from((high - low + 1) / 2).unwrap_or(u32::MAX);
     Some((HostNs(u64::try_from(low.midpoint(high)).ok()?), error))
@@ -336,6 +338,7 @@ impl Segment {
 
     /// The first and last host instant that a stamp can mean by this segment's rule, if not later
     /// than `now`.
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     fn candidate(&self, stamp: i64, now: i64) -> Option<(i64, i64)> {
         let of_wall = |low: i64, high: i64, slack: i64| {
             let from = stamp.checked_sub(high)?.checked_sub(slack)?;
@@ -379,8 +382,8 @@ fn continues(pairs: &VecDeque<Pair>, pair: Pair) -> bool {
 
 /// Appends a reading to the line, replacing the last one if that is close to the one before it.
 fn extend(pairs: &mut VecDeque<Pair>, pair: Pair) {
-    let short = |before: usize| pairs[before + 1].host - pairs[before].host < PIECE;
-    if pairs.len().checked_sub(2).is_some_and(short) {
+    let mut newest = pairs.iter().rev().map(|pair| pair.host);
+    if newest.next().zip(newest.next()).is_some_and(|(last, before)| last - before < PIECE) {
         pairs.pop_back();
     } else if pairs.len() == PAIRS {
         pairs.pop_front();
@@ -399,16 +402,17 @@ fn doubt(from: Pair, to: Pair) -> f64 {
 }
 
 /// The first and last host instant that a stamp of a foreign clock can mean.
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
 fn on_line(pairs: &VecDeque<Pair>, stamp: i64) -> Option<(i64, i64)> {
     if pairs.len() < 2 {
         return None;
     }
     // Nearly always the newest piece.
     let mut end = pairs.len() - 1;
-    while end > 1 && stamp < pairs[end - 1].stamp {
+    while end > 1 && pairs.get(end - 1).is_some_and(|pair| stamp < pair.stamp) {
         end -= 1;
     }
-    let (from, to) = (pairs[end - 1], pairs[end]);
+    let (from, to) = (*pairs.get(end - 1)?, *pairs.get(end)?);
     let rate = slope(from, to);
     let length = (to.host - from.host) as f64;
     let along = stamp.checked_sub(from.stamp)? as f64 * rate;

@@ -23,6 +23,7 @@ impl Driver {
     }
 
     /// Its major part.
+    #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub(super) fn cuda_major(&self) -> Option<u32> {
         Some(self.cuda_version()? / 1000).filter(|&major| major > 0)
     }

@@ -16,7 +16,15 @@
 
 #![cfg_attr(
     not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::string_slice)
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::integer_division_remainder_used,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable
+    )
 )]
 
 mod absent;
@@ -82,6 +90,7 @@ pub(crate) fn current_gpu() -> Option<(u32, Option<String>)> {
 }
 
 /// The CUDA version that the driver knows, `13.0`, if the process has a driver.
+#[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
 pub(crate) fn driver_cuda() -> Option<String> {
     let version = driver::Driver::mapped()?.cuda_version()?;
     Some(format!("{}.{}", version / 1000, version % 1000 / 10))

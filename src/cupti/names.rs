@@ -68,7 +68,11 @@ impl Names {
     /// # Safety
     ///
     /// `name` is null or a C string for the length of this call.
-    #[expect(clippy::indexing_slicing, reason = "taken modulo the length")]
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::integer_division_remainder_used,
+        reason = "taken modulo the length, a constant"
+    )]
     pub(super) unsafe fn intern(&mut self, name: *const c_char) -> Arc<str> {
         let place = name.addr().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 8);
         let bytes = if name.is_null() {

@@ -126,6 +126,8 @@ pub struct Writer<'r> {
     /// The position at which the writer leaves the fast path: the end of a [`PART`], or of the
     /// segment. 0 once the thread has left.
     limit: std::cell::Cell<u32>,
+    /// The segment that will probably be the next, near the end of this one.
+    next: std::cell::Cell<Option<u32>>,
     taken: std::cell::Cell<u32>,
 }
 
@@ -221,6 +223,7 @@ impl Rings {
             segment: self.segment(segment).into(),
             at: 0.into(),
             limit: FIRST_LIMIT.into(),
+            next: None.into(),
             taken: 1.into(),
         })
     }
@@ -395,19 +398,21 @@ impl Writer<'_> {
         self.at.get() as usize + length <= SEGMENT_WORDS || self.extend()
     }
 
-    /// Asks for the memory that is written after this part of the segment and the next one, and in
-    /// time for what taking a segment needs.
+    /// Asks for the memory that is written after this part of the segment and the next one.
     fn look_ahead(&self, part: usize) {
         let rings = self.rings;
-        match part + 2 {
-            ahead if ahead < PARTS => prefetch_part(self.segment.get(), ahead),
-            ahead => {
-                if let Some(next) = FreeList(rings.free.0.load(Ordering::Relaxed)).first() {
-                    prefetch_part(rings.segment(next), ahead - PARTS);
-                }
+        if part + 2 < PARTS {
+            prefetch_part(self.segment.get(), part + 2);
+        } else {
+            if part + 2 == PARTS {
+                self.next.set(FreeList(rings.free.0.load(Ordering::Relaxed)).first());
+            }
+            if let Some(next) = self.next.get() {
+                prefetch_part(rings.segment(next), part + 2 - PARTS);
             }
         }
-        if part + 3 == PARTS {
+        // What taking a segment needs, in time.
+        if part + 4 == PARTS {
             prefetch(&raw const rings.free);
             prefetch(rings.slot(self.slot));
         }

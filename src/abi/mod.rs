@@ -209,15 +209,17 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
                 let net = A::common(body).net_plugin.read();
                 recorder::start_net(start.parent, start.context, start.rank, &NetPlugin { net })
             }),
-            _ => apart(|| match A::newer(body, bits, start) {
+            _ => match A::newer(body, bits, start) {
                 Some(handle) => handle,
-                None => start.record(&Unknown { bits }),
-            }),
+                None => apart(|| start.record(&Unknown { bits })),
+            },
         }
     }
 }
 
-/// Runs `body` in a function of its own, so that no event pays for the registers of another.
+/// Runs `body` in a function of its own, so that no event pays for the registers of another. A large
+/// frame costs more than its instructions: a load from the stack waits for a store to the ring whose
+/// address has the same lower 12 bits.
 #[inline(never)]
 fn apart<T>(body: impl FnOnce() -> T) -> T {
     body()

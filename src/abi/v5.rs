@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, StateArgsV4};
-use super::{Abi, Start, bit, v4};
+use super::{Abi, Start, apart, bit, v4};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
 use crate::record::recorder;
@@ -173,14 +173,15 @@ impl Abi for V5 {
         Some(unsafe { body.kernel_ch }.into())
     }
 
+    #[inline(always)]
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
         // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
         unsafe {
             Some(match bits {
-                bit::GROUP_API => start.record(&body.group_api.event()),
-                bit::COLL_API => start.record(&body.coll_api.event()),
-                bit::P2P_API => start.record(&body.p2p_api.event()),
-                bit::KERNEL_LAUNCH => start.record(&body.kernel_launch.event()),
+                bit::GROUP_API => apart(|| start.record(&body.group_api.event())),
+                bit::COLL_API => apart(|| start.record(&body.coll_api.event())),
+                bit::P2P_API => apart(|| start.record(&body.p2p_api.event())),
+                bit::KERNEL_LAUNCH => apart(|| start.record(&body.kernel_launch.event())),
                 _ => return None,
             })
         }

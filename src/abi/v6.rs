@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
-use super::{Abi, Start, bit, v5};
+use super::{Abi, Start, apart, bit, v5};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
 use crate::record::recorder;
@@ -126,14 +126,15 @@ impl Abi for V6 {
         unsafe { v5::V5::kernel_ch(&body.v5) }
     }
 
+    #[inline(always)]
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
         // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or
         // passed on.
         unsafe {
             Some(match bits {
-                bit::CE_COLL => start.record(&body.ce_coll.event()),
-                bit::CE_SYNC => start.record(&body.ce_coll_sync.event()),
-                bit::CE_BATCH => start.record(&body.ce_coll_batch.event()),
+                bit::CE_COLL => apart(|| start.record(&body.ce_coll.event())),
+                bit::CE_SYNC => apart(|| start.record(&body.ce_coll_sync.event())),
+                bit::CE_BATCH => apart(|| start.record(&body.ce_coll_batch.event())),
                 _ => return v5::V5::newer(&body.v5, bits, start),
             })
         }

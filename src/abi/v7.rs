@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 
 use super::common::{self, StateArgsV4};
-use super::{Abi, Start, bit, v5, v6};
+use super::{Abi, Start, apart, bit, v5, v6};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
 use crate::model::time::GpuNs;
@@ -104,24 +104,25 @@ impl Abi for V7 {
         unsafe { v6::V6::kernel_ch(&body.v6) }
     }
 
+    #[inline(always)]
     unsafe fn newer(body: &Body, bits: u64, start: &Start) -> Option<Handle> {
         // SAFETY: the trait's promise, for the member that `bits` names and for its strings, or
         // passed on.
         unsafe {
             Some(match bits {
-                bit::COLL_API => {
+                bit::COLL_API => apart(|| {
                     let call = &body.coll_api;
                     start.record(&event::CollApi { user_tag: call.user_tag, ..call.base.event() })
-                }
-                bit::P2P_API => {
+                }),
+                bit::P2P_API => apart(|| {
                     let call = &body.p2p_api;
                     start.record(&event::P2pApi { user_tag: call.user_tag, ..call.base.event() })
-                }
-                bit::CE_COLL => {
+                }),
+                bit::CE_COLL => apart(|| {
                     let coll = &body.ce_coll;
                     start.record(&event::CeColl { user_tag: coll.user_tag, ..coll.base.event() })
-                }
-                bit::KERNEL_PHASE => {
+                }),
+                bit::KERNEL_PHASE => apart(|| {
                     let phase = &body.kernel_phase;
                     start.record(&event::KernelPhase {
                         start: GpuNs(phase.p_timer),
@@ -130,7 +131,7 @@ impl Abi for V7 {
                         channel: phase.channel_id,
                         ..Default::default()
                     })
-                }
+                }),
                 _ => return v6::V6::newer(&body.v6, bits, start),
             })
         }

@@ -7,7 +7,9 @@
 //! ```
 //!
 //! The last one measures another profiler plugin on the same calls, and ours, through that version
-//! of the interface.
+//! of the interface. Most plugins have room for so many events, so that their figure for a start
+//! that is never stopped is that of a refusal. The streams are sequences of NCCL's in which every
+//! event stops; `kept` says how many of their starts were given a handle.
 //!
 //! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps
 //! up and the rings have room; the last line says whether anything was dropped nevertheless. The
@@ -20,6 +22,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use ncclscope_tests::flood::{Counts, Kind, Lane, Latency};
 use ncclscope_tests::host::{Arg, Comm, Context, Descriptor, NetEvent, Plugin, RawHandle, StateCall, Value};
 use ncclscope_tests::play::plugin_path;
 
@@ -65,13 +68,16 @@ fn main() {
     let ours = load(&plugin_path().expect("the release library"));
     let other = said("--beside").map(|path| load(Path::new(path)));
 
-    let (tsc_ghz, timer_ns) = calibrate();
+    let (tsc_ghz, timer_ns, disturbance) = calibrate();
     println!("{}", machine());
     println!(
         "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n\
-         the floor, one reading of the TSC and a record stored: {:.1} ns with 2 words, {:.1} ns with 16\n",
+         the floor, one reading of the TSC and a record stored: {:.1} ns with 2 words, {:.1} ns with 16\n\
+         nothing at all between two readings: 99.9th percentile {:.0} ns above the median, longest {:.0} ns\n",
         floor::<2>(),
-        floor::<16>()
+        floor::<16>(),
+        disturbance.0,
+        disturbance.1,
     );
     let wanted = words.first().filter(|word| !word.starts_with('-')).map_or("", String::as_str);
     for threads in [1, 4] {
@@ -89,6 +95,17 @@ fn main() {
             report(name, &base, &measure(&ours, threads, make, tsc_ghz, timer_ns));
             if let Some(other) = &other {
                 report("  the other plugin", &base, &measure(other, threads, make, tsc_ghz, timer_ns));
+            }
+        }
+        println!(
+            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>6}",
+            "stream", "", "", "", "", "", "", "", "kept"
+        );
+        for (name, kind) in STREAMS.into_iter().filter(|(name, _)| name.contains(wanted)) {
+            let base = measure_stream(&empty, threads, kind);
+            report_stream(name, &base, &measure_stream(&ours, threads, kind));
+            if let Some(other) = &other {
+                report_stream("  the other plugin", &base, &measure_stream(other, threads, kind));
             }
         }
         println!();
@@ -194,6 +211,75 @@ fn measure(plugin: &Plugin, threads: usize, make: Make, ghz: f64, timer_ns: f64)
     all
 }
 
+/// NCCL's calls one after the other: what a user's thread makes of collectives, what the progress
+/// thread makes of proxy operations, and one of those for two of these.
+const STREAMS: [(&str, Kind); 3] =
+    [("stream of collectives", Kind::Coll), ("stream of proxy operations", Kind::Step), ("mixed stream", Kind::Mixed)];
+
+/// What a stream cost: the means of its bursts, and the calls that were timed one by one.
+struct Streamed {
+    bursts: Vec<f64>,
+    singles: Vec<Latency>,
+    counts: Counts,
+}
+
+fn measure_stream(plugin: &Plugin, threads: usize, kind: Kind) -> Streamed {
+    let barrier = Barrier::new(threads);
+    let body = || {
+        let context = plugin.init(&Comm { id: 7, nranks: 2, ..Comm::default() });
+        let (mut plain, mut timed) =
+            (Lane::new(kind, false, plugin, &context), Lane::new(kind, true, plugin, &context));
+        let mut bursts = Vec::new();
+        barrier.wait();
+        for _ in 0..BURSTS / 2 {
+            let (before, begin) = (plain.counts().calls(), Instant::now());
+            plain.send(before + BURST as u64, None);
+            let calls = plain.counts().calls() - before;
+            bursts.push(begin.elapsed().as_nanos() as f64 / calls as f64);
+            std::thread::sleep(PAUSE * threads as u32);
+            timed.send(timed.counts().calls() + BURST as u64, None);
+            std::thread::sleep(PAUSE * threads as u32);
+        }
+        plugin.finalize(&context);
+        (bursts, timed.latency(), plain.counts(), timed.counts())
+    };
+    std::thread::scope(|scope| {
+        let spawned: Vec<_> = (0..threads).map(|_| scope.spawn(body)).collect();
+        let mut all = Streamed { bursts: Vec::new(), singles: Vec::new(), counts: Counts::default() };
+        for thread in spawned {
+            let (bursts, singles, plain, timed) = thread.join().expect("a measuring thread");
+            all.bursts.extend(bursts);
+            all.singles.extend(singles);
+            for counts in [plain, timed] {
+                all.counts.starts += counts.starts;
+                all.counts.stops += counts.stops;
+                all.counts.states += counts.states;
+                all.counts.null_handles += counts.null_handles;
+            }
+        }
+        all.bursts.sort_by(f64::total_cmp);
+        all
+    })
+}
+
+/// The percentiles are those of the thread that had to wait longest.
+fn report_stream(name: &str, base: &Streamed, own: &Streamed) {
+    let most = |it: &Streamed, of: fn(&Latency) -> u64| it.singles.iter().map(of).max().unwrap_or_default() as f64;
+    let above = |of: fn(&Latency) -> u64| most(own, of) - most(base, of);
+    let counts = &own.counts;
+    println!(
+        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8} {:>5.1}%",
+        mean(&base.bursts),
+        mean(&own.bursts) - mean(&base.bursts),
+        above(|it| it.median_ns),
+        above(|it| it.p99_ns),
+        above(|it| it.p999_ns),
+        most(own, |it| it.max_ns),
+        counts.calls(),
+        100.0 * (counts.starts - counts.null_handles) as f64 / counts.starts.max(1) as f64,
+    );
+}
+
 fn measure_thread(plugin: &Plugin, threads: u32, barrier: &Barrier, make: Make, ghz: f64, timer_ns: f64) -> Measured {
     let context = plugin.init(&Comm { id: 7, nranks: 2, ..Comm::default() });
     let Some(mut call) = make(plugin, &context) else { return Measured::default() };
@@ -238,22 +324,24 @@ fn make_call(plugin: &Plugin, context: &Context, handle: RawHandle, call: &mut C
 }
 
 fn report(name: &str, base: &Measured, own: &Measured) {
-    let mean = |it: &Measured| {
-        // Without the tenth that the scheduler disturbed most; the percentiles include it.
-        let kept = &it.bursts[..it.bursts.len() * 9 / 10];
-        kept.iter().sum::<f64>() / kept.len() as f64
-    };
     let at = |it: &Measured, share: f64| f64::from(it.singles[((it.singles.len() - 1) as f64 * share) as usize]);
     println!(
         "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8}",
-        mean(base),
-        mean(own) - mean(base),
+        mean(&base.bursts),
+        mean(&own.bursts) - mean(&base.bursts),
         at(own, 0.5) - at(base, 0.5),
         at(own, 0.99) - at(base, 0.99),
         at(own, 0.999) - at(base, 0.999),
         at(own, 1.0),
         own.singles.len() + own.bursts.len() * BURST,
     );
+}
+
+/// The mean of sorted bursts, without the tenth that the scheduler disturbed most; the percentiles
+/// include it.
+fn mean(bursts: &[f64]) -> f64 {
+    let kept = &bursts[..bursts.len() * 9 / 10];
+    kept.iter().sum::<f64>() / kept.len() as f64
 }
 
 fn compile_empty(folder: &Path) -> PathBuf {
@@ -264,8 +352,9 @@ fn compile_empty(folder: &Path) -> PathBuf {
     library
 }
 
-/// The TSC's rate in GHz, and the cost of a pair of readings in ns.
-fn calibrate() -> (f64, f64) {
+/// The TSC's rate in GHz, the cost of a pair of readings in ns, and by how much one pair in a
+/// thousand, and the worst, takes longer: what the machine itself does to a call.
+fn calibrate() -> (f64, f64, (f64, f64)) {
     let (begin, ticks) = (Instant::now(), tsc());
     std::thread::sleep(Duration::from_millis(200));
     let ghz = (tsc() - ticks) as f64 / begin.elapsed().as_nanos() as f64;
@@ -276,7 +365,9 @@ fn calibrate() -> (f64, f64) {
         })
         .collect();
     pairs.sort_unstable();
-    (ghz, pairs[pairs.len() / 2] as f64 / ghz)
+    let at = |index: usize| pairs[index] as f64 / ghz;
+    let median = at(pairs.len() / 2);
+    (ghz, median, (at(pairs.len() * 999 / 1000) - median, at(pairs.len() - 1) - median))
 }
 
 /// What no recorder can avoid, in ns a call: the TSC read once, and this many words stored one
@@ -328,9 +419,8 @@ fn say_dropped(plugin: &Plugin, folder: &Path) {
     let bytes = trace.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
     let mut dropped = 0;
     let _ = ncclscope::trace::reader::decoded(&bytes, |packet| {
-        if let Some(value) = packet.track_event.and_then(|event| event.counter_value) {
-            dropped = dropped.max(value);
-        }
+        let said = packet.track_event.and_then(|event| event.nccl).and_then(|nccl| nccl.dropped);
+        dropped = dropped.max(said.unwrap_or_default());
     });
     println!("records dropped while measuring: {dropped}");
 }

@@ -207,7 +207,7 @@ fn send(flood: &Flood, plugin: &Plugin) -> Report {
                 let (counts, histogram) = match flood.short_threads {
                     Some(count) => short_threads(flood, plugin, context, share(count.into())),
                     None => {
-                        let mut lane = Lane::new(flood, plugin, context);
+                        let mut lane = Lane::new(flood.kind, flood.latency, plugin, context);
                         lane.send(share(flood.events), flood.rate.map(|rate| share(rate).max(1)));
                         (lane.sender.counts, lane.sender.latency)
                     }
@@ -266,7 +266,7 @@ fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) 
     let mut counts = Counts::default();
     let mut histogram = flood.latency.then(Histogram::new);
     let body = || {
-        let mut lane = Lane::new(flood, plugin, context);
+        let mut lane = Lane::new(flood.kind, flood.latency, plugin, context);
         lane.send(1, None);
         (lane.sender.counts, lane.sender.latency)
     };
@@ -289,8 +289,8 @@ fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) 
     (counts, histogram)
 }
 
-/// One thread's part of the load.
-struct Lane<'a> {
+/// One thread's part of a load.
+pub struct Lane<'a> {
     sender: Sender<'a>,
     kind: Kind,
     collective: Collective,
@@ -299,23 +299,34 @@ struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(flood: &Flood, plugin: &'a Plugin, context: &Context) -> Lane<'a> {
+    /// A load for the calling thread, whose calls are measured if `latency` is wanted.
+    pub fn new(kind: Kind, latency: bool, plugin: &'a Plugin, context: &Context) -> Lane<'a> {
         Lane {
             sender: Sender {
                 plugin,
                 context: context.handle,
                 counts: Counts::default(),
-                latency: flood.latency.then(Histogram::new),
+                latency: latency.then(Histogram::new),
             },
-            kind: flood.kind,
+            kind,
             collective: Collective::new(plugin, context),
             proxies: [Proxy::new(plugin, context, true), Proxy::new(plugin, context, false)],
             sequences: 0,
         }
     }
 
-    /// Sends sequences up to `calls` calls, at `rate` calls per second if given.
-    fn send(&mut self, calls: u64, rate: Option<u64>) {
+    /// What was sent so far.
+    pub fn counts(&self) -> Counts {
+        self.sender.counts
+    }
+
+    /// How long the calls took so far, if that is measured.
+    pub fn latency(&self) -> Option<Latency> {
+        self.sender.latency.as_ref().map(Histogram::latency)
+    }
+
+    /// Sends sequences until there were `calls` calls in all, at `rate` calls per second if given.
+    pub fn send(&mut self, calls: u64, rate: Option<u64>) {
         const SHORTEST_SLEEP_NS: u64 = 100_000;
         let begin = now();
         while self.sender.counts.calls() < calls {

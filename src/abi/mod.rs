@@ -218,8 +218,8 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
 }
 
 /// Runs `body` in a function of its own, so that no event pays for the registers of another. A large
-/// frame costs more than its instructions: a load from the stack waits for a store to the ring whose
-/// address has the same lower 12 bits.
+/// frame costs more than its instructions: on x86-64, a load from the stack may wait for a store to
+/// the ring whose address has the same lower 12 bits.
 #[inline(never)]
 fn apart<T>(body: impl FnOnce() -> T) -> T {
     body()

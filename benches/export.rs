@@ -14,12 +14,12 @@ mod job;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use job::synthetic::{Job, Size};
-use job::{Watched, watched, written};
+use job::{Asked, Watched, watched, written};
 use ncclscope_tests::pypi;
 use serde_json::Value;
 
@@ -27,13 +27,8 @@ use serde_json::Value;
 const REWRITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rewrite_tables.py");
 
 fn main() -> io::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
-    let number = |name: &str, otherwise: u32| said(name).and_then(|word| word.parse().ok()).unwrap_or(otherwise);
-    let (ranks, hosts, steps) = (number("--ranks", 64), number("--hosts", 8), number("--steps", 2_000));
-    let above = said("--folder").map_or_else(std::env::temp_dir, PathBuf::from);
-    let program = said("--program").map_or_else(|| env!("CARGO_BIN_EXE_ncclscope").into(), PathBuf::from);
-    let keeps = words.iter().any(|word| word == "--keep");
+    let Asked { ranks, hosts, steps, folder: above, program } = Asked::read();
+    let keeps = std::env::args().any(|word| word == "--keep");
     let folder = tempfile::Builder::new().prefix("ncclscope-export").disable_cleanup(keeps).tempdir_in(above)?;
     let (traces, tables) = (folder.path().join("traces"), folder.path().join("tables"));
     fs::create_dir(&traces)?;

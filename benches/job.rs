@@ -14,6 +14,33 @@ use std::time::{Duration, Instant};
 
 use synthetic::{Job, Size};
 
+/// What the command line asks for.
+pub(crate) struct Asked {
+    pub(crate) ranks: u32,
+    pub(crate) hosts: u32,
+    pub(crate) steps: u32,
+    /// What a temporary folder is made in.
+    pub(crate) folder: PathBuf,
+    /// The program to measure.
+    pub(crate) program: PathBuf,
+}
+
+impl Asked {
+    /// Without anything said: 64 ranks on 8 hosts, in the system's temporary folder.
+    pub(crate) fn read() -> Asked {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
+        let number = |name: &str, otherwise: u32| said(name).and_then(|word| word.parse().ok()).unwrap_or(otherwise);
+        Asked {
+            ranks: number("--ranks", 64),
+            hosts: number("--hosts", 8),
+            steps: number("--steps", 2_000),
+            folder: said("--folder").map_or_else(std::env::temp_dir, PathBuf::from),
+            program: said("--program").map_or_else(|| env!("CARGO_BIN_EXE_ncclscope").into(), PathBuf::from),
+        }
+    }
+}
+
 /// Writes all files, on all cores.
 pub(crate) fn written(job: &Job, ranks: u32, path: &(impl Fn(u32) -> PathBuf + Sync)) -> io::Result<Size> {
     let next = AtomicU32::new(0);

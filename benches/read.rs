@@ -1,52 +1,63 @@
 //! How much processor time reading a trace takes, on all threads together, compared with inflating
-//! it on one, with the same library: no reader can avoid that.
+//! it on one, with the same library: no reader can avoid that. And how much memory.
 //!
 //! ```text
 //! cargo bench --bench read [-- FILE]
 //! ```
 //!
-//! Without a file, two million operations of one rank are written first, compressed as in a
-//! recording.
+//! Without a file: a synthetic rank (`tests/synthetic.rs`) with two million events.
 
-use std::fs;
+#[allow(dead_code, reason = "it needs no large job")]
+mod job;
+
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use flate2::bufread::ZlibDecoder;
-use flate2::write::ZlibEncoder;
-use ncclscope::cli;
-use ncclscope::model::ids::ProcessTag;
-use ncclscope::model::time::HostNs;
-use ncclscope::trace::args::Args;
-use ncclscope::trace::fields::nccl;
-use ncclscope::trace::names::Fixed;
+use job::synthetic::Job;
+use job::watched;
 use ncclscope::trace::reader::{self, Error};
-use ncclscope::trace::words::Category;
-use ncclscope::trace::writer::{Clocks, Extra, Form, Place, Writer};
-use prost::Message as _;
 
-const OPERATIONS: u64 = 2_000_000;
+/// Each has 15 or 16 slices, instants and counter values.
+const STEPS: u64 = 130_000;
 /// How often each is measured; the quickest time counts.
 const TIMES: usize = 5;
-/// Bytes of packets that are compressed together.
-const PACKET: usize = 192 << 10;
+
+/// What is measured: its name, and the words behind the program's.
+const COMMANDS: [(&str, &[&str]); 7] = [
+    ("`info`", &["info"]),
+    ("`summary`", &["summary"]),
+    ("`cut` to a second", &["cut", "--time", "1s..2s", "-o", "written"]),
+    ("`merge` into an archive", &["merge", "-o", "written.tar"]),
+    ("`merge`, which diagnoses small jobs, too", &["merge", "-o", "written"]),
+    ("`diagnose`, which reads it twice", &["diagnose"]),
+    ("`export` to Parquet", &["export", "--parquet", "written", "--job", "bench"]),
+];
 
 fn main() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let given = std::env::args().skip(1).find(|word| !word.starts_with("--")).map(PathBuf::from);
     let path = match given {
-        Some(path) => path,
-        None => written(folder.path())?,
+        Some(path) => path.canonicalize()?,
+        None => {
+            let path = folder.path().join("trace");
+            let mut file = io::BufWriter::new(File::create(&path)?);
+            Job::new(2, 1, STEPS).write(0, true, &mut file)?;
+            file.flush()?;
+            path
+        }
     };
     let whole = |error: Error| io::Error::other(error.to_string());
     let (inflating, plain) = timed(|| inflated(&path))?;
-    let (reading, slices) = timed(|| {
-        let mut slices = 0_u64;
+    let (reading, events) = timed(|| {
+        let mut events = 0_u64;
         let read = reader::read_file::<Error>(&path, |packet| {
-            slices += u64::from(packet.event.is_some_and(|event| !event.name.is_empty()));
+            events += u64::from(packet.event.is_some());
             Ok(())
         });
-        read.map(|_| slices).map_err(whole)
+        read.map(|_| events).map_err(whole)
     })?;
     let (decoding, _) = timed(|| {
         let mut bytes = 0_u64;
@@ -57,40 +68,25 @@ fn main() -> io::Result<()> {
         read.map(|_| bytes).map_err(whole)
     })?;
     let size = fs::metadata(&path)?.len();
-    println!("{slices} slices and instants, {size} bytes, {plain} unpacked\n");
-    println!("| | seconds | of inflating |\n| --- | --- | --- |");
-    let row = |what: &str, seconds: f64| println!("| {what} | {seconds:.2} | {:.1} |", seconds / inflating);
-    row("inflating, one core", inflating);
-    row("every packet followed", reading);
-    row("and all arguments of every event decoded", decoding);
-    let [joined, archive, cut] = ["joined", "joined.tar", "cut"].map(|name| folder.path().join(name));
-    let words = |words: &[&Path]| words.iter().map(|it| it.as_os_str().to_owned()).collect::<Vec<_>>();
-    for (what, words) in [
-        ("`ncclscope info`", words(&["ncclscope".as_ref(), "info".as_ref(), &path])),
-        (
-            "`ncclscope merge` into an archive",
-            words(&["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), &archive, &path]),
-        ),
-        (
-            "`ncclscope merge`, which reads it twice to mark causes",
-            words(&["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), &joined, &path]),
-        ),
-        ("`ncclscope cut`", {
-            let part = ["ncclscope", "cut", "--time", "1s..2s", "-o"].map(Path::new);
-            words(&[&part[..], &[&*cut, &*path]].concat())
-        }),
-    ] {
-        let (seconds, ()) = timed(|| {
-            // An earlier run wrote it.
-            for written in [&joined, &archive, &cut] {
-                fs::remove_file(written).or_else(|error| match error.kind() {
-                    io::ErrorKind::NotFound => Ok(()),
-                    _ => Err(error),
-                })?;
-            }
-            cli::run(words.clone(), &mut io::sink()).map_err(|failure| io::Error::other(failure.to_string()))
-        })?;
-        row(what, seconds);
+    println!("{events} events (a slice has two), {size} bytes, {plain} unpacked\n");
+    println!("| | CPU s | of inflating | peak memory, MB |\n| --- | --- | --- | --- |");
+    let row = |what: &str, seconds: f64, peak: Option<u64>| {
+        let peak = peak.map(|bytes| (bytes / 1_000_000).to_string()).unwrap_or_default();
+        println!("| {what} | {seconds:.2} | {:.1} | {peak} |", seconds / inflating);
+    };
+    row("inflating, one core", inflating, None);
+    row("every packet followed", reading, None);
+    row("and all arguments of every event decoded", decoding, None);
+    for (what, words) in COMMANDS {
+        let once = |_| {
+            let work = tempfile::tempdir_in(&folder)?;
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ncclscope"));
+            command.args(words).arg(&path).current_dir(&work).stdout(Stdio::null());
+            watched(&mut command)
+        };
+        let all = (0..TIMES).map(once).collect::<io::Result<Vec<_>>>()?;
+        let quickest = all.iter().map(|it| it.cpu).fold(f64::INFINITY, f64::min);
+        row(what, quickest, all.iter().map(|it| it.peak).max());
     }
     Ok(())
 }
@@ -137,40 +133,4 @@ fn inflated(path: &Path) -> io::Result<u64> {
         }
     }
     Ok(all)
-}
-
-/// A trace of operations on one track.
-fn written(folder: &Path) -> io::Result<PathBuf> {
-    let path = folder.join("trace");
-    let mut file = fs::File::create(&path)?;
-    let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
-    let mut writer = Writer::new(ProcessTag::from_random(0x9e37_79b9_7f4a_7c15), clocks);
-    let track = writer.track(Form::Plain { name: "track" }, Place::default()).expect("a track");
-    let sequence = writer.sequence(track, HostNs(0));
-    let (mut args, mut pending) = (Args::new(), Vec::new());
-    for n in 0..OPERATIONS {
-        let time = n * 20_000 + n.wrapping_mul(0x9e37_79b9) % 5_000;
-        args.clear()
-            .uint(nccl::SEQ, n)
-            .uint(nccl::BYTES, 1 << 24)
-            .uint(nccl::COUNT, 1 << 22)
-            .uint(nccl::DATATYPE, 24)
-            .uint(nccl::FUNCTION, 2)
-            .uint(nccl::CHANNELS, 8);
-        let extra = Extra { args: args.bytes(), correlation: Some(7 + n), flows: &[0x1234_5000_0000_0000 | n] };
-        writer.begin(sequence, track, HostNs(time), Category::Operation, &Fixed("AllReduce 16 MiB f32"), &extra);
-        writer.end(sequence, track, HostNs(time + 9_000), &Extra::default());
-        if n % 1024 == 0 || n + 1 == OPERATIONS {
-            pending.extend(writer.take());
-        }
-        if pending.len() >= PACKET || n + 1 == OPERATIONS {
-            let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-            encoder.write_all(&pending)?;
-            let packet =
-                reader::TracePacket { compressed_packets: Some(encoder.finish()?), ..reader::TracePacket::default() };
-            file.write_all(&reader::Trace { packet: vec![packet] }.encode_to_vec())?;
-            pending.clear();
-        }
-    }
-    Ok(path)
 }

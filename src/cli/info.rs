@@ -28,7 +28,7 @@ use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Nccl, Packet};
+use crate::trace::reader::{self, Event, Extent, Nccl, Numbers, Packet};
 use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
@@ -64,7 +64,8 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // If a trace cannot be read to its end, that is reported below.
     let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
-    let (survey, faults) = Survey::of_what_can_be_read(&ours, |file, packet| infos[file].take(packet));
+    let (survey, faults) =
+        Survey::of_what_can_be_read(&ours, |file, packet, numbers| infos[file].take(packet, numbers));
     let found = hang::find(&survey, &ours);
     let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
     let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
@@ -136,7 +137,8 @@ struct Info {
     /// Operations by communicator and function, and by process.
     operations: BTreeMap<(u64, Cow<'static, str>), BTreeMap<u64, Operations>>,
     slices: u64,
-    notes: Vec<String>,
+    /// What is remarked, and how often.
+    notes: BTreeMap<String, u64>,
     /// The versions of ncclscope that recorded it.
     versions: BTreeSet<String>,
     /// The data that relates the clocks of its hosts contradicts itself.
@@ -170,7 +172,7 @@ impl Operations {
 }
 
 impl Info {
-    fn take(&mut self, packet: &Packet<'_>) {
+    fn take(&mut self, packet: &Packet<'_>, numbers: &Numbers) {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
@@ -182,8 +184,8 @@ impl Info {
         }
         let Some(event) = &packet.event else { return self.attributes(packet) };
         match event.kind {
-            kind::TYPE_SLICE_BEGIN => self.slice(event),
-            kind::TYPE_INSTANT => self.instant(event),
+            kind::TYPE_SLICE_BEGIN => self.slice(event, numbers),
+            kind::TYPE_INSTANT => self.instant(event, numbers),
             _ => {}
         }
     }
@@ -197,52 +199,57 @@ impl Info {
                 }
                 if let Some(host) = said.key().strip_prefix(attribute::HOST_CLOCK) {
                     self.clocks_contradict |= said.string_value().contains(merge::CONTRADICT);
-                    self.notes.push(format!("{host}: {}", said.string_value()));
+                    self.note(format!("{host}: {}", said.string_value()));
                 }
             }
         }
     }
 
-    fn slice(&mut self, event: &Event<'_>) {
+    fn slice(&mut self, event: &Event<'_>, numbers: &Numbers) {
         self.slices += 1;
         // Of the slices that carry an operation, only the hand-over names the thread. A kernel's
         // operations are recognised by their match; the slices below a kernel are not counted.
-        let [matched, kernel, count, tid, function, comm, event_bytes] =
-            event.uints([nccl::MATCH, nccl::KERNEL, nccl::COUNT, nccl::TID, nccl::FUNCTION, nccl::COMM, nccl::BYTES]);
-        let ran = matched.is_some() && kernel.is_none();
-        if count.is_none() || !ran && tid.is_none() {
+        let has = |field| numbers.get(field).is_some();
+        let ran = has(nccl::MATCH) && !has(nccl::KERNEL);
+        if !has(nccl::COUNT) || !ran && !has(nccl::TID) {
             return;
         }
-        let number = function.and_then(|number| Function::try_from(number as i32).ok());
-        let function = match (event.text(nccl::FUNCTION_TEXT), number) {
+        let number = numbers.get(nccl::FUNCTION).and_then(|number| Function::try_from(number as i32).ok());
+        let text = has(nccl::FUNCTION_TEXT).then(|| event.text(nccl::FUNCTION_TEXT)).flatten();
+        let function = match (text, number) {
             (Some(text), _) => text.into(),
             (None, None | Some(Function::Absent)) => "operation".into(),
             (None, Some(function)) => function.as_str_name().into(),
         };
-        let of = self.operations.entry((comm.unwrap_or_default(), function)).or_default();
+        let of = self.operations.entry((numbers.get(nccl::COMM).unwrap_or_default(), function)).or_default();
         let operations = of.entry(event.track >> TRACK_BITS).or_default();
         let (count, bytes) = if ran { &mut operations.ran } else { &mut operations.handed_over };
         *count += 1;
-        *bytes = bytes.saturating_add(event_bytes.unwrap_or_default());
+        *bytes = bytes.saturating_add(numbers.get(nccl::BYTES).unwrap_or_default());
     }
 
-    fn instant(&mut self, event: &Event<'_>) {
-        let (name, args) = (event.name, event.nccl());
-        match name {
-            instant::COMM_INIT => self.communicators.push(args),
+    fn instant(&mut self, event: &Event<'_>, numbers: &Numbers) {
+        let note = || event.text(nccl::NOTE).unwrap_or_default();
+        match event.name {
+            instant::COMM_INIT => self.communicators.push(event.nccl()),
             instant::ENDED => {
                 self.ended.push(event.track >> TRACK_BITS);
-                self.ends.push(args);
+                self.ends.push(event.nccl());
             }
             instant::IMPORT_ENDED => self.imported.push(event.track >> TRACK_BITS),
             instant::STARTED => {
-                let program = args.note().split(';').next().and_then(|first| first.strip_prefix("ncclscope "));
+                let note = note();
+                let program = note.split(';').next().and_then(|first| first.strip_prefix("ncclscope "));
                 self.versions.extend(program.map(str::to_owned));
-                self.notes.push(args.note().to_owned());
+                self.note(note);
             }
-            _ if args.note.is_some() => self.notes.push(format!("{name}: {}", args.note())),
+            name if numbers.get(nccl::NOTE).is_some() => self.note(format!("{name}: {}", note())),
             _ => {}
         }
+    }
+
+    fn note(&mut self, text: String) {
+        *self.notes.entry(text).or_default() += 1;
     }
 
     /// Prints what the trace contains, as far as it could be read.
@@ -313,11 +320,8 @@ impl Info {
                 names::size(bytes)
             )?;
         }
-        // One line for a note that repeats.
-        let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
-        self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
-        for (note, times) in notes {
-            let times = if times > 1 { format!(" ({times} times)") } else { String::new() };
+        for (note, times) in &self.notes {
+            let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
             writeln!(out, "  note          {note}{times}")?;
         }
         for (tag, end) in self.ended.iter().zip(&self.ends) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -13,7 +14,7 @@ use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Packet};
+use crate::trace::reader::{self, Event, Extent, Numbers, Packet};
 use crate::trace::words::{self, Category};
 use crate::trace::writer::TRACK_BITS;
 
@@ -54,8 +55,9 @@ pub(super) struct Track {
     pub(super) is_process: bool,
     /// The file that described it.
     file: usize,
-    /// Communicators named by its slices.
+    /// Communicators named on it: the first two, since of a track with several, none counts.
     pub(super) communicators: Vec<u64>,
+    last_named: Option<u64>,
     /// Operations on it, their bytes, and how many of them are drawn while the GPU worked on them.
     pub(super) operations: u64,
     pub(super) bytes: u64,
@@ -67,7 +69,7 @@ pub(super) struct Track {
     /// When something last began or ended on it.
     pub(super) moved: HostNs,
     /// The last call for an operation on it.
-    call: Option<Unfinished>,
+    call: Option<Begun>,
     open: Vec<Open>,
 }
 
@@ -111,6 +113,17 @@ pub(super) struct Unfinished {
     pub(super) note: String,
 }
 
+/// The same while it may still end, with its arguments as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Begun {
+    kind: Work,
+    begin: HostNs,
+    place: u64,
+    correlation: Option<u64>,
+    name: Arc<str>,
+    args: Vec<u8>,
+}
+
 /// Who has to do the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -138,7 +151,7 @@ enum Open {
     Operation(usize),
     Kernel(usize),
     /// Boxed, because all others are small.
-    Work(Box<Unfinished>),
+    Work(Box<Begun>),
     /// An operation while the GPU worked on it, and when it was handed over.
     Run(HostNs),
     /// A call into NCCL on a host thread, and when it was made.
@@ -173,33 +186,39 @@ impl HandedOver {
 }
 
 impl Track {
-    /// What is open on it at the end.
-    fn take_unfinished(&mut self) -> Vec<Unfinished> {
+    /// What is open on it, which has this uuid, at the end.
+    fn take_unfinished(&mut self, uuid: u64) -> Vec<Unfinished> {
         let (open, call) = (std::mem::take(&mut self.open), self.call.take());
         // A group of calls returns, or does not return, as a whole.
         let since = open.iter().find_map(|open| if let Open::Call(since) = open { Some(*since) } else { None });
         let call = call.filter(|call| since.is_some_and(|since| since <= call.begin));
         let work = open.into_iter().filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
-        work.chain(call).collect()
+        work.chain(call).map(|begun| begun.unfinished(uuid)).collect()
     }
 }
 
-impl Unfinished {
-    fn new(kind: Work, event: &Event<'_>, begin: HostNs, place: u64) -> Unfinished {
-        let peer = event.uint(nccl::PEER).and_then(|peer| u32::try_from(peer).ok());
-        let note = event.text(nccl::NOTE).unwrap_or_default();
+impl Begun {
+    /// `args` is memory to use.
+    fn new(kind: Work, event: &Event<'_>, begin: HostNs, place: u64, mut args: Vec<u8>) -> Begun {
+        args.clear();
+        args.extend_from_slice(event.args());
+        Begun { kind, begin, place, correlation: event.correlation, name: event.shared_name(), args }
+    }
+
+    fn unfinished(self, track: u64) -> Unfinished {
+        let args = reader::nccl(&self.args);
         Unfinished {
-            kind,
-            begin,
-            place,
-            track: event.track,
-            hash: event.uint(nccl::COMM),
-            correlation: event.correlation,
-            name: event.name.to_owned(),
-            seq: event.uint(nccl::SEQ),
-            peer,
-            replay: event.uint(nccl::REPLAY),
-            note,
+            kind: self.kind,
+            begin: self.begin,
+            place: self.place,
+            track,
+            hash: args.comm,
+            correlation: self.correlation,
+            name: self.name.to_string(),
+            seq: args.seq,
+            peer: args.peer.and_then(|peer| u32::try_from(peer).ok()),
+            replay: args.replay.map(u64::from),
+            note: args.note.unwrap_or_default(),
         }
     }
 }
@@ -231,7 +250,7 @@ impl Survey {
     }
 
     fn of_all(self, paths: &[PathBuf], mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        let (survey, faults) = self.of_readable(paths, |_, packet| each(packet));
+        let (survey, faults) = self.of_readable(paths, |_, packet, _| each(packet));
         if let Some(fault) = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path))) {
             return Err(fault);
         }
@@ -242,34 +261,41 @@ impl Survey {
     }
 
     /// Looks through traces as far as they can be read, and says for each why it was not read to
-    /// its end. `each` gets the packets, too, with the index of their file.
+    /// its end. `each` gets the packets, too, with the index of their file and the numbers among the
+    /// arguments of their event.
     pub(super) fn of_what_can_be_read(
         paths: &[PathBuf],
-        each: impl FnMut(usize, &Packet<'_>),
+        each: impl FnMut(usize, &Packet<'_>, &Numbers),
     ) -> (Survey, Vec<Option<Fault>>) {
         Survey::default().of_readable(paths, each)
     }
 
-    fn of_readable(self, paths: &[PathBuf], mut each: impl FnMut(usize, &Packet<'_>)) -> (Survey, Vec<Option<Fault>>) {
+    fn of_readable(
+        self,
+        paths: &[PathBuf],
+        mut each: impl FnMut(usize, &Packet<'_>, &Numbers),
+    ) -> (Survey, Vec<Option<Fault>>) {
         let (mut survey, mut faults) = (self, Vec::new());
         for (number, path) in paths.iter().enumerate() {
             let trace = super::must_be_trace(path).map_err(Fault::Other);
-            let extent = trace.and_then(|()| survey.look(path, |packet| each(number, packet)));
+            let extent = trace.and_then(|()| survey.look(path, |packet, numbers| each(number, packet, numbers)));
             survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&Extent::default())));
             faults.push(extent.err());
         }
-        survey.unfinished = survey.tracks.values_mut().flat_map(Track::take_unfinished).collect();
+        let tracks = survey.tracks.iter_mut();
+        survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
         survey.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
         (survey, faults)
     }
 
     /// Looks through one more trace.
-    fn look(&mut self, path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Extent, Fault> {
-        let mut of_file = OfFile::default();
+    fn look(&mut self, path: &Path, mut each: impl FnMut(&Packet<'_>, &Numbers)) -> Result<Extent, Fault> {
+        let (mut of_file, mut numbers) = (OfFile::default(), Numbers::default());
         let mut is_twin = false;
         let extent = reader::read_file(path, |packet| {
-            each(packet);
-            is_twin = is_twin || self.packet(packet, &mut of_file);
+            numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
+            each(packet, &numbers);
+            is_twin = is_twin || self.packet(packet, &numbers, &mut of_file);
             Ok(())
         });
         self.processes_of(&of_file);
@@ -283,15 +309,15 @@ impl Survey {
     }
 
     /// Takes a packet. Returns whether an earlier file has the same recording.
-    fn packet(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> bool {
+    fn packet(&mut self, packet: &Packet<'_>, numbers: &Numbers, of_file: &mut OfFile) -> bool {
         if packet.descriptor.is_some_and(|descriptor| self.describe(descriptor)) {
             return true;
         }
-        self.timed(packet, of_file);
+        self.timed(packet, numbers, of_file);
         false
     }
 
-    fn timed(&mut self, packet: &Packet<'_>, of_file: &mut OfFile) -> Option<()> {
+    fn timed(&mut self, packet: &Packet<'_>, numbers: &Numbers, of_file: &mut OfFile) -> Option<()> {
         let time = packet.time?;
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
@@ -304,7 +330,7 @@ impl Survey {
             event = &of_namesake;
         }
         match event.kind {
-            kind::TYPE_INSTANT if event.arg(nccl::RECORDED).is_some() => {
+            kind::TYPE_INSTANT if numbers.get(nccl::RECORDED).is_some() => {
                 of_file.ended.insert(event.track, time);
             }
             kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
@@ -312,7 +338,7 @@ impl Survey {
             }
             _ => {}
         }
-        self.event(event, time);
+        self.event(event, numbers, time);
         None
     }
 
@@ -372,28 +398,20 @@ impl Survey {
         false
     }
 
-    fn event(&mut self, event: &Event<'_>, time: HostNs) {
+    fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
         let track = self.tracks.entry(event.track).or_default();
         track.moved = track.moved.max(time);
-        let [comm, seq, bytes, queued_ns, steps, count, dropped, interface, rank] = event.uints([
-            nccl::COMM,
-            nccl::SEQ,
-            nccl::BYTES,
-            nccl::QUEUED_NS,
-            nccl::STEPS,
-            nccl::COUNT,
-            nccl::DROPPED,
-            nccl::INTERFACE,
-            nccl::RANK,
-        ]);
+        let number = |field| numbers.get(field).unwrap_or_default();
+        let comm = numbers.get(nccl::COMM);
+        let work = |kind, place| Box::new(Begun::new(kind, event, time, place, Vec::new()));
         match event.kind {
             kind::TYPE_SLICE_BEGIN => {
                 self.slices += 1;
                 let open = match event.category {
                     Some(Category::Operation) => {
                         track.operations += 1;
-                        track.bytes = track.bytes.saturating_add(bytes.unwrap_or_default());
-                        track.handed_over.take(event, time, seq);
+                        track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
+                        track.handed_over.take(event, time, numbers.get(nccl::SEQ));
                         match self.lists_work {
                             true => Open::Operation(begun(&mut self.operations, time)),
                             false => Open::Other,
@@ -402,25 +420,23 @@ impl Survey {
                     Some(Category::Run) => {
                         track.operations += 1;
                         track.runs += 1;
-                        track.bytes = track.bytes.saturating_add(bytes.unwrap_or_default());
-                        Open::Run(time.saturating_sub(queued_ns.unwrap_or_default()))
+                        track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
+                        Open::Run(time.saturating_sub(number(nccl::QUEUED_NS)))
                     }
                     Some(Category::Kernel) if self.lists_work && comm.is_some() => {
                         Open::Kernel(begun(&mut self.kernels, time))
                     }
-                    Some(Category::Proxy) if steps.is_some() => {
-                        Open::Work(Box::new(Unfinished::new(Work::Proxy, event, time, self.slices)))
+                    Some(Category::Proxy) if numbers.get(nccl::STEPS).is_some() => {
+                        Open::Work(work(Work::Proxy, self.slices))
                     }
                     Some(Category::Api) => {
-                        if comm.is_some() && count.is_some() {
-                            let call = Unfinished::new(Work::Call, event, time, self.slices);
-                            track.call = Some(call);
+                        if comm.is_some() && numbers.get(nccl::COUNT).is_some() {
+                            let memory = track.call.take().map(|call| call.args).unwrap_or_default();
+                            track.call = Some(Begun::new(Work::Call, event, time, self.slices, memory));
                         }
                         Open::Call(time)
                     }
-                    Some(Category::NotDone) => {
-                        Open::Work(Box::new(Unfinished::new(Work::Overdue, event, time, self.slices)))
-                    }
+                    Some(Category::NotDone) => Open::Work(work(Work::Overdue, self.slices)),
                     _ => Open::Other,
                 };
                 track.open.push(open);
@@ -433,17 +449,22 @@ impl Survey {
                 }
                 _ => {}
             },
-            _ => self.dropped = self.dropped.saturating_add(dropped.unwrap_or_default()),
+            _ => self.dropped = self.dropped.saturating_add(number(nccl::DROPPED)),
         }
         let Some(hash) = comm else { return };
-        if !track.communicators.contains(&hash) {
+        // Other tools do not know an interface version.
+        let is_told = [nccl::INTERFACE, nccl::RANK].iter().any(|field| numbers.get(*field).is_some());
+        if track.last_named == Some(hash) && !is_told {
+            return;
+        }
+        track.last_named = Some(hash);
+        if track.communicators.len() < 2 && !track.communicators.contains(&hash) {
             track.communicators.push(hash);
         }
         let comm = self.communicators.entry(hash).or_default();
-        // Other tools do not know an interface version.
-        if interface.or(rank).is_some() {
+        if is_told {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
-            comm.ranks = event.uint(nccl::RANKS);
+            comm.ranks = numbers.get(nccl::RANKS);
         }
     }
 

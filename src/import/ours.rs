@@ -1,8 +1,10 @@
 //! Our own traces, of one process or of many.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::{
     Carried, Clock, Communicator, Copy, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation, Place,
@@ -47,22 +49,23 @@ pub(super) fn read(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
 #[derive(Default)]
 struct Reader {
     profile: Profile,
-    tracks: HashMap<u64, Track>,
+    tracks: FxHashMap<u64, Track>,
     /// Processes by their tag.
-    processes: HashMap<u64, usize>,
+    processes: FxHashMap<u64, usize>,
     hosts: BTreeSet<String>,
     /// By process, hash, and the name of those without a hash.
-    communicators: HashMap<(usize, u64, String), usize>,
+    communicators: FxHashMap<(usize, u64, String), usize>,
     /// Operations by process, correlation number (the same on every rank) and function: a rank's
     /// send to itself and the matching receive share a number.
-    operations: HashMap<(usize, u64, Option<i32>), usize>,
+    operations: FxHashMap<(usize, u64, Option<i32>), usize>,
     /// Kernels with several operations, by where and when they ran.
-    several: HashMap<(usize, String, Span), usize>,
+    several: FxHashMap<(usize, String, Span), usize>,
     carried: Vec<(usize, String, Span, usize)>,
     /// By track: what has ended inside an open step.
-    waits: HashMap<u64, Vec<(String, u64)>>,
-    /// Memory for the arguments of slices.
+    waits: FxHashMap<u64, Vec<(String, u64)>>,
+    /// Memory for the arguments of slices, as written and decoded.
     spare: Vec<Vec<u8>>,
+    decoded: Option<Box<Nccl>>,
     versions: BTreeSet<String>,
     /// The tool whose file it was imported from.
     imported: Option<Source>,
@@ -177,7 +180,10 @@ impl Reader {
                     let mut args = self.spare.pop().unwrap_or_default();
                     args.extend_from_slice(event.args());
                     let (begin, name, correlation) = (time, event.shared_name(), event.correlation);
-                    Open { begin, name, category, args, correlation, arrows: event.flows().collect() }
+                    // Those of others do not count.
+                    let has_arrows = matches!(category, Category::Api | Category::Operation);
+                    let arrows = if has_arrows { event.flows().collect() } else { Vec::new() };
+                    Open { begin, name, category, args, correlation, arrows }
                 });
                 self.tracks.entry(uuid).or_default().open.push(open);
             }
@@ -255,7 +261,9 @@ impl Reader {
             }
             return;
         }
-        let nccl = &reader::nccl(&open.args);
+        let mut decoded = self.decoded.take().unwrap_or_default();
+        reader::decode_nccl(&open.args, &mut decoded);
+        let nccl = &*decoded;
         match open.category {
             Category::Kernel if nccl.kernel.is_some() => self.kernel(process, &track, span, open, nccl),
             Category::Kernel => self.copy(process, span, open, nccl),
@@ -292,6 +300,7 @@ impl Reader {
             }
             _ => {}
         }
+        self.decoded = Some(decoded);
     }
 
     /// The id of the thread that a track belongs to.

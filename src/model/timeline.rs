@@ -537,3 +537,24 @@ impl Doubt {
         }
     }
 }
+
+#[cfg(test)]
+impl Comm {
+    /// A communicator of two ranks on a host, as the first one sees it.
+    pub(crate) fn named(context: Handle, name: &str) -> Comm {
+        let (number, hash, rank, ranks, nodes) = (1, 7, 0, 2, 1);
+        let (interface, version, device, timer) = (6, 23_007, None, GpuTimer::default());
+        Comm { context, number, hash, name: Some(name.into()), rank, ranks, nodes, interface, version, device, timer }
+    }
+}
+
+#[cfg(test)]
+impl<'a> Owner<'a> {
+    /// An operation that is known by its launch, and about which nothing else is.
+    pub(crate) fn of_one(comm: &'a Comm, operation: &'a Arc<Operation>) -> Owner<'a> {
+        let operations = std::slice::from_ref(operation);
+        let (method, around, late, channels) = (Method::Bracket, &[], &[], &[]);
+        let (comm, launch, replay, untold) = (Some(comm), None, None, 0);
+        Owner::Operations { method, comm, operations, around, late, channels, launch, replay, untold }
+    }
+}

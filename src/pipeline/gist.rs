@@ -253,25 +253,7 @@ mod tests {
     }
 
     fn comm(name: &str) -> Comm {
-        let name = Some(name.into());
-        let (context, number, hash, rank, ranks, nodes) = (Handle(name_number(&name)), 1, 7, 0, 2, 1);
-        Comm {
-            context,
-            number,
-            hash,
-            name,
-            rank,
-            ranks,
-            nodes,
-            interface: 6,
-            version: 23_007,
-            device: None,
-            timer: Default::default(),
-        }
-    }
-
-    fn name_number(name: &Option<Box<str>>) -> u64 {
-        name.iter().flat_map(|name| name.bytes()).map(u64::from).sum()
+        Comm::named(Handle(name.bytes().map(u64::from).sum()), name)
     }
 
     impl Gist {
@@ -298,18 +280,7 @@ mod tests {
             let (id, since) = (Handle(start), HostNs(0));
             let operation =
                 Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, p2p_number: 0 });
-            let owner = Owner::Operations {
-                method: Method::Bracket,
-                comm: Some(&comm(on)),
-                operations: std::slice::from_ref(&operation),
-                around: &[],
-                late: &[],
-                channels: &[],
-                launch: None,
-                replay: None,
-                untold: 0,
-            };
-            self.of_kernel(GPU, span(start, end), owner);
+            self.of_kernel(GPU, span(start, end), Owner::of_one(&comm(on), &operation));
         }
     }
 

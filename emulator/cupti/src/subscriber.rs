@@ -1,9 +1,10 @@
 //! Subscribers, and the callbacks they want: one, or several that share.
 //!
-//! Reading one bit decides whether a callback is made, without a lock. Subscribers are never
-//! freed, because a callback may still be running when one unsubscribes, and CUPTI does not wait
+//! Reading one bit decides whether a callback is made, without a lock. A subscriber is freed long
+//! after it has unsubscribed, because a callback may still be running then, and CUPTI does not wait
 //! for it.
 
+use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -36,6 +37,9 @@ pub(crate) const PROCESS: Client = 0;
 const DOMAINS: usize = 7;
 /// Enough bits for every callback id of any release.
 const WORDS: usize = 16;
+/// How many ended subscriptions keep their memory, because a callback may still use it. A job may
+/// have any number of them.
+const KEPT: usize = 1000;
 /// The most subscribers. How many the real one accepts is not known.
 const MOST: usize = 4;
 
@@ -90,17 +94,26 @@ pub(crate) fn detach() {
 }
 
 fn forget(subscriber: &Subscriber) {
-    for place in CURRENT.iter().filter(|place| std::ptr::eq(place.load(Ordering::Acquire), subscriber)) {
-        place.store(std::ptr::null_mut(), Ordering::Release);
-    }
+    static GONE: Mutex<VecDeque<AtomicPtr<Subscriber>>> = Mutex::new(VecDeque::new());
     for word in subscriber.wanted.iter().flatten() {
         word.store(0, Ordering::Relaxed);
+    }
+    let mut gone = lock(&GONE);
+    for place in CURRENT.iter().filter(|place| std::ptr::eq(place.load(Ordering::Acquire), subscriber)) {
+        gone.push_back(place.swap(std::ptr::null_mut(), Ordering::AcqRel).into());
+    }
+    if gone.len() > KEPT
+        && let Some(oldest) = gone.pop_front()
+    {
+        // SAFETY: `subscribe` leaked it, it is in neither list any more, and no call takes as long
+        // as that many subscriptions.
+        drop(unsafe { Box::from_raw(oldest.into_inner()) });
     }
 }
 
 /// The subscribers.
 pub(crate) fn all() -> impl Iterator<Item = &'static Subscriber> {
-    // SAFETY: null or a subscriber that `subscribe` leaked.
+    // SAFETY: null or a subscriber that `subscribe` leaked; freed long after it left the list.
     CURRENT.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
 }
 

@@ -359,14 +359,15 @@ impl Chooser {
                 (None, None) => track.scope == Scope::Wanted,
             };
         // What begins after the window is not kept.
-        let mut flows = (time <= filter.end).then(|| event.flows()).into_iter().flatten();
+        let mut flows = event.flows();
+        let flow = if time <= filter.end { flows.next() } else { None };
         let held = Held {
             number,
             sequence,
             track: event.track,
             begin: time,
-            flow: flows.next(),
-            more_flows: flows.collect(),
+            flow,
+            more_flows: if flow.is_some() { flows.collect() } else { Vec::new() },
             is_left_out,
             is_wanted,
             holds_kept: false,
@@ -403,11 +404,12 @@ impl Chooser {
     /// Whether what an instant says holds from then on, or for the whole recording.
     fn is_lasting(&mut self, event: &Event<'_>) -> bool {
         let is_first = event.category == Some(Category::Ncclscope) && self.begun.insert(event.track);
+        let [interface, ranks, comm, recorded, uuid] =
+            event.uints([nccl::INTERFACE, nccl::RANKS, nccl::COMM, nccl::RECORDED, nccl::UUID]);
         // Other tools do not know an interface version.
-        let is_init = [nccl::INTERFACE, nccl::RANKS].iter().any(|number| event.arg(*number).is_some());
-        let introduces = event.uint(nccl::COMM).filter(|_| is_init);
+        let introduces = comm.filter(|_| interface.or(ranks).is_some());
         let introduces = introduces.is_some_and(|hash| self.introduced.insert((event.track, hash)));
-        is_first || introduces || [nccl::RECORDED, nccl::UUID].iter().any(|number| event.arg(*number).is_some())
+        is_first || introduces || recorded.or(uuid).is_some()
     }
 
     /// What is kept. At the end of the file, open slices stay open, and the counters' values are

@@ -70,7 +70,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let ours: Vec<PathBuf> =
         files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
-    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _| {});
+    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _, _| {});
     let hangs = hang::find(&survey, &ours);
     drop(survey);
     let (report, lateness) = match load::load(files, wish) {

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::super::read_trace;
 use super::super::survey::{self, Collective, Survey, Work};
@@ -21,9 +24,9 @@ fn placed(track: &str) -> Option<(&str, u32, u32)> {
 }
 
 /// The ranks and what each waits in; and the rank of each track.
-pub(super) fn first_look(survey: &Survey) -> (Job, HashMap<u64, usize>) {
+pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
     let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
-    let (mut members, mut member_of, mut by_label) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let (mut members, mut member_of, mut by_label) = (HashMap::new(), FxHashMap::default(), HashMap::new());
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
     tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
     for (&uuid, track) in tracks {
@@ -127,12 +130,12 @@ fn proxy_label(track: &str) -> &str {
 pub(super) struct Look<'a> {
     pub(super) job: &'a mut Job,
     pub(super) survey: &'a Survey,
-    pub(super) member_of: &'a HashMap<u64, usize>,
+    pub(super) member_of: &'a FxHashMap<u64, usize>,
     /// Operations that are open somewhere, and the last ones of ranks that fell silent.
     pub(super) wanted: BTreeSet<(u64, u64)>,
     pub(super) last: BTreeSet<(u64, u64)>,
     /// What a rank has done so far.
-    pub(super) on: HashMap<usize, OnRank>,
+    pub(super) on: FxHashMap<usize, OnRank>,
 }
 
 #[derive(Default)]
@@ -147,7 +150,7 @@ impl Look<'_> {
     /// Looks at a file, by its number in the survey.
     pub(super) fn at(&mut self, file: usize, path: &Path) {
         // By track: open calls into NCCL, and transfers, outermost first.
-        let mut calls: HashMap<u64, Vec<(String, HostNs)>> = HashMap::new();
+        let mut calls: FxHashMap<u64, Vec<(Arc<str>, HostNs)>> = FxHashMap::default();
         let mut transfers = calls.clone();
         // The first pass has reported what cannot be read.
         let _ = read_trace(path, |packet| {
@@ -163,10 +166,10 @@ impl Look<'_> {
                 kind::TYPE_SLICE_BEGIN => match event.category {
                     Some(Category::Api) => {
                         self.called(event, time);
-                        calls.entry(event.track).or_default().push((event.name.to_owned(), time));
+                        calls.entry(event.track).or_default().push((event.shared_name(), time));
                     }
                     Some(Category::Proxy) if event.arg(nccl::STEPS).is_none() => {
-                        transfers.entry(event.track).or_default().push((event.name.to_owned(), time));
+                        transfers.entry(event.track).or_default().push((event.shared_name(), time));
                     }
                     Some(Category::Operation) => self.handed_over(event, time),
                     Some(Category::Run) => self.ran(event),
@@ -178,7 +181,7 @@ impl Look<'_> {
         });
         for (track, open) in calls {
             if let (Some(process), Some((call, since))) = (self.survey.process(track), open.into_iter().next()) {
-                self.job.calls.push((process, call, since));
+                self.job.calls.push((process, call.to_string(), since));
             }
         }
         for (track, mut open) in transfers {
@@ -186,7 +189,7 @@ impl Look<'_> {
             // What the thread itself does is on a track with another name.
             let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
             if let Some(&member) = self.job.by_label.get(&(process, proxy_label(name).to_owned())) {
-                self.job.transfers.push((member, name.to_owned(), phase, since));
+                self.job.transfers.push((member, name.to_owned(), phase.to_string(), since));
             }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {

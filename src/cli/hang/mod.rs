@@ -11,7 +11,7 @@ mod job;
 mod judge;
 mod look;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -93,7 +93,7 @@ pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
         return Vec::new();
     }
     let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
-    let mut look = Look { job: &mut job, survey, member_of: &member_of, wanted, last, on: HashMap::new() };
+    let mut look = Look { job: &mut job, survey, member_of: &member_of, wanted, last, on: Default::default() };
     for (file, path) in paths.iter().enumerate() {
         look.at(file, path);
     }

@@ -1,6 +1,5 @@
 //! The output of `ncclscope info` as JSON.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -36,8 +35,6 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
 impl Info {
     /// What one trace contains.
     pub(super) fn json(&self, path: &Path, bytes: u64, trust: Option<&Trust>, fault: Option<&str>) -> Value {
-        let mut notes: BTreeMap<&str, u64> = BTreeMap::new();
-        self.notes.iter().for_each(|note| *notes.entry(note).or_default() += 1);
         let mut recordings: Vec<_> = self.recordings.iter().collect();
         recordings.sort_unstable();
         let recording = |(tag, process): &(&u64, &String)| {
@@ -67,7 +64,7 @@ impl Info {
                     "not_handed_over": not_handed_over,
                 })
             }).collect::<Vec<_>>(),
-            "notes": notes.into_iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
+            "notes": self.notes.iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
             "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
             "fault": fault,
         })

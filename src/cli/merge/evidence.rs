@@ -2,7 +2,7 @@
 //! and when data left it for another rank or arrived from one. What all files show together is in
 //! `shared`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -172,18 +172,26 @@ pub(super) struct Looking {
     found: Evidence,
     /// By member and mark.
     waits: FxHashMap<(u32, u64), Waits>,
-    tracks: FxHashMap<u64, Known>,
+    tracks: FxHashMap<u64, OnTrack>,
     /// Members by process and label, and by process and hash.
-    by_label: FxHashMap<u64, HashMap<String, u32>>,
+    by_label: FxHashMap<u64, FxHashMap<String, u32>>,
     by_hash: FxHashMap<(u64, u64), Vec<u32>>,
-    /// Open slices on the tracks of operations; `None` for those with nothing to say.
-    runs: FxHashMap<u64, Vec<Option<Visit>>>,
-    /// Open transfers, outermost first, and inside of them what they wait for.
-    steps: FxHashMap<u64, Vec<Step>>,
     /// Operations of graphs. Several may share a number, which may mean different operations on
     /// different ranks.
     replayed: FxHashSet<(u64, u64)>,
     oldest: VecDeque<(u64, u64)>,
+}
+
+/// A track, and what is open on it.
+#[derive(Default)]
+struct OnTrack {
+    known: Option<Known>,
+    /// There was an operation on it. From then on, all of its slices are in `runs`.
+    has_runs: bool,
+    /// Open slices; `None` for those with nothing to say.
+    runs: Vec<Option<Visit>>,
+    /// Open transfers, outermost first, and inside of them what they wait for.
+    steps: Vec<Step>,
 }
 
 /// What is open on a track of transfers.
@@ -250,8 +258,6 @@ impl Looking {
             tracks: FxHashMap::default(),
             by_label: FxHashMap::default(),
             by_hash: FxHashMap::default(),
-            runs: FxHashMap::default(),
-            steps: FxHashMap::default(),
             replayed: FxHashSet::default(),
             oldest: VecDeque::new(),
         }
@@ -272,17 +278,18 @@ impl Looking {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(known) = Known::of(descriptor.name(), descriptor.parent_uuid())
         {
-            self.tracks.insert(descriptor.uuid(), known);
+            self.tracks.entry(descriptor.uuid()).or_default().known = Some(known);
         }
         let (Some(event), Some(time)) = (&packet.event, packet.time) else { return };
         match event.kind {
             kind::TYPE_SLICE_BEGIN => self.begin(event, time),
             kind::TYPE_SLICE_END => {
-                if let Some(mut visit) = self.runs.get_mut(&event.track).and_then(Vec::pop).flatten() {
+                let Some(track) = self.tracks.get_mut(&event.track) else { return };
+                let (visit, step) = (track.runs.pop().flatten(), track.steps.pop());
+                if let Some(mut visit) = visit {
                     visit.left = time;
                     self.visited(visit);
                 }
-                let step = self.steps.get_mut(&event.track).and_then(Vec::pop);
                 if let Some(Step::Wait { member, mark, what, since }) = step {
                     self.waited(member, mark, what, time.since(since));
                 }
@@ -314,7 +321,7 @@ impl Looking {
         match event.name {
             instant::COMM_INIT => {
                 let Some(comm) = event.uint(nccl::COMM) else { return };
-                let (label, group) = match self.tracks.get(&event.track) {
+                let (label, group) = match self.tracks.get(&event.track).and_then(|track| track.known.as_ref()) {
                     Some(Known::Operations { label, group }) => (label.clone(), Some(*group)),
                     _ => (String::new(), None),
                 };
@@ -346,25 +353,28 @@ impl Looking {
     fn begin(&mut self, event: &Event<'_>, time: HostNs) {
         if event.category == Some(Category::Run) {
             let visit = self.visit(event, time);
-            self.runs.entry(event.track).or_default().push(visit);
+            let track = self.tracks.entry(event.track).or_default();
+            track.has_runs = true;
+            track.runs.push(visit);
             return;
         }
-        if let Some(open) = self.runs.get_mut(&event.track) {
-            open.push(None);
-        }
-        if event.category == Some(Category::Operation) && event.uint(nccl::REPLAY).is_some() {
-            if let (Some(comm), Some(mark)) = (event.uint(nccl::COMM), event.correlation) {
-                self.is_replayed((comm, mark));
-            }
-        } else if event.category == Some(Category::Proxy)
-            && let Some(Known::Transfers { label, peer, is_send }) = self.tracks.get(&event.track)
+        if event.category == Some(Category::Operation)
+            && let ([Some(_), Some(comm)], Some(mark)) = (event.uints([nccl::REPLAY, nccl::COMM]), event.correlation)
         {
-            let open = self.steps.entry(event.track).or_default();
+            self.is_replayed((comm, mark));
+        }
+        let Some(track) = self.tracks.get_mut(&event.track) else { return };
+        if track.has_runs {
+            track.runs.push(None);
+        }
+        if event.category == Some(Category::Proxy)
+            && let Some(Known::Transfers { label, peer, is_send }) = &track.known
+        {
             let member = self.by_label.get(&(event.track >> TRACK_BITS)).and_then(|by_label| by_label.get(label));
-            let step = match (&open[..], event.correlation, member) {
+            let step = match (&track.steps[..], event.correlation, member) {
                 ([], Some(mark), _) => {
-                    let number = |field| event.uint(field).unwrap_or(0);
-                    Step::Transfer(mark, number(nccl::CHANNEL), number(nccl::STEP))
+                    let [channel, step] = event.uints([nccl::CHANNEL, nccl::STEP]);
+                    Step::Transfer(mark, channel.unwrap_or(0), step.unwrap_or(0))
                 }
                 (&[Step::Transfer(mark, channel, step)], _, Some(&member)) => {
                     let Member { comm, rank, .. } = self.found.members[member as usize];
@@ -381,7 +391,7 @@ impl Looking {
                 }
                 _ => Step::Other,
             };
-            open.push(step);
+            track.steps.push(step);
         }
     }
 
@@ -400,7 +410,8 @@ impl Looking {
     /// and its tracks do not tell them apart.
     fn member(&self, event: &Event<'_>, comm: u64) -> Option<u32> {
         let process = event.track >> TRACK_BITS;
-        if let Some(Known::Operations { label, .. }) = self.tracks.get(&event.track)
+        let known = self.tracks.get(&event.track).and_then(|track| track.known.as_ref());
+        if let Some(Known::Operations { label, .. }) = known
             && let Some(number) = self.by_label.get(&process).and_then(|by_label| by_label.get(label))
         {
             return Some(*number);
@@ -413,10 +424,18 @@ impl Looking {
 
     /// What a run of an operation shows so far; `None` if it is not certain which operation it is.
     fn visit(&mut self, event: &Event<'_>, time: HostNs) -> Option<Visit> {
-        let (comm, mark) = (event.uint(nccl::COMM)?, event.correlation?);
-        let error = event.uint(nccl::TIME_ERROR_NS)?;
-        let run = event.uint(nccl::REPLAY).unwrap_or(0);
-        let is_exact = match event.uint(nccl::MATCH).and_then(|it| MatchedBy::try_from(it as i32).ok())? {
+        let [comm, error, replay, matched, root, function, queued_ns, peer] = event.uints([
+            nccl::COMM,
+            nccl::TIME_ERROR_NS,
+            nccl::REPLAY,
+            nccl::MATCH,
+            nccl::ROOT,
+            nccl::FUNCTION,
+            nccl::QUEUED_NS,
+            nccl::PEER,
+        ]);
+        let (comm, mark, error, run) = (comm?, event.correlation?, error?, replay.unwrap_or(0));
+        let is_exact = match matched.and_then(|it| MatchedBy::try_from(it as i32).ok())? {
             MatchedBy::ExactGraphNode => run > 0,
             MatchedBy::ExactLaunchBracket | MatchedBy::ExactExternalId => true,
             MatchedBy::Unmatched | MatchedBy::Contradicted => return None,
@@ -424,9 +443,8 @@ impl Looking {
         };
         self.found.inferred += u64::from(!is_exact);
         let member = self.member(event, comm)?;
-        let is_root =
-            || i64::from(self.found.members[member as usize].rank) == event.uint(nccl::ROOT).unwrap_or(0) as i64;
-        let function = Function::try_from(event.uint(nccl::FUNCTION)? as i32).ok()?;
+        let is_root = || i64::from(self.found.members[member as usize].rank) == root.unwrap_or(0) as i64;
+        let function = Function::try_from(function? as i32).ok()?;
         let role = match function {
             Function::AllReduce | Function::AllGather | Function::ReduceScatter | Function::AlltoAll => Role::Both,
             Function::Send => Role::Gives,
@@ -443,11 +461,11 @@ impl Looking {
             error_ns: error.min(u32::MAX.into()) as u32,
             entered: time,
             left: time,
-            queued_ns: event.uint(nccl::QUEUED_NS).unwrap_or(0),
+            queued_ns: queued_ns.unwrap_or(0),
             role,
             is_exact,
             is_send_recv: matches!(function, Function::Send | Function::Recv),
-            peer: event.uint(nccl::PEER).unwrap_or(0) as i32,
+            peer: peer.unwrap_or(0) as i32,
         })
     }
 }

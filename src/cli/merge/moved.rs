@@ -60,25 +60,34 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     fn packet(&mut self, packet: &Packet<'_>, edits: &Edits) {
+        let mut rest = fields(packet.raw);
+        // Of nearly all packets, nothing but the time changes.
+        if packet.is_plain
+            && packet.is_delta
+            && let (Some(_), Some(time)) = (rest.expect_uint(trace_packet::TIMESTAMP), packet.time)
+        {
+            self.packet.clear();
+            self.put_delta(packet.sequence, time);
+            self.packet.extend_from_slice(rest.rest());
+            return put_bytes(&mut self.pending, trace::PACKET, &self.packet);
+        }
         let edited = packet.descriptor.and_then(|_| edits.packet(packet.raw));
         let raw = edited.as_deref().unwrap_or(packet.raw);
-        let mut out = std::mem::take(&mut self.packet);
-        out.clear();
+        self.packet.clear();
         // A packet's own snapshot holds for its own time.
         for field in fields(raw).filter(|field| field.number == trace_packet::CLOCK_SNAPSHOT) {
-            put_bytes(&mut out, field.number, &self.snapshot(packet.sequence, field.bytes()));
+            let snapshot = self.snapshot(packet.sequence, field.bytes());
+            put_bytes(&mut self.packet, field.number, &snapshot);
         }
         if let Some(time) = packet.time {
-            let time = self.how.offset.shifted(time).time.0;
             if packet.is_delta {
-                let clock = self.clocks.entry(packet.sequence).or_default();
-                put_uint(&mut out, trace_packet::TIMESTAMP, time.saturating_sub(*clock));
-                *clock = time.max(*clock);
+                self.put_delta(packet.sequence, time);
             } else {
-                put_uint(&mut out, trace_packet::TIMESTAMP, time);
-                put_uint(&mut out, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+                put_uint(&mut self.packet, trace_packet::TIMESTAMP, self.how.offset.shifted(time).time.0);
+                put_uint(&mut self.packet, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
             }
         }
+        let mut out = std::mem::take(&mut self.packet);
         for field in fields(raw) {
             match field.number {
                 trace_packet::TIMESTAMP | trace_packet::TIMESTAMP_CLOCK_ID | trace_packet::CLOCK_SNAPSHOT => {}
@@ -92,6 +101,14 @@ impl Copier<'_> {
         }
         put_bytes(&mut self.pending, trace::PACKET, &out);
         self.packet = out;
+    }
+
+    /// Writes a time, shifted, as the distance from the one before it on its sequence.
+    fn put_delta(&mut self, sequence: u64, time: HostNs) {
+        let time = self.how.offset.shifted(time).time.0;
+        let clock = self.clocks.entry(sequence).or_default();
+        put_uint(&mut self.packet, trace_packet::TIMESTAMP, time.saturating_sub(*clock));
+        *clock = time.max(*clock);
     }
 
     /// The clocks of a snapshot that the copy has: the trace's and the sequence's own.
@@ -154,12 +171,15 @@ mod tests {
     use super::*;
     use crate::cli::merge::members::Members;
     use crate::cli::merge::numbers::Numbers;
+    use crate::model::ids::ProcessTag;
+    use crate::trace::names::Fixed;
     use crate::trace::reader::TracePacket;
     use crate::trace::reader::proto::perfetto::protos::{
         InternedData, InternedGraphicsContext, ProcessDescriptor, TrackDescriptor,
     };
     use crate::trace::stages;
-    use crate::trace::writer::TRACK_BITS;
+    use crate::trace::words::Category;
+    use crate::trace::writer::{Clocks, Extra, Form, Place, TRACK_BITS, Writer};
 
     #[test]
     fn render_stages_of_another_host_stay_with_their_process() {
@@ -200,5 +220,44 @@ mod tests {
         };
         copy(&bytes[..], &how, "", &edits, put).unwrap();
         assert!(pids.len() == 3 && pids[0] == 7 && pids[1] != 7 && pids[1] == pids[2], "{pids:?}");
+    }
+
+    #[test]
+    fn the_order_of_fields_does_not_matter() {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let mut writer = Writer::new(ProcessTag::from_random(7), clocks);
+        let track = writer.track(Form::Plain { name: "track" }, Place::default()).unwrap();
+        let sequence = writer.sequence(track, HostNs(1_000));
+        for time in [1_000, 1_500, 1_400, 90_000] {
+            writer.instant(sequence, track, HostNs(time), Category::Api, &Fixed("instant"), &Extra::default());
+        }
+        let written = writer.take();
+        let mut turned = Vec::new();
+        for packet in fields(&written) {
+            let mut parts: Vec<_> = fields(packet.bytes()).map(|field| field.raw).collect();
+            parts.reverse();
+            put_bytes(&mut turned, trace::PACKET, &parts.concat());
+        }
+        let edits = Edits {
+            labels: Members::default().labels(),
+            numbers: Numbers::default().renumbered(),
+            drawn_before: Default::default(),
+        };
+        let how = Move { offset: Offset::none(), host: String::new(), how: String::new() };
+        let copied = |bytes: &[u8]| {
+            let (mut copied, mut times) = (Vec::new(), Vec::new());
+            copy(bytes, &how, "", &edits, |packets| {
+                copied.extend(packets);
+                Ok(())
+            })
+            .unwrap();
+            reader::read::<reader::Error>(&copied[..], |packet| {
+                times.extend(packet.event.and(packet.time).map(|time| time.0));
+                Ok(())
+            })
+            .unwrap();
+            times
+        };
+        assert_eq!((copied(&written), copied(&turned)), (vec![1_000, 1_500, 1_400, 90_000], copied(&written)));
     }
 }

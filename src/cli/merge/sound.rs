@@ -1,8 +1,9 @@
-//! Whether a file is what a recording wrote. Where packets are compressed, zlib's checksum shows
-//! it. Other packets have no checksum, but our traces follow stricter rules than Perfetto's format:
-//! fields have the types of the schema and occur once; names, tracks and sequences are defined
-//! before they are used; slices begin before they end. Hardly any other bytes follow all of them. A
-//! changed value that is still valid is not noticed.
+//! Whether a file is what a recording wrote. Our traces follow stricter rules than Perfetto's format:
+//! tracks and sequences are defined before they are used; slices begin before they end. Where events
+//! are compressed, zlib's checksum has shown the rest. Elsewhere there is no checksum, and more rules
+//! are held against them: fields have the types of the schema and occur once; names are defined
+//! before they are used. Hardly any other bytes follow all of them. A changed value that is still
+//! valid is not noticed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -45,6 +46,18 @@ impl Sound {
         {
             return Err("its time is a year from the first one of the file");
         }
+        let has_checksum = packet.is_packed && packet.event.is_some() && packet.descriptor.is_none();
+        let is_event = has_checksum || self.fields(packet)?;
+        match &packet.event {
+            Some(_) if !packet.has_begun() => Err("its sequence has not begun"),
+            Some(event) => self.event(packet, event, has_checksum),
+            None if is_event => Err("it says nothing"),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the fields of a packet. Returns whether it is a plain event.
+    fn fields(&mut self, packet: &Packet<'_>) -> Result<bool, &'static str> {
         let (mut seen, mut is_event) = (0_u8, true);
         for field in fields(packet.raw) {
             let (bit, is_right) = match field.number {
@@ -75,15 +88,24 @@ impl Sound {
                 self.args = Args::of(descriptor.extension_set()).ok_or("it does not describe our arguments")?;
             }
         }
-        match &packet.event {
-            Some(_) if !self.sequences.contains(&packet.sequence) => Err("its sequence has not begun"),
-            Some(event) => self.event(packet, event),
-            None if is_event => Err("it says nothing"),
-            None => Ok(()),
-        }
+        Ok(is_event)
     }
 
-    fn event(&mut self, packet: &Packet<'_>, event: &Event<'_>) -> Result<(), &'static str> {
+    fn event(&mut self, packet: &Packet<'_>, event: &Event<'_>, has_checksum: bool) -> Result<(), &'static str> {
+        let is_named = has_checksum || self.parts(packet, event)?;
+        let open = self.tracks.get_mut(&event.track).ok_or("it is on a track that nothing describes")?;
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN | kind::TYPE_INSTANT if !is_named => return Err("its event has no name"),
+            kind::TYPE_SLICE_BEGIN => *open += 1,
+            kind::TYPE_SLICE_END => *open = open.checked_sub(1).ok_or("it ends a slice that has not begun")?,
+            kind::TYPE_INSTANT | kind::TYPE_COUNTER => {}
+            _ => return Err("its event is of no known kind"),
+        }
+        Ok(())
+    }
+
+    /// Takes the fields of an event. Returns whether it has a name.
+    fn parts(&self, packet: &Packet<'_>, event: &Event<'_>) -> Result<bool, &'static str> {
         let (mut is_named, mut parts) = (false, fields(event.raw));
         for field in parts.by_ref() {
             let is_right = match field.number {
@@ -113,15 +135,7 @@ impl Sound {
         if parts.is_damaged() {
             return Err("its event is no message");
         }
-        let open = self.tracks.get_mut(&event.track).ok_or("it is on a track that nothing describes")?;
-        match event.kind {
-            kind::TYPE_SLICE_BEGIN | kind::TYPE_INSTANT if !is_named => return Err("its event has no name"),
-            kind::TYPE_SLICE_BEGIN => *open += 1,
-            kind::TYPE_SLICE_END => *open = open.checked_sub(1).ok_or("it ends a slice that has not begun")?,
-            kind::TYPE_INSTANT | kind::TYPE_COUNTER => {}
-            _ => return Err("its event is of no known kind"),
-        }
-        Ok(())
+        Ok(is_named)
     }
 }
 

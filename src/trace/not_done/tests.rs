@@ -4,7 +4,7 @@ use super::*;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event};
 use crate::model::ids::ProcessTag;
-use crate::model::timeline::{Entry, Method, ThreadId, Unmatched, What};
+use crate::model::timeline::{Entry, ThreadId, Unmatched, What};
 use crate::model::word::Word;
 use crate::trace::reader;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
@@ -26,22 +26,7 @@ impl Job {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let mut tracks = Tracks::new(ProcessTag::from_random(42), clocks, &process);
         tracks.expect_kernels(true, HostNs(0));
-        let name = Some("dp".into());
-        let (context, number, hash, rank, ranks, nodes) = (Handle(1), 1, 7, 0, 2, 1);
-        let comm = Comm {
-            context,
-            number,
-            hash,
-            name,
-            rank,
-            ranks,
-            nodes,
-            interface: 6,
-            version: 23_007,
-            device: None,
-            timer: Default::default(),
-        };
-        Job { tracks, comm }
+        Job { tracks, comm: Comm::named(Handle(1), "dp") }
     }
 
     fn operation(number: u64) -> Arc<Operation> {
@@ -76,17 +61,7 @@ impl Job {
         let (operations, comm) = (number.map(Job::operation), self.comm.clone());
         let owner = match &operations {
             None => Owner::Unmatched(Unmatched::UnknownNode),
-            Some(operation) => Owner::Operations {
-                method: Method::Bracket,
-                comm: Some(&comm),
-                operations: std::slice::from_ref(operation),
-                around: &[],
-                late: &[],
-                channels: &[],
-                launch: None,
-                replay: None,
-                untold: 0,
-            },
+            Some(operation) => Owner::of_one(&comm, operation),
         };
         self.draw(end - 100, What::Kernel { kernel: &kernel, owner });
     }

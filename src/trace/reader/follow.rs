@@ -71,6 +71,8 @@ impl Has {
     const PACKED: Has = Has(1 << 12);
     /// It stands for all that are compressed together, which were not read.
     const PASSED: Has = Has(1 << 13);
+    /// It has more than a time, a sequence and an event, or has them in another order.
+    const OTHER: Has = Has(1 << 14);
 
     fn add(&mut self, other: Has) {
         self.0 |= other.0;
@@ -118,14 +120,29 @@ impl Skim {
         let raw = &block[place];
         self.raw = Part::of(block, raw);
         let mut fields = fields(raw);
-        while let Some((number, value)) = fields.pair() {
+        while !fields.rest().is_empty() {
+            let left = fields.rest().len();
+            // Nearly all packets have these fields and no others, in this order.
+            if let Some(timestamp) = fields.expect_uint(trace_packet::TIMESTAMP) {
+                self.timestamp = timestamp;
+                self.has.add(Has::TIMESTAMP);
+            }
+            if let Some(sequence) = fields.expect_uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID) {
+                self.sequence = sequence as u32;
+            }
+            if let Some(event) = fields.expect_bytes(trace_packet::TRACK_EVENT) {
+                self.event(block, event);
+            }
+            if fields.rest().is_empty() {
+                break;
+            }
+            self.has.add(Has::OTHER);
+            if fields.rest().len() < left {
+                continue;
+            }
+            let Some((number, value)) = fields.pair() else { break };
             match number {
-                trace_packet::TRUSTED_PACKET_SEQUENCE_ID => self.sequence = value.uint() as u32,
                 trace_packet::SEQUENCE_FLAGS if value.uint() & 1 != 0 => self.has.add(Has::CLEARED_STATE),
-                trace_packet::TIMESTAMP => {
-                    self.timestamp = value.uint();
-                    self.has.add(Has::TIMESTAMP);
-                }
                 trace_packet::TIMESTAMP_CLOCK_ID => {
                     self.clock = value.uint() as u32;
                     self.has.add(Has::CLOCK);
@@ -134,40 +151,54 @@ impl Skim {
                     self.has.add(Has::STATE);
                 }
                 trace_packet::TRACK_DESCRIPTOR => self.descriptor = Part::of(block, value.bytes()),
-                trace_packet::TRACK_EVENT => self.event(block, value.bytes()),
                 _ => {}
             }
         }
         !fields.is_damaged()
     }
 
+    #[inline(always)]
     fn event(&mut self, block: &[u8], event: &[u8]) {
         self.event = Part::of(block, event);
         self.has.add(Has::EVENT);
         let mut fields = fields(event);
-        while let Some((number, value)) = fields.pair() {
-            match number {
-                track_event::TYPE => self.kind = value.uint() as u32,
-                track_event::TRACK_UUID => {
-                    self.track = value.uint();
-                    self.has.add(Has::TRACK);
-                }
+        while !fields.rest().is_empty() {
+            let left = fields.rest().len();
+            if let Some(kind) = fields.expect_uint(track_event::TYPE) {
+                self.kind = kind as u32;
+            }
+            if let Some(track) = fields.expect_uint(track_event::TRACK_UUID) {
+                self.track = track;
+                self.has.add(Has::TRACK);
+            }
+            if let Some(category) = fields.expect_uint(track_event::CATEGORY_IIDS) {
                 // The first one counts.
-                track_event::CATEGORY_IIDS if !self.has.all_of(Has::CATEGORY) => {
-                    self.category = value.uint();
+                if !self.has.all_of(Has::CATEGORY) {
+                    self.category = category;
                     self.has.add(Has::CATEGORY);
                 }
-                track_event::NAME_IID => {
-                    self.name = value.uint();
-                    self.has.add(Has::NAME);
-                }
+            }
+            if let Some(name) = fields.expect_uint(track_event::NAME_IID) {
+                self.name = name;
+                self.has.add(Has::NAME);
+            }
+            if let Some(correlation) = fields.expect_uint(track_event::CORRELATION_ID) {
+                self.correlation = correlation;
+                self.has.add(Has::CORRELATION);
+            }
+            while fields.expect_fixed64(track_event::FLOW_IDS).is_some() {
+                self.has.add(Has::FLOWS);
+            }
+            if let Some(args) = fields.expect_bytes(track_event::NCCL) {
+                self.args = Part::of(block, args);
+            }
+            if fields.rest().len() < left {
+                continue;
+            }
+            let Some((number, value)) = fields.pair() else { break };
+            match number {
                 track_event::NAME => self.has.add(Has::INLINE_NAME),
                 track_event::FLOW_IDS | TERMINATING_FLOW_IDS => self.has.add(Has::FLOWS),
-                track_event::NCCL => self.args = Part::of(block, value.bytes()),
-                track_event::CORRELATION_ID => {
-                    self.correlation = value.uint();
-                    self.has.add(Has::CORRELATION);
-                }
                 track_event::COUNTER_VALUE => {
                     self.value = value.uint().cast_signed();
                     self.has.add(Has::VALUE);
@@ -204,6 +235,8 @@ pub(crate) struct Sequences {
 /// The state of one sequence.
 #[derive(Default)]
 struct Sequence {
+    /// Its first packet was there.
+    has_begun: bool,
     clocks: Vec<(u64, Clock)>,
     default_clock: Option<u64>,
     default_track: u64,
@@ -293,6 +326,8 @@ pub struct Packet<'a> {
     pub(crate) has_state: bool,
     /// It was in a compressed packet.
     pub(crate) is_packed: bool,
+    /// It begins with its time, and has a sequence and an event, and nothing else.
+    pub(crate) is_plain: bool,
     /// The track that it describes.
     pub(crate) descriptor: Option<&'a [u8]>,
     /// A slice's begin or end, an instant, a counter's value.
@@ -334,6 +369,7 @@ impl Packet<'_> {
 
     /// The track that it describes.
     #[must_use]
+    #[inline]
     pub fn track_descriptor(&self) -> Option<TrackDescriptor> {
         self.descriptor.and_then(|descriptor| TrackDescriptor::decode(descriptor).ok())
     }
@@ -353,6 +389,11 @@ impl Packet<'_> {
         self.state.others.keys().copied()
     }
 
+    /// Whether its sequence has been started.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.state.has_begun
+    }
+
     /// The current reading of its sequence's delta clock, as the trace's time.
     pub(crate) fn delta_clock(&self) -> Option<HostNs> {
         let (_, clock) = self.state.clocks.iter().find(|(_, clock)| clock.is_delta)?;
@@ -365,6 +406,14 @@ pub(crate) fn nccl(args: &[u8]) -> Nccl {
     Nccl::decode(args).unwrap_or_default()
 }
 
+/// The same, for many one after the other: a new `Nccl` takes longer than what is in it.
+pub(crate) fn decode_nccl(args: &[u8], nccl: &mut Nccl) {
+    nccl.clear();
+    if nccl.merge(args).is_err() {
+        nccl.clear();
+    }
+}
+
 /// Several of our arguments as numbers, looked for at once.
 #[inline(always)]
 pub(crate) fn uints<const N: usize>(args: &[u8], numbers: [u32; N]) -> [Option<u64>; N] {
@@ -375,6 +424,44 @@ pub(crate) fn uints<const N: usize>(args: &[u8], numbers: [u32; N]) -> [Option<u
         }
     }
     found
+}
+
+/// The numbers among an event's arguments, all decoded at once: for those who look for many.
+pub(crate) struct Numbers {
+    /// By field number.
+    all: [u64; Numbers::MOST],
+    is_there: [u64; Numbers::MOST / 64],
+}
+
+impl Default for Numbers {
+    fn default() -> Numbers {
+        Numbers { all: [0; Numbers::MOST], is_there: [0; Numbers::MOST / 64] }
+    }
+}
+
+impl Numbers {
+    /// More than the highest field number of `Nccl`, and a multiple of 64.
+    const MOST: usize = 256;
+
+    /// Replaces what it holds. Of a field that is there twice, the first one counts.
+    pub(crate) fn decode(&mut self, args: &[u8]) {
+        self.is_there = [0; Numbers::MOST / 64];
+        let mut fields = fields(args);
+        while let Some((number, value)) = fields.pair() {
+            let (place, bit) = (number as usize, 1 << (number % 64));
+            if place < Numbers::MOST && self.is_there[place / 64] & bit == 0 {
+                self.is_there[place / 64] |= bit;
+                self.all[place] = value.uint();
+            }
+        }
+    }
+
+    /// The argument of this field number; 0 if it is no number.
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u32) -> Option<u64> {
+        let (word, bit) = (number as usize / 64, 1 << (number % 64));
+        (self.is_there[word] & bit != 0).then_some(self.all[number as usize])
+    }
 }
 
 impl<'a> Event<'a> {
@@ -465,7 +552,7 @@ impl Sequences {
         let state = self.of(skim.sequence);
         let clears_state = skim.has.all_of(Has::CLEARED_STATE);
         if clears_state {
-            *state = Sequence::default();
+            *state = Sequence { has_begun: true, ..Sequence::default() };
         }
         let has_state = skim.has.all_of(Has::STATE);
         let has_defaults = has_state && state.learn(raw);
@@ -487,6 +574,7 @@ impl Sequences {
             has_defaults,
             has_state,
             is_packed: skim.has.all_of(Has::PACKED),
+            is_plain: skim.has.all_of(Has::EVENT) && skim.has.all_of(Has::TIMESTAMP) && !skim.has.all_of(Has::OTHER),
             descriptor,
             event: skim.has.all_of(Has::EVENT).then(|| state.event(block, skim)),
             state,
@@ -593,6 +681,7 @@ impl Sequence {
         Ok((known.in_trace(reading), false))
     }
 
+    #[inline]
     fn event<'a>(&'a self, block: &'a [u8], skim: &Skim) -> Event<'a> {
         let (args, raw) = (skim.args.get(block), skim.event.get(block));
         let iid = skim.has.some(Has::NAME, skim.name);
@@ -618,5 +707,91 @@ impl Sequence {
             has_flows: skim.has.all_of(Has::FLOWS),
             raw,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::fields::{nccl, trace};
+    use crate::trace::reader::wire::{put_bytes, put_fixed64, put_uint};
+
+    type Parts = Vec<fn(&mut Vec<u8>)>;
+
+    /// What is read of a packet with these parts of its event, and these of its own.
+    fn read(event: &Parts, packet: impl Fn(&mut Vec<u8>, &[u8])) -> (bool, String) {
+        let (mut parts, mut raw, mut file) = (Vec::new(), Vec::new(), Vec::new());
+        event.iter().for_each(|put| put(&mut parts));
+        packet(&mut raw, &parts);
+        put_bytes(&mut file, trace::PACKET, &raw);
+        let mut found = None;
+        super::super::read::<Error>(&file[..], |packet| {
+            let event = packet.event.unwrap();
+            let Event { kind, track, correlation, value, args, .. } = event;
+            let flows: Vec<u64> = event.flows().collect();
+            let read = (packet.time, packet.sequence, kind, track, event.name, correlation, value, args, flows);
+            found = Some((packet.is_plain, format!("{read:?}")));
+            Ok(())
+        })
+        .unwrap();
+        found.unwrap()
+    }
+
+    #[test]
+    fn fields_are_read_in_any_order() {
+        let mut event: Parts = vec![
+            |out| put_uint(out, track_event::TYPE, 1),
+            |out| put_uint(out, track_event::TRACK_UUID, 1 << 40),
+            |out| put_bytes(out, track_event::NAME, b"AllReduce"),
+            |out| put_uint(out, track_event::CORRELATION_ID, 77),
+            |out| put_fixed64(out, track_event::FLOW_IDS, 5),
+            |out| put_fixed64(out, track_event::FLOW_IDS, 6),
+            |out| put_bytes(out, track_event::NCCL, &[0x08, 7]),
+            |out| put_uint(out, track_event::COUNTER_VALUE, 9),
+        ];
+        let time = |out: &mut Vec<u8>| put_uint(out, trace_packet::TIMESTAMP, 1_000);
+        let sequence = |out: &mut Vec<u8>| put_uint(out, trace_packet::TRUSTED_PACKET_SEQUENCE_ID, 300);
+        let body = |out: &mut Vec<u8>, event: &[u8]| put_bytes(out, trace_packet::TRACK_EVENT, event);
+        let as_written = |out: &mut Vec<u8>, event: &[u8]| {
+            time(out);
+            sequence(out);
+            body(out, event);
+        };
+        let (is_plain, all) = read(&event, as_written);
+        assert!(is_plain && all.contains("AllReduce") && all.contains("Some(77)") && all.contains("[8, 7], [5, 6]"));
+        for _ in 0..event.len() {
+            event.rotate_left(1);
+            let found = read(&event, as_written).1;
+            assert!(found == all || found == all.replace("[5, 6]", "[6, 5]"), "{found}");
+        }
+        let turned = read(&event, |out, event| {
+            body(out, event);
+            sequence(out);
+            time(out);
+        });
+        let twice = read(&event, |out, event| {
+            as_written(out, event);
+            time(out);
+        });
+        let more = read(&event, |out, event| {
+            as_written(out, event);
+            put_uint(out, 9_999, 1);
+        });
+        assert_eq!([turned, twice, more], [(false, all.clone()), (false, all.clone()), (false, all)]);
+    }
+
+    #[test]
+    fn the_first_of_two_numbers_counts() {
+        let mut args = Vec::new();
+        for (number, value) in [(nccl::SEQ, 3), (nccl::BYTES, 1 << 40), (nccl::SEQ, 4), (5_000, 1)] {
+            put_uint(&mut args, number, value);
+        }
+        put_bytes(&mut args, nccl::NOTE, b"text");
+        let mut numbers = Numbers::default();
+        numbers.decode(&args);
+        let get = [nccl::SEQ, nccl::BYTES, nccl::NOTE, nccl::COMM].map(|number| numbers.get(number));
+        assert_eq!(get, [Some(3), Some(1 << 40), Some(0), None]);
+        numbers.decode(&[]);
+        assert_eq!(numbers.get(nccl::SEQ), None);
     }
 }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     println!("emulated: the real NCCL on emulated GPUs, with an emulated CUPTI, on {}", machine());
-    println!("{}", HEAD);
+    println!("{HEAD}");
     // A case that cannot be played says so in its row.
     std::panic::set_hook(Box::new(|_| ()));
     let start = Instant::now();

@@ -218,7 +218,7 @@ pub(crate) unsafe fn words<const N: usize>(texts: [*const c_char; N]) -> [Word; 
 ///
 /// # Safety
 ///
-/// As for [`words`].
+/// As for [`words()`].
 #[inline(always)]
 pub(crate) unsafe fn rare_word(text: *const c_char) -> Word {
     if text.is_null() {

@@ -16,7 +16,7 @@ use ncclscope::config::SETTINGS;
 use ncclscope::memory;
 use ncclscope_tests::fault;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The default number of changes to each capture.
 const MUTATIONS: usize = 2000;
@@ -201,29 +201,31 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// Changes the seeds of this reader; `NCCLSCOPE_SEEDS=FOLDER` writes them there instead, for
-/// `fuzz/`.
+/// What libFuzzer has found to reach something new in this reader, by name (`fuzz/`).
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{name}");
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+/// Changes the seeds of this reader, and each file of the corpus a few times.
 fn read_changed(name: &str, read: fn(&[u8]), share: usize) -> u64 {
-    let seeds = seeds(name);
-    if let Some(folder) = std::env::var_os("NCCLSCOPE_SEEDS").map(PathBuf::from) {
-        std::fs::create_dir_all(folder.join(name)).unwrap();
-        for (number, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.len() < 1 << 20) {
-            std::fs::write(folder.join(name).join(number.to_string()), seed).unwrap();
-        }
-        return 0;
-    }
-    let mut random = Random(29);
-    let rounds = mutations() / share;
-    for (number, seed) in seeds.iter().enumerate() {
-        read(seed);
+    let seeds = seeds(name).into_iter().map(|seed| (seed, mutations() / share));
+    let corpus = corpus(name).into_iter().map(|file| (file, mutations() / share / 100));
+    let (mut random, mut runs) = (Random(29), 0);
+    for (number, (file, rounds)) in seeds.chain(corpus).enumerate() {
+        read(&file);
         for round in 0..rounds {
-            let mut bytes = seed.clone();
+            let mut bytes = file.clone();
             change(&mut bytes, &mut random);
             let read = std::panic::catch_unwind(|| read(&bytes));
-            assert!(read.is_ok(), "{name}: seed {number}, changed for the {round}th time: it panicked");
+            assert!(read.is_ok(), "{name}: file {number}, changed for the {round}th time: it panicked");
         }
+        runs += rounds as u64;
     }
-    (rounds * seeds.len()) as u64
+    runs
 }
 
 #[test]

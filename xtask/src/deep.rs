@@ -15,6 +15,7 @@ use std::process::Command;
 
 use crate::check::PLUGIN;
 use crate::elf::INTERFACES;
+use crate::package::has_standard_library;
 use crate::steps::{Failure, Outcome, Place, Step, call, show, triple};
 
 pub(crate) const STEPS: &[Step] = &[
@@ -232,10 +233,8 @@ fn aarch64(place: &Place) -> Result<Outcome, Failure> {
     const SYSTEM: &str = "/usr/aarch64-linux-gnu/lib";
     const LINKER: &str = "aarch64-linux-gnu-gcc";
     let target = triple("aarch64");
-    let sysroot = place.command("rustc").args(["--print", "target-libdir", "--target", &target]).output();
-    let there = sysroot.is_ok_and(|it| Path::new(String::from_utf8_lossy(&it.stdout).trim()).is_dir());
     for (there, how) in [
-        (there, format!("rustup target add {target}")),
+        (has_standard_library(place, "aarch64")?, format!("rustup target add {target}")),
         (place.command(LINKER).arg("--version").output().is_ok(), "apt-get install gcc-aarch64-linux-gnu".to_owned()),
         (Path::new(SYSTEM).is_dir(), "apt-get install libc6-dev-arm64-cross".to_owned()),
         (place.command("qemu-aarch64").arg("--version").output().is_ok(), "apt-get install qemu-user".to_owned()),

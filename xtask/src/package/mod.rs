@@ -132,7 +132,7 @@ fn for_each(place: &Place, make: fn(&Place, &str) -> Result<(), Failure>) -> Res
     Ok(if left_out.is_empty() { Outcome::Done } else { Outcome::Partly(left_out.join("; ")) })
 }
 
-fn has_standard_library(place: &Place, arch: &str) -> Result<bool, Failure> {
+pub(crate) fn has_standard_library(place: &Place, arch: &str) -> Result<bool, Failure> {
     let asked = place.command("rustc").args(["--print", "target-libdir", "--target", &triple(arch)]).output();
     let output = asked.map_err(|error| format!("failed to start rustc: {error}"))?;
     let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end());

@@ -52,13 +52,13 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     // What judges how fast a job is has the machine for itself. Otherwise two jobs at a time: each
     // waits a lot, and has more threads than most machines have cores. With more, they make each
     // other late. `suite` is the suite for machines with GPUs, run on emulated ones.
-    let passes: [&[&str]; 2] = [
-        &["--test", "jobs", "--", "--test-threads=1", "diagnosing::", "pairs::"],
-        &["--test", "jobs", "--test", "suite", "--", "--test-threads=2", "--skip", "diagnosing::", "--skip", "pairs::"],
-    ];
-    for pass in passes {
+    const JUDGED: [&str; 3] = ["diagnosing::", "pairs::", "queries::diagnose"];
+    let others = JUDGED.map(|name| ["--skip", name]);
+    let alone = ["--test", "jobs", "--", "--test-threads=1"].iter().chain(&JUDGED);
+    let by_two = ["--test", "jobs", "--test", "suite", "--", "--test-threads=2"].iter().chain(others.as_flattened());
+    for words in [alone.collect::<Vec<_>>(), by_two.collect()] {
         let mut tests = place.cargo();
-        tests.args(["test", "--workspace"]).args(pass);
+        tests.args(["test", "--workspace"]).args(words);
         if all {
             tests.arg("--include-ignored");
         }

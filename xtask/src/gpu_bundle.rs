@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::check::PLUGIN;
+use crate::check::RELEASED;
 use crate::elf::Library;
 use crate::package::{self, Tools};
 use crate::steps::{Failure, Place, call, run_chore, triple};
@@ -106,14 +106,14 @@ fn bundle(place: &Place, wish: &Wish) -> Result<(), Failure> {
 
 /// Builds everything; returns the folder with the results.
 fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
-    let command = || {
+    let command = |what, of_zig| {
         let mut command = match is_native {
             true => {
                 let mut cargo = place.cargo();
-                cargo.args(["build", "--release"]);
+                cargo.args([what, "--release"]);
                 cargo
             }
-            false => Tools::of(place).build(place, ARCH),
+            false => Tools::of(place).cargo(place, of_zig, ARCH),
         };
         // Exported names stay; debug information is most of the bytes.
         command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
@@ -122,10 +122,11 @@ fn build(place: &Place, is_native: bool) -> Result<PathBuf, Failure> {
     if !is_native {
         package::tools(place)?;
     }
-    call(command().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
-    // The plugin comes last and separately: with the command line it would contain readers that it
-    // does not use.
-    call(command().args(PLUGIN).args(["-p", "ncclscope-gpu-empty"]))?;
+    let build = || command("build", "zigbuild");
+    call(build().args(["--bins", "-p", "ncclscope", "-p", "ncclscope-gpu", "-q"]))?;
+    call(build().args(["-p", "ncclscope-gpu-empty", "-q"]))?;
+    // The plugin comes last: with the command line it would contain readers that it does not use.
+    call(command("rustc", "rustc").args(RELEASED))?;
     Ok(if is_native { place.target.join("release") } else { place.target.join(triple(ARCH)).join("release") })
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::check::PLUGIN;
+use crate::check::RELEASED;
 use crate::steps::{Failure, Outcome, Place, call};
 
 pub(crate) const ABOUT: &str = "no callback takes more instructions than were recorded";
@@ -34,7 +34,7 @@ pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
             Some(_) => Err("valgrind is missing (apt-get install valgrind)".to_owned().into()),
         };
     }
-    call(place.cargo().args(["build", "--release"]).args(PLUGIN))?;
+    call(place.cargo().args(["rustc", "--release"]).args(RELEASED))?;
     call(place.cargo().args(["build", "-q", "-p", "ncclscope-tests", "--bin", "scripted-host"]))?;
     let compiler = compiler(place)?;
     let mut counted = format!("rustc {compiler}\n");

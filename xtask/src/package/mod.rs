@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::check::PLUGIN;
+use crate::check::RELEASED;
 use crate::e2e::lines_of;
 use crate::elf::Library;
 use crate::steps::{Failure, Outcome, Place, Step, call, triple};
@@ -71,11 +71,11 @@ impl Tools {
         Tools { folder: place.target.join("tools") }
     }
 
-    /// `cargo build` for the target of the packages.
-    pub(crate) fn build(&self, place: &Place, arch: &str) -> Command {
+    /// `cargo build`, called `zigbuild` here, or `cargo rustc`, for the target of the packages.
+    pub(crate) fn cargo(&self, place: &Place, what: &str, arch: &str) -> Command {
         let mut command = place.command(self.folder.join(CARGO_ZIGBUILD).join("bin/cargo-zigbuild"));
         self.tell(&mut command);
-        command.args(["zigbuild", "--release", "--target"]);
+        command.args([what, "--release", "--target"]);
         command.arg(format!("{}.{}.{}", triple(arch), GLIBC.0, GLIBC.1));
         command
     }
@@ -146,8 +146,8 @@ fn tree(place: &Place, arch: &str) -> PathBuf {
 }
 
 fn library(place: &Place, arch: &str) -> Result<(), Failure> {
-    let mut build = Tools::of(place).build(place, arch);
-    call(build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").args(PLUGIN))?;
+    let mut build = Tools::of(place).cargo(place, "rustc", arch);
+    call(build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").args(RELEASED))?;
     // Everything in it is created again.
     let _ = fs::remove_dir_all(tree(place, arch));
     let path = deliver(place, arch, LIBRARY)?;

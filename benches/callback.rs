@@ -1,4 +1,6 @@
 //! The cost of a callback: nanoseconds per call, beyond an empty plugin measured in the same run.
+//! Below it, what no recorder can leave out: benches/plain.c reads the clock and stores the
+//! arguments, and does nothing else.
 //!
 //! ```text
 //! cargo bench --bench callback
@@ -14,8 +16,9 @@
 //! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps
 //! up and the rings have room; the last line says whether anything was dropped nevertheless. The
 //! mean is over whole bursts. The percentiles are of single calls, each timed by two readings of
-//! the TSC whose own cost is subtracted. Both plugins are loaded with `dlopen` and called through
-//! their tables.
+//! the TSC whose own cost is subtracted; `first` is the median of the first calls after a pause,
+//! when other programs have had the caches. All plugins are loaded with `dlopen` and called
+//! through their tables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,6 +47,8 @@ enum Call {
 struct Measured {
     bursts: Vec<f64>,
     singles: Vec<u32>,
+    /// Those of the singles that were a burst's first call.
+    firsts: Vec<u32>,
 }
 
 fn main() {
@@ -60,11 +65,12 @@ fn main() {
     let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
     let interface = said("--interface").map_or(7, |number| number.parse().expect("a version of the interface"));
     let load = |path: &Path| {
-        // SAFETY: the libraries export valid tables: one is ours, one is benches/empty.c, and one
-        // is a plugin that NCCL would load.
+        // SAFETY: the libraries export valid tables: one is ours, two are benches/plain.c, and
+        // one is a plugin that NCCL would load.
         unsafe { Plugin::load(path, interface) }.expect("a plugin with that version of the interface")
     };
-    let empty = load(&compile_empty(&folder));
+    let empty = load(&compile(&folder, "empty", &[]));
+    let least = load(&compile(&folder, "least", &["-DLEAST"]));
     let ours = load(&plugin_path().expect("the release library"));
     let other = said("--beside").map(|path| load(Path::new(path)));
 
@@ -72,19 +78,15 @@ fn main() {
     println!("{}", machine());
     println!(
         "one pair of TSC readings: {timer_ns:.1} ns at {tsc_ghz:.3} GHz; bursts of {BURST} calls, {BURSTS} bursts\n\
-         the floor, one reading of the TSC and a record stored: {:.1} ns with 2 words, {:.1} ns with 16\n\
          nothing at all between two readings: 99.9th percentile {:.0} ns above the median, longest {:.0} ns\n",
-        floor::<2>(),
-        floor::<16>(),
-        disturbance.0,
-        disturbance.1,
+        disturbance.0, disturbance.1,
     );
     let wanted = words.first().filter(|word| !word.starts_with('-')).map_or("", String::as_str);
     for threads in [1, 4] {
         println!("{threads} thread{}: ns a call above an empty plugin", if threads == 1 { "" } else { "s" });
         println!(
-            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8}",
-            "call", "empty", "mean", "p50", "p99", "p99.9", "max", "in all"
+            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8}",
+            "call", "empty", "mean", "p50", "first", "p99", "p99.9", "max", "in all"
         );
         for (name, make) in calls().into_iter().filter(|(name, _)| name.contains(wanted)) {
             let base = measure(&empty, threads, make, tsc_ghz, timer_ns);
@@ -93,17 +95,19 @@ fn main() {
                 continue;
             }
             report(name, &base, &measure(&ours, threads, make, tsc_ghz, timer_ns));
+            report("  the least", &base, &measure(&least, threads, make, tsc_ghz, timer_ns));
             if let Some(other) = &other {
                 report("  the other plugin", &base, &measure(other, threads, make, tsc_ghz, timer_ns));
             }
         }
         println!(
-            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>6}",
-            "stream", "", "", "", "", "", "", "", "kept"
+            "{:<28} {:>7} {:>7} {:>7} {:>7} {:>7} {:>9} {:>9} {:>8} {:>6}",
+            "stream", "", "", "", "", "", "", "", "", "kept"
         );
         for (name, kind) in STREAMS.into_iter().filter(|(name, _)| name.contains(wanted)) {
             let base = measure_stream(&empty, threads, kind);
             report_stream(name, &base, &measure_stream(&ours, threads, kind));
+            report_stream("  the least", &base, &measure_stream(&least, threads, kind));
             if let Some(other) = &other {
                 report_stream("  the other plugin", &base, &measure_stream(other, threads, kind));
             }
@@ -205,9 +209,11 @@ fn measure(plugin: &Plugin, threads: usize, make: Make, ghz: f64, timer_ns: f64)
     for part in parts {
         all.bursts.extend(part.bursts);
         all.singles.extend(part.singles);
+        all.firsts.extend(part.firsts);
     }
     all.bursts.sort_by(f64::total_cmp);
     all.singles.sort_unstable();
+    all.firsts.sort_unstable();
     all
 }
 
@@ -268,10 +274,11 @@ fn report_stream(name: &str, base: &Streamed, own: &Streamed) {
     let above = |of: fn(&Latency) -> u64| most(own, of) - most(base, of);
     let counts = &own.counts;
     println!(
-        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8} {:>5.1}%",
+        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7} {:>7.0} {:>9.0} {:>9.0} {:>8} {:>5.1}%",
         mean(&base.bursts),
         mean(&own.bursts) - mean(&base.bursts),
         above(|it| it.median_ns),
+        "",
         above(|it| it.p99_ns),
         above(|it| it.p999_ns),
         most(own, |it| it.max_ns),
@@ -295,12 +302,14 @@ fn measure_thread(plugin: &Plugin, threads: u32, barrier: &Barrier, make: Make, 
             }
             measured.bursts.push(begin.elapsed().as_nanos() as f64 / BURST as f64);
         } else {
+            let before = measured.singles.len();
             for _ in 0..BURST {
                 let begin = tsc();
                 make_call(plugin, &context, handle, &mut call);
                 let ticks = tsc() - begin;
                 measured.singles.push((ticks as f64 / ghz - timer_ns).max(0.0) as u32);
             }
+            measured.firsts.push(measured.singles[before]);
         }
         std::thread::sleep(PAUSE * threads);
     }
@@ -324,15 +333,17 @@ fn make_call(plugin: &Plugin, context: &Context, handle: RawHandle, call: &mut C
 }
 
 fn report(name: &str, base: &Measured, own: &Measured) {
-    let at = |it: &Measured, share: f64| f64::from(it.singles[((it.singles.len() - 1) as f64 * share) as usize]);
+    let at = |times: &[u32], share: f64| f64::from(times[((times.len() - 1) as f64 * share) as usize]);
+    let above = |share| at(&own.singles, share) - at(&base.singles, share);
     println!(
-        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8}",
+        "{name:<28} {:>7.1} {:>7.1} {:>7.0} {:>7.0} {:>7.0} {:>9.0} {:>9.0} {:>8}",
         mean(&base.bursts),
         mean(&own.bursts) - mean(&base.bursts),
-        at(own, 0.5) - at(base, 0.5),
-        at(own, 0.99) - at(base, 0.99),
-        at(own, 0.999) - at(base, 0.999),
-        at(own, 1.0),
+        above(0.5),
+        at(&own.firsts, 0.5) - at(&base.firsts, 0.5),
+        above(0.99),
+        above(0.999),
+        at(&own.singles, 1.0),
         own.singles.len() + own.bursts.len() * BURST,
     );
 }
@@ -344,10 +355,11 @@ fn mean(bursts: &[f64]) -> f64 {
     kept.iter().sum::<f64>() / kept.len() as f64
 }
 
-fn compile_empty(folder: &Path) -> PathBuf {
-    let library = folder.join("empty.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/empty.c");
-    let status = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+fn compile(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let library = folder.join(name).with_extension("so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plain.c");
+    let mut cc = Command::new("cc");
+    let status = cc.args(["-O2", "-shared", "-fPIC"]).args(options).arg("-o").arg(&library).arg(&source).status();
     assert!(status.is_ok_and(|status| status.success()), "cc could not compile {}", source.display());
     library
 }
@@ -368,22 +380,6 @@ fn calibrate() -> (f64, f64, (f64, f64)) {
     let at = |index: usize| pairs[index] as f64 / ghz;
     let median = at(pairs.len() / 2);
     (ghz, median, (at(pairs.len() * 999 / 1000) - median, at(pairs.len() - 1) - median))
-}
-
-/// What no recorder can avoid, in ns a call: the TSC read once, and this many words stored one
-/// after the other in memory that is warm.
-fn floor<const WORDS: usize>() -> f64 {
-    let mut ring = vec![[0_u64; WORDS]; (256 << 10) / (8 * WORDS)];
-    let mut quickest = f64::INFINITY;
-    for _ in 0..200 {
-        let begin = Instant::now();
-        for record in &mut ring {
-            *record = [tsc(); WORDS];
-            std::hint::black_box(record);
-        }
-        quickest = quickest.min(begin.elapsed().as_nanos() as f64 / ring.len() as f64);
-    }
-    quickest
 }
 
 #[inline]

@@ -88,7 +88,7 @@ impl Identity {
     /// The name is null or NUL-terminated.
     pub(super) unsafe fn read(self) -> (u64, Word) {
         // SAFETY: the caller's promise.
-        (self.comm_hash, unsafe { recorder::rare_word(self.name) })
+        (self.comm_hash, unsafe { recorder::name(self.name) })
     }
 }
 

@@ -430,7 +430,7 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());
             // SAFETY: the caller's promise, or a string that lives to the end of this function.
             // Read only once the recorder is on, so that the text is kept.
-            let name = unsafe { recorder::rare_word(name) };
+            let name = unsafe { recorder::name(name) };
             CommInit { name, ..comm }
         });
         // SAFETY: the caller's promise.

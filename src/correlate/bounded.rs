@@ -51,6 +51,19 @@ impl<K: Copy + Eq + std::hash::Hash, V> Store<K, V> {
         self.values[place as usize].take()
     }
 
+    /// Removes what is not to be kept.
+    pub(super) fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        let Store { places, values, free } = self;
+        places.retain(|key, place| {
+            let is_kept = keep(key);
+            if !is_kept {
+                values[*place as usize] = None;
+                free.push(*place);
+            }
+            is_kept
+        });
+    }
+
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {
         self.values.into_iter().flatten()
     }
@@ -97,6 +110,11 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
     /// Puts back what was just taken, with the same age.
     pub(super) fn put_back(&mut self, key: K, age: u64, value: V) {
         self.map.insert(key, (age, value));
+    }
+
+    /// Removes what is not to be kept.
+    pub(super) fn retain(&mut self, keep: impl Fn(&K) -> bool) {
+        self.map.retain(keep);
     }
 
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {

@@ -24,7 +24,7 @@ impl Correlator {
     }
 
     pub(super) fn comm_init(&mut self, ring: RingId, init: &event::CommInit, out: &mut Out<'_>) {
-        let name = self.text(init.name);
+        let name = self.name(ring, init.name);
         let comm = self.comms.add(init, name);
         if let Some(device) = comm.device {
             self.channels.comm_on(init.context, device);
@@ -42,6 +42,7 @@ impl Correlator {
         if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
             self.p2p_numbers.retain(|(context, ..), _| *context != oldest);
+            self.connections.retain(|(context, ..)| *context != oldest);
             self.channels.forget(oldest);
         }
     }
@@ -342,6 +343,11 @@ impl Correlator {
             }
         }
         operation
+    }
+
+    /// A communicator's name, by its word and the thread that recorded it.
+    pub(super) fn name(&mut self, ring: RingId, word: Word) -> Option<Box<str>> {
+        if word == Word::NAME { self.names.remove(&ring) } else { self.text(word) }
     }
 
     /// The text of a word, whether NCCL's or recorded; `None` if it has none.

@@ -66,6 +66,8 @@ pub struct Correlator {
     pid: i32,
     comms: Comms,
     texts: FxHashMap<Word, Box<str>>,
+    /// The names that threads recorded for the communicators that they initialise next.
+    names: FxHashMap<RingId, Box<str>>,
     /// The thread that owns each ring now, and the system's id of it.
     rings: FxHashMap<RingId, (ThreadId, i32)>,
     threads: u32,
@@ -143,6 +145,7 @@ impl Correlator {
             pid,
             comms: Comms::default(),
             texts: FxHashMap::default(),
+            names: FxHashMap::default(),
             rings: FxHashMap::default(),
             threads: 0,
             events: Table::default(),
@@ -260,13 +263,14 @@ impl Correlator {
                 }
             }
             Body::CommIdentity { context, hash, name } => {
-                let name = self.text(name);
+                let name = self.name(ring, name);
                 if let Some(comm) = self.comms.identify(context, hash, name) {
                     out.say(What::CommInit(comm));
                 }
             }
             Body::Thread { tid, ref name } => self.thread(ring, tid, &String::from_utf8_lossy(name), out),
             Body::ThreadEnd => {
+                self.names.remove(&ring);
                 if let Some((thread, _)) = self.rings.remove(&ring) {
                     self.plans.thread_end(thread);
                     out.say(What::ThreadEnd(thread));
@@ -274,6 +278,9 @@ impl Correlator {
             }
             // A range of the program's: it comes as an activity.
             Body::Step { .. } => {}
+            Body::Text { word: Word::NAME, text } => {
+                self.names.insert(ring, String::from_utf8_lossy(text).into());
+            }
             Body::Text { word, text } => {
                 self.texts.insert(word, String::from_utf8_lossy(text).into());
             }

@@ -776,22 +776,60 @@ fn ended_communicators_are_forgotten() {
     let mut player = Player::new();
     for n in 0..20_000 {
         let context = Handle(tag().base() + 1 + n);
+        let start = |kind: u64, parent: u64, event| Body::Start {
+            handle: Handle(tag().base() + 100_000 * kind + n),
+            parent: if parent == 0 { Handle::NONE } else { Handle(tag().base() + 100_000 * parent + n) },
+            context,
+            rank: 0,
+            event,
+        };
         for body in [
-            Body::CommInit(CommInit { context, ..CommInit::default() }),
-            Body::Start {
-                handle: Handle(tag().base() + 100_000 + n),
-                parent: Handle::NONE,
-                context,
-                rank: 0,
-                event: Event::P2p(event::P2p { func: Word::SEND, ..zeroed() }),
-            },
+            Body::Text { word: Word::NAME, text: format!("communicator {n}").as_bytes() },
+            Body::CommInit(CommInit { context, name: Word::NAME, ..CommInit::default() }),
+            start(1, 0, Event::P2p(event::P2p { func: Word::SEND, ..zeroed() })),
+            start(2, 1, Event::ProxyOp(event::ProxyOp { pid: PID, ..zeroed() })),
+            start(3, 2, Event::ProxyStep(zeroed())),
             Body::CommFinalize { context },
         ] {
             let record = Record { ticks: Ticks(n), body };
             player.correlator.push(RingId(0), HostNs(n), &record, &mut |_| {});
         }
     }
-    let Correlator { comms, p2p_numbers, .. } = &player.correlator;
-    assert!(comms.len() <= 4096, "{} communicators", comms.len());
-    assert!(p2p_numbers.len() <= 4096, "{} counters of messages", p2p_numbers.len());
+    let Correlator { comms, p2p_numbers, connections, texts, names, .. } = &player.correlator;
+    for (kept, what) in [
+        (comms.len(), "communicators"),
+        (p2p_numbers.len(), "counters of messages"),
+        (connections.len(), "connections"),
+        (texts.len() + names.len(), "names"),
+    ] {
+        assert!(kept <= 512, "{kept} {what}");
+    }
+    assert!(connections.len() > 0, "the proxy began something");
+}
+
+#[test]
+fn communicators_that_threads_make_side_by_side_have_their_own_names() {
+    let mut correlator = Correlator::new(tag(), PID);
+    let init = |n| {
+        let context = Handle(tag().base() + n);
+        Body::CommInit(CommInit { context, hash: n, name: Word::NAME, ..CommInit::default() })
+    };
+    let mut named = Vec::new();
+    for (ring, body) in [
+        (1, Body::Text { word: Word::NAME, text: b"lost, and its communicator too" }),
+        (1, Body::Text { word: Word::NAME, text: b"dp" }),
+        (2, Body::Text { word: Word::NAME, text: b"tp" }),
+        (1, init(1)),
+        (2, init(2)),
+        // Without a text before it.
+        (1, init(3)),
+    ] {
+        let record = Record { ticks: Ticks(1), body };
+        correlator.push(RingId(ring), HostNs(1), &record, &mut |entry| {
+            if let What::CommInit(comm) = entry.what {
+                named.push((comm.hash, comm.name.as_deref().unwrap_or_default().to_owned()));
+            }
+        });
+    }
+    assert_eq!(named, [(1, "dp".to_owned()), (2, "tp".to_owned()), (3, String::new())]);
 }

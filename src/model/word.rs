@@ -96,6 +96,9 @@ impl Word {
     /// The datatype is unknown and the count is in bytes: files of other tools. NCCL has no such
     /// word.
     pub const BYTES: Word = Word(0xff);
+    /// The text that the same thread recorded last with this number: a communicator's name. A job
+    /// may make any number of communicators, so that names get no numbers of their own.
+    pub const NAME: Word = Word(0xfe);
     /// A string that could not be recorded: no room in the ring, or no number left.
     pub const LOST: Word = Word(u16::MAX);
 
@@ -225,7 +228,7 @@ mod tests {
             assert_eq!(Word::known(text.as_bytes()), Some(Word(index as u16)));
             assert_eq!(Word(index as u16).spelling(), Some(*text));
         }
-        assert!(KNOWN.len() < usize::from(Word::BYTES.0) && Word::BYTES < Word::FIRST_TEXT);
+        assert!(KNOWN.len() < usize::from(Word::NAME.0) && Word::NAME < Word::BYTES && Word::BYTES < Word::FIRST_TEXT);
         assert_eq!(Word::known(b""), None);
         assert_eq!(Word::known(b"AllReduces"), None);
         assert_eq!(Word::ABSENT.spelling(), None);

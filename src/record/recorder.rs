@@ -229,6 +229,21 @@ pub(crate) unsafe fn rare_word(text: *const c_char) -> Word {
     word
 }
 
+/// Records the name of a communicator for the record that this thread makes next, and returns the
+/// word to name it with.
+///
+/// # Safety
+///
+/// As for [`words()`].
+pub(crate) unsafe fn name(text: *const c_char) -> Word {
+    if text.is_null() {
+        return Word::ABSENT;
+    }
+    let note = |text: &[u8]| if note_text(Word::NAME, text) { Word::NAME } else { Word::LOST };
+    // SAFETY: the caller's promise.
+    unsafe { words::read(text) }.word(note)
+}
+
 /// Records the start of an event and returns its handle. The handle is valid even if the record was
 /// dropped: later records on it stay linked, and the loss is counted.
 #[inline(always)]
@@ -432,12 +447,27 @@ pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
 
 /// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
 #[cold]
+pub fn text(text: &[u8]) -> Word {
+    let number = NEXT_TEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+        (next < u32::from(Word::LOST.0)).then_some(next + 1)
+    });
+    let Ok(number) = number else { return Word::LOST };
+    let word = Word(number as u16);
+    if !note_text(word, text) {
+        // Give the number back, unless another thread has already taken the next one.
+        let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
+        return Word::LOST;
+    }
+    word
+}
+
+/// Records text, cut to [`TEXT_BYTES`], with this word. False if there was no room.
 #[expect(
     clippy::indexing_slicing,
     clippy::integer_division_remainder_used,
     reason = "the text is cut to what the words hold, of 8 bytes each"
 )]
-pub fn text(text: &[u8]) -> Word {
+fn note_text(word: Word, text: &[u8]) -> bool {
     let text = &text[..text.len().min(TEXT_BYTES)];
     let mut words = [0_u64; TEXT_BYTES / 8];
     for (word, bytes) in words.iter_mut().zip(text.chunks(8)) {
@@ -445,17 +475,7 @@ pub fn text(text: &[u8]) -> Word {
         padded[..bytes.len()].copy_from_slice(bytes);
         *word = u64::from_ne_bytes(padded);
     }
-    let number = NEXT_TEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-        (next < u32::from(Word::LOST.0)).then_some(next + 1)
-    });
-    let Ok(number) = number else { return Word::LOST };
-    let word = Word(number as u16);
-    if !local().note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)]) {
-        // Give the number back, unless another thread has already taken the next one.
-        let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
-        return Word::LOST;
-    }
-    word
+    local().note(kind::TEXT, word.0, text.len() as i32, &words[..text.len().div_ceil(8)])
 }
 
 impl Local {

@@ -186,12 +186,20 @@ unsafe fn rest(text: *const c_char) -> (usize, u64) {
     (TEXT_BYTES, hash)
 }
 
+/// A string, cut at [`TEXT_BYTES`].
+pub(super) struct Read {
+    bytes: [u8; TEXT_BYTES],
+    length: usize,
+}
+
+/// Copies a string.
+///
 /// # Safety
 ///
 /// `text` points at a NUL-terminated string.
 #[cold]
-#[expect(clippy::indexing_slicing, reason = "`length` is at most `TEXT_BYTES`, and `kept` at most both lengths")]
-unsafe fn look_up(text: *const c_char) -> Entry {
+#[expect(clippy::indexing_slicing, reason = "`length` is less than `TEXT_BYTES`")]
+pub(super) unsafe fn read(text: *const c_char) -> Read {
     let mut bytes = [0_u8; TEXT_BYTES];
     let mut length = 0;
     while length < TEXT_BYTES {
@@ -203,13 +211,33 @@ unsafe fn look_up(text: *const c_char) -> Entry {
         bytes[length] = byte;
         length += 1;
     }
-    let word = match Word::known(&bytes[..length]) {
-        Some(word) => word,
-        // NCCL passes an empty string for "none": the protocol of a symmetric kernel.
-        None if length == 0 => Word::ABSENT,
-        None if length == TEXT_BYTES => super::text(cut(&mut { bytes })),
-        None => super::text(&bytes[..length]),
-    };
+    Read { bytes, length }
+}
+
+impl Read {
+    /// Its word; one that has no fixed number is recorded first.
+    #[expect(clippy::indexing_slicing, reason = "`length` is at most `TEXT_BYTES`")]
+    pub(super) fn word(&self, record: impl FnOnce(&[u8]) -> Word) -> Word {
+        match Word::known(&self.bytes[..self.length]) {
+            Some(word) => word,
+            // NCCL passes an empty string for "none": the protocol of a symmetric kernel.
+            None if self.length == 0 => Word::ABSENT,
+            None if self.length == TEXT_BYTES => record(cut(&mut { self.bytes })),
+            None => record(&self.bytes[..self.length]),
+        }
+    }
+}
+
+/// # Safety
+///
+/// `text` points at a NUL-terminated string.
+#[cold]
+#[expect(clippy::indexing_slicing, reason = "`kept` is at most both lengths")]
+unsafe fn look_up(text: *const c_char) -> Entry {
+    // SAFETY: the caller's promise.
+    let copy = unsafe { read(text) };
+    let Read { bytes, length } = copy;
+    let word = copy.word(super::text);
     let mut prefix = [0; PREFIX];
     let kept = length.min(PREFIX);
     prefix[..kept].copy_from_slice(&bytes[..kept]);

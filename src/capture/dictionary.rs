@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cupti_sys::records::{End, Table, Walker};
 use rustc_hash::FxHashMap;
 
-use super::{Key, REMEMBERED};
+use super::Key;
 use crate::cupti::decode::Outside;
 
 /// A new answer: the number of the lookup in its buffer, counted from 0, that it answered first;
@@ -22,11 +22,10 @@ pub struct Steps {
     pub is_whole: bool,
 }
 
-/// All answers so far.
+/// The newest answer to each question so far.
 #[derive(Debug, Default)]
 pub struct Dictionary {
     known: FxHashMap<Key, Arc<str>>,
-    bytes: usize,
 }
 
 /// Gives the answers while one buffer is decoded.
@@ -74,11 +73,6 @@ impl Dictionary {
     }
 
     fn learn(&mut self, (_, key, text): &Answer) {
-        self.bytes += text.len() + size_of::<Key>();
-        if self.bytes > REMEMBERED {
-            self.known.clear();
-            self.bytes = text.len() + size_of::<Key>();
-        }
         self.known.insert(*key, Arc::clone(text));
     }
 }

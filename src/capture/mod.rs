@@ -36,7 +36,7 @@ const TELLING: usize = 6;
 /// The format that is written. It changes with everything that an older reader would not know or
 /// would misread: a new entry, or a new layout of an entry or of a record of
 /// [`crate::model::event`].
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// The oldest format that can be read.
 pub const OLDEST: u32 = 1;
 /// Most bytes of a chunk's entries, more than a buffer of CUPTI's with a thousand of the longest
@@ -91,9 +91,10 @@ pub enum Key {
     Thread(i32),
 }
 
-/// Bytes of texts that both sides remember. Beyond it they forget all of them, and the writer
-/// records them anew.
-pub(crate) const REMEMBERED: usize = 16 << 20;
+/// Texts that the writer remembers to have recorded, and their bytes. Beyond it all are forgotten,
+/// and recorded anew where they are needed again.
+pub(crate) const REMEMBERED: usize = 4096;
+pub(crate) const REMEMBERED_BYTES: usize = 512 << 10;
 
 /// The previous values that entries are stored as differences from, for writing and reading.
 pub(crate) mod state {

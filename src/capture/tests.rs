@@ -8,7 +8,7 @@ use cupti_sys::records::{End, Table, Walker};
 use super::dictionary::Dictionary;
 use super::read::{Chunks, Decoder, Entry, Error};
 use super::write::{Encoder, cut_short, head};
-use super::{FORMAT, MAGIC, OLDEST, REMEMBERED};
+use super::{FORMAT, MAGIC, OLDEST, REMEMBERED, REMEMBERED_BYTES};
 use crate::clock::align::Pair;
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::{Asked, Outside};
@@ -249,12 +249,12 @@ fn a_replayed_buffer_has_the_same_walk_and_answers() {
 }
 
 #[test]
-fn both_sides_forget_at_the_same_moment() {
-    /// Names of 16 KiB, of which at most a thousand are remembered.
-    struct Wordy;
+fn what_the_writer_forgot_is_recorded_again() {
+    /// Names of so many bytes.
+    struct Wordy(usize);
     impl Outside for Wordy {
         fn text(&mut self, address: *const c_char) -> Arc<str> {
-            format!("{:016384}", address.addr()).into()
+            format!("{:0width$}", address.addr(), width = self.0).into()
         }
         fn function(&mut self, _: u32, _: u32) -> Arc<str> {
             "".into()
@@ -263,22 +263,25 @@ fn both_sides_forget_at_the_same_moment() {
             "".into()
         }
     }
-    let (mut encoder, mut decoder, mut dictionary) = (Encoder::new(), Decoder::new(FORMAT), Dictionary::default());
-    let mut told = 0;
-    for round in 0..5_000_usize {
-        // Some addresses are asked about repeatedly, some once.
-        let address = std::ptr::without_provenance(if round % 2 == 0 { round % 10 } else { round });
-        let walker = Uneven { step: 0, ends_well: true };
-        let mut answered: Arc<str> = "".into();
-        encoder.buffer(HostNs(0), &[], walker, &mut Wordy, |_, outside| answered = outside.text(address));
-        let entries = encoder.take();
-        let mut rest = &entries[..];
-        let Ok(Some(Entry::Buffer { answers, .. })) = decoder.next(&mut rest) else { panic!("round {round}") };
-        told += answers.len();
-        assert_eq!(dictionary.answering(answers).text(address), answered, "round {round}");
+    for (width, rounds) in [(16 << 10, 5_000), (8, 20_000)] {
+        let (mut encoder, mut decoder, mut dictionary) = (Encoder::new(), Decoder::new(FORMAT), Dictionary::default());
+        let mut told = 0;
+        for round in 0..rounds {
+            // Some addresses are asked about repeatedly, some once.
+            let address = std::ptr::without_provenance(if round % 2 == 0 { round % 10 } else { 10 + round });
+            let walker = Uneven { step: 0, ends_well: true };
+            let mut answered: Arc<str> = "".into();
+            encoder.buffer(HostNs(0), &[], walker, &mut Wordy(width), |_, outside| answered = outside.text(address));
+            let entries = encoder.take();
+            let mut rest = &entries[..];
+            let Ok(Some(Entry::Buffer { answers, .. })) = decoder.next(&mut rest) else { panic!("round {round}") };
+            told += answers.len();
+            assert_eq!(dictionary.answering(answers).text(address), answered, "round {round}");
+        }
+        // Each of the five again whenever everything was forgotten, and nothing else.
+        let forgotten = told / REMEMBERED.min(REMEMBERED_BYTES / width);
+        assert!(forgotten > 0 && (1..=5).contains(&(told - rounds / 2 - 5 * forgotten)), "{told}, {forgotten}");
     }
-    let forgotten = 2_500 * (16 << 10) / REMEMBERED;
-    assert!((2_500 + 5..=2_500 + 5 * (forgotten + 1)).contains(&told), "{told}, each again after it was forgotten");
 }
 
 #[test]

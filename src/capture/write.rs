@@ -8,7 +8,7 @@ use cupti_sys::records::{End, Table, Walker};
 use rustc_hash::FxHashMap;
 
 use super::state::Last;
-use super::{FORMAT, Key, MAGIC, REMEMBERED, key, tag};
+use super::{FORMAT, Key, MAGIC, REMEMBERED, REMEMBERED_BYTES, key, tag};
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::Outside;
 use crate::cupti::intake::{Source, Standing};
@@ -337,7 +337,7 @@ pub struct Asked<'a, O> {
     answers: Vec<(u64, Key, Arc<str>)>,
 }
 
-/// The answers that the capture already has.
+/// The answers that the capture has, as far as they are remembered.
 #[derive(Default)]
 struct Told {
     answers: FxHashMap<Key, Arc<str>>,
@@ -348,11 +348,11 @@ impl<O: Outside> Asked<'_, O> {
     fn note(&mut self, key: Key, answer: Arc<str>) -> Arc<str> {
         // Nearly always the very same text.
         if !self.told.answers.get(&key).is_some_and(|told| Arc::ptr_eq(told, &answer) || *told == answer) {
-            self.told.bytes += answer.len() + size_of::<Key>();
-            if self.told.bytes > REMEMBERED {
-                self.told.answers.clear();
-                self.told.bytes = answer.len() + size_of::<Key>();
+            let told = &mut *self.told;
+            if told.answers.len() >= REMEMBERED || told.bytes + answer.len() > REMEMBERED_BYTES {
+                *told = Told::default();
             }
+            told.bytes += answer.len();
             self.told.answers.insert(key, Arc::clone(&answer));
             self.answers.push((self.lookups, key, Arc::clone(&answer)));
         }

@@ -37,9 +37,8 @@ pub(super) struct Watch {
     threads: FxHashMap<i32, Watched>,
     /// The last `init`s of communicators, with the names of their threads.
     inits: Vec<(HostNs, String)>,
-    /// Threads that are known to be others, and how many are probably NCCL's.
+    /// Threads that are known to be others.
     others: FxHashSet<i32>,
-    probable: usize,
 }
 
 #[derive(Debug)]
@@ -96,11 +95,13 @@ impl Watch {
         if self.others.len() > 2 * threads.len() + PROBABLE_THREADS {
             self.others.clear();
         }
+        // Those of communicators that have ended are no longer watched.
+        let mut probable = self.threads.values().filter(|it| *it.name == *PROBABLE).count();
         for (tid, name) in threads {
             if name.starts_with("NCCL ") || name.starts_with("ncclscope") {
                 self.threads.entry(tid).or_insert_with(|| Watched::new("")).name = name.into();
             } else if !self.inits.is_empty()
-                && self.probable < PROBABLE_THREADS
+                && probable < PROBABLE_THREADS
                 && !self.threads.contains_key(&tid)
                 && !self.others.contains(&tid)
             {
@@ -113,7 +114,7 @@ impl Watch {
                 match sys::thread_state(tid) {
                     Some(state) if !came_with(state.started) => _ = self.others.insert(tid),
                     Some(state) if doing(state) == Doing::Poll => {
-                        self.probable += 1;
+                        probable += 1;
                         self.threads.insert(tid, Watched::new(PROBABLE));
                     }
                     // It may come to its poll until the next search.

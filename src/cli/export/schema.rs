@@ -269,7 +269,7 @@ pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "clock_bounds",
         about: "One row for each process: its clock, and how far its times may be off. Clocks of one boot are one clock. \
-                What relates two boots is the order of the operations that they share (sql/tables.sql)",
+                What relates two boots is the order of the operations that they share (sql/tables/views.sql)",
         columns: &[
             PROCESS,
             column("boot", Type::Text, "", "The id of the host's boot, which names the clock; NULL if it is not known"),

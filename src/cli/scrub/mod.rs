@@ -5,10 +5,10 @@
 //!            words (the vocabulary, everything else is replaced)    stand (what stands for what)
 //! ```
 //!
-//! It lets through what it knows and replaces the rest, never the other way round: fields that this
-//! build does not know are left out; a text is kept if each of its words is one that ncclscope, NCCL
-//! or CUDA says ([`words`]), and otherwise a stand-in takes its place. The same text has the same
-//! stand-in in all files of one call, so that the copies can still be merged and diagnosed.
+//! It keeps what it knows and replaces the rest, never the other way round: fields that this build
+//! does not know are left out; a word in a text is kept only if ncclscope, NCCL or CUDA uses it
+//! ([`words`]), and otherwise a stand-in takes its place. The same text has the same stand-in in
+//! all files of one call, so that the copies can still be merged and diagnosed.
 
 mod kind;
 mod known;

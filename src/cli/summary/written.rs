@@ -1,4 +1,4 @@
-//! Summaries that jobs without traces left, as comma-separated values.
+//! Summaries in comma-separated values, from jobs without traces.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -116,8 +116,8 @@ fn row(table: &Table, columns: &[Option<usize>], record: &csv::StringRecord) -> 
     Some(row)
 }
 
-/// The rows of all ranks together: sums, the least and the most. What cannot be told from rows, such
-/// as percentiles, is empty. Communicators of one name are one.
+/// The rows of all ranks together: sums, minima and maxima. What rows cannot give, such as
+/// percentiles, is empty. Communicators with the same name are combined.
 fn all(report: &Report) -> Report {
     let mut joined = Report::empty();
     for (table, into) in report.tables.iter().zip(&mut joined.tables) {

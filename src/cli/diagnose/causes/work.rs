@@ -1,17 +1,17 @@
-//! What ranks do themselves: kernels that take longer than those of other ranks, GPUs that have
-//! nothing to do (pure).
+//! What ranks do themselves: kernels that take longer than those of other ranks, GPUs that are idle
+//! (pure).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::load::Job;
 use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
 
-/// By which fraction of the average work the longest work of a step exceeds it if work is unequal.
+/// Work is unequal if the longest in a step exceeds the average by at least this fraction.
 const UNEQUAL: f64 = 0.11;
-/// The fraction of a step that GPUs have nothing to do if a job is bound by its hosts.
+/// A job is host-bound if its GPUs are idle for at least this fraction of a step.
 const IDLE: f64 = 0.15;
-/// What a quarter of the steps have less of than the median, as a fraction of it, if something is
-/// steady.
+/// Something is steady if its lower quartile over the steps is at least this fraction of the
+/// median.
 const STEADY: f64 = 0.6;
 /// The fraction of a step from which a difference counts in that step.
 const COUNTS: f64 = 0.01;
@@ -20,7 +20,7 @@ const COUNTS: f64 = 0.01;
 pub(super) struct Sums {
     /// The application's items in these steps.
     own: Vec<Own>,
-    /// By rank and step: work, and the work beyond that of the ranks in the middle, ns.
+    /// By rank and step: work, and the work beyond that of the median rank, ns.
     work: Vec<Vec<f64>>,
     excess: Vec<Vec<f64>>,
     /// By rank and step: how long nothing ran, ns.
@@ -35,12 +35,12 @@ struct Own {
     /// Counted from the first step that is looked at.
     step: usize,
     kind: u32,
-    /// Which of its kind in the step.
+    /// Its number among those of its kind in the step.
     nth: u32,
     rank: usize,
     item: usize,
     length: i64,
-    /// Of the same item on the rank in the middle; 0 if the other ranks do without it.
+    /// The duration of the same item on the median rank; 0 if the other ranks do not have it.
     middle: i64,
     mean: i64,
 }
@@ -105,7 +105,7 @@ impl Sums {
         }
     }
 
-    /// Whether something is so in nearly every step.
+    /// Whether something holds in nearly every step.
     fn is_habit(&self, by_step: impl Iterator<Item = f64>) -> bool {
         let (mut count, mut all) = (0, 0);
         for excess in by_step {
@@ -123,8 +123,8 @@ impl Sums {
         self.habitual(steady).into_iter().map(|ranks| self.of_ranks(job, ranks)).collect()
     }
 
-    /// The ranks of which something is so in nearly every step: those that are about as far off as
-    /// the worst one, and the others.
+    /// The ranks for which something holds in nearly every step: those that deviate about as much
+    /// as the worst one, and the others.
     fn habitual<'a>(&self, excesses: impl Iterator<Item = (usize, &'a Vec<f64>)>) -> Vec<Vec<usize>> {
         let habits: Vec<(usize, f64)> = excesses
             .filter(|(_, excess)| self.is_habit(excess.iter().copied()))
@@ -163,7 +163,7 @@ impl Sums {
         }
     }
 
-    /// Where in each step the work of another rank takes longest.
+    /// Whether in each step the work of a different rank takes longest.
     pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
         let ranks = job.ranks.len();
         if ranks < 2 {
@@ -203,7 +203,7 @@ impl Sums {
         })
     }
 
-    /// GPUs that have nothing to do: on some ranks, now and then, or everywhere.
+    /// Idle GPUs: on some ranks, now and then, or everywhere.
     pub(super) fn hosts(&self, job: &Job, step: f64) -> Vec<Suspect> {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let (pauses, paused) = self.pauses(job, step);
@@ -243,7 +243,7 @@ impl Sums {
         suspects
     }
 
-    /// The lags of a rank's items if it had nothing to do for only so long in each step.
+    /// The lags of a rank's items if it were idle for only this long in each step.
     fn shorter(&self, job: &Job, rank: usize, wanted: impl Fn(usize) -> f64) -> Vec<(usize, i64)> {
         let mut lags = Vec::new();
         for (at, step) in job.steps.clone().enumerate() {
@@ -258,8 +258,7 @@ impl Sums {
         lags
     }
 
-    /// Steps in which GPUs had nothing to do for much longer than usual; and which they are, by
-    /// rank.
+    /// Steps in which GPUs were idle for much longer than usual, by rank.
     fn pauses(&self, job: &Job, step: f64) -> (Vec<Suspect>, Vec<BTreeSet<usize>>) {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let mut by_step: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -312,7 +311,7 @@ impl Sums {
     }
 }
 
-/// The distance of these numbers, if they are equally far apart. One may be missing.
+/// The period of these numbers, if they are evenly spaced. One may be missing.
 fn period(at: &[usize]) -> Option<usize> {
     let gaps: Vec<usize> = at.windows(2).map(|two| two[1] - two[0]).collect();
     let least = *gaps.iter().min()?;

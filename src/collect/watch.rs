@@ -2,10 +2,10 @@
 //! second.
 //!
 //! NCCL's progress threads are known from the events they report. Its service threads report
-//! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without, a thread is
+//! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without it, a thread is
 //! probably one of them if it appeared while a communicator was initialised, has the name of the
-//! thread that did so, as threads have that nobody named, and waits in `poll` (seen with 2.28 to
-//! 2.32). The threads of CUDA, CUPTI and frameworks have names or wait in something else.
+//! thread that did so (as unnamed threads have), and waits in `poll` (seen with 2.28 to 2.32). The
+//! threads of CUDA, CUPTI and frameworks have names or wait in something else.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,11 +17,11 @@ use crate::sys;
 /// Time between two readings, and between two searches for threads, in ns.
 const PERIOD_NS: u64 = 1_000_000_000;
 const SEARCH_NS: u64 = 30 * PERIOD_NS;
-/// How long after the begin of a communicator's `init` a thread counts as its own, and how much
-/// before, since the kernel tells its start to 10 ms.
+/// How long after the begin of a communicator's `init` a new thread counts as its own; and how much
+/// before, because the kernel gives start times to 10 ms.
 const INIT_NS: u64 = 3 * PERIOD_NS;
 const TICK_NS: u64 = PERIOD_NS / 50;
-/// What a thread is called that is probably one of NCCL's service threads.
+/// The name of a thread that is probably one of NCCL's service threads.
 const PROBABLE: &str = "NCCL service, probably";
 /// How many of them are watched.
 const PROBABLE_THREADS: usize = 32;
@@ -37,7 +37,7 @@ pub(super) struct Watch {
     threads: FxHashMap<i32, Watched>,
     /// The last `init`s of communicators, with the names of their threads.
     inits: Vec<(HostNs, String)>,
-    /// Threads that are known to be others, and how many are probably NCCL's.
+    /// Threads that are known not to be NCCL's, and how many probably are.
     others: FxHashSet<i32>,
     probable: usize,
 }

@@ -306,7 +306,7 @@ fn files_of_one_job_have_the_same_stand_ins_and_merge() {
     assert_eq!(names, (0..8).map(|rank| format!("rank-{rank}.perfetto-trace")).collect::<Vec<_>>());
     names.iter().for_each(|name| assert_clean(&copies.join(name)));
 
-    // All commands come to the same answers, but for names.
+    // All commands give the same answers, except for names.
     let diagnosis = |path: &Path| -> Value {
         let said = ncclscope(&["diagnose".as_ref(), path.as_os_str(), "--json".as_ref(), "-".as_ref()]).unwrap();
         let mut whole: Value = serde_json::from_str(&said).unwrap();

@@ -148,7 +148,7 @@ impl Orders {
         let sorted = Sorted { lower: &self.lower, upper: &self.upper, first, length, origin };
         let possible = Lines::between(low.min(high), high.max(low), DRIFT);
 
-        // A long window is likelier to have quick operations, and in a short one a line fits
+        // A long window is more likely to have fast operations, and in a short one a line fits
         // better. What is known from either holds.
         let window = (length / WINDOWS + 1).max(WINDOW);
         let long = Windows::of(&sorted, window, &possible);

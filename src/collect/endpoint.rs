@@ -56,7 +56,7 @@ impl Drop for Endpoint {
 fn answer_all(port: &Port, shared: &Shared) {
     while !shared.is_over.load(Ordering::Relaxed) && port.is_ours() {
         match port.accept(PATIENCE) {
-            // One that does not ask, or does not listen, has no answer.
+            // A client that sends no request, or does not listen, gets no answer.
             Ok(connection) => drop(answer(connection, shared)),
             Err(_) => std::thread::sleep(LOOK),
         }

@@ -66,7 +66,7 @@ impl Watch {
     pub(super) fn look(&mut self, now: HostNs, progress: &[i32], inits: &[Init]) -> Vec<Share> {
         self.read = now;
         self.inits.retain(|(init, _)| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
-        // A thread that has ended had, most likely, the name of the process.
+        // A thread that has ended most likely had the name of the process.
         let name = |tid| sys::name_of_thread(tid).or_else(|| sys::name_of_thread(sys::process_id()));
         self.inits.extend(inits.iter().filter_map(|&(at, tid)| Some((at, name(tid)?))));
         if !self.inits.is_empty() || self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_NS) {
@@ -116,7 +116,7 @@ impl Watch {
                         self.probable += 1;
                         self.threads.insert(tid, Watched::new(PROBABLE));
                     }
-                    // It may come to its poll until the next search.
+                    // It may reach its `poll` by the next search.
                     _ => {}
                 }
             }

@@ -224,7 +224,7 @@ impl Filter {
                 Some(operation) => !self.left_out.has(operation.id) && self.admits_comm(comm),
                 None => self.admits_comm(comm) && self.is_now(time),
             },
-            // The ends of what is not drawn are passed over by whoever draws. The rest is the
+            // The ends of entries that are not drawn are skipped when drawing. The rest is the
             // recording's own, or shows that something is wrong.
             _ => true,
         };

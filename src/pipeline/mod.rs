@@ -417,7 +417,7 @@ impl Pipeline {
 
     /// Up to when activities are drawn.
     fn activities_until(&self) -> HostNs {
-        // A kernel is drawn with the range in which it was asked for.
+        // A kernel is drawn with the range around its call.
         let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
         HostNs(self.until().0.saturating_sub(late))
     }

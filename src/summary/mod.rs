@@ -477,7 +477,7 @@ impl Summary {
                     self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
                 }
             }
-            // What every recording with CUPTI says, and what is of no concern here.
+            // Remarks that every recording with CUPTI has, or that do not matter here.
             remark::TAKEN | remark::FORCED | "capture" => {}
             name => match self.remarks.iter().position(|(known, ..)| known == name) {
                 Some(place) => self.remarks[place].1 += 1,

@@ -399,7 +399,7 @@ fn verdict(
 fn what_if(names: &Names<'_>, found: &Findings) -> Vec<WhatIf> {
     // Two plays of one job differ, even on a quiet machine.
     let doubt = |without: &Measure| found.error + 2.0 * without.spread + PLAYS * without.median;
-    // What a slow link hides does not show: GPUs and the other links had time to spare.
+    // The files do not show what a slow link hides: GPUs and the other links had time to spare.
     let hidden = |cause: &Cause| match cause.what {
         What::Link => HIDDEN * (found.steps.median - cause.without.median).max(0.0),
         _ => 0.0,

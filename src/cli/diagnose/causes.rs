@@ -91,7 +91,7 @@ pub(super) struct Cause {
     pub(super) channel: Option<u32>,
     /// Kernels or operations, the most important first.
     pub(super) names: Vec<String>,
-    /// It comes every so many steps.
+    /// Its period in steps, if it recurs regularly.
     pub(super) every: Option<usize>,
     /// What it amounts to in a step (pauses: each time) on its ranks or its link, and what it does
     /// on the others, ns.
@@ -277,14 +277,14 @@ fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<
     let replay = |plan: &Plan| measure(job, &job.graph.replay(plan));
     let mut judged: Vec<(Suspect, f64, Measure)> = Vec::new();
     for mut suspect in suspects {
-        // An operation that several links delay takes what the slowest one leaves of it.
+        // If several links delay an operation, what the slowest one alone would leave counts.
         suspect.lengths.sort_unstable();
         suspect.lengths.dedup_by_key(|it| it.0);
         let mut without = replay(&suspect.applied(&job.graph, plan.clone()));
         let mut saved = before.mean - without.mean;
         if suspect.what == What::Stall {
-            // A rank that has sent goes on, and only the next ones stand still: a replay does not
-            // see that. What the steps of the recording show counts.
+            // A rank that has sent goes on, and only the next ones stand still. A replay does not
+            // see that, so the steps of the recording count.
             let as_usual = |(step, ns): (usize, f64)| {
                 let stalls = suspect.in_steps.iter().filter(|it| it.0 == step).map(|it| it.1);
                 (step, ns - stalls.fold(0.0, f64::max).min((ns - recorded.median).max(0.0)))

@@ -205,7 +205,8 @@ impl Graph {
         let least = |at: usize, of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX);
         let free = |at: usize| self.items[at].only_gives && took(&self.items[at]) - least(at, &shortest) < FREE_NS;
         let free: Vec<bool> = (0..self.items.len()).map(|at| free(at) && !self.joins[at].is_empty()).collect();
-        // What is not through when the send ends is on its way, and the receivers wait for that.
+        // Data that has not arrived when the send ends is on its way, and the receivers wait for
+        // it.
         let through = |members: &Range<usize>| {
             let sent = self.members[members.clone()].iter().filter(|it| free[**it as usize]);
             sent.map(|it| self.items[*it as usize].sent).max().unwrap_or(0)
@@ -333,7 +334,7 @@ impl Graph {
         let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
         let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
         let mut latest: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
-        // When all that was sent without waiting is through.
+        // When all data that was sent without waiting has arrived.
         let mut arrived: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
         // What each rank cannot go on without.
         let mut blocked: Vec<u32> = vec![NONE; self.ranks.len()];
@@ -386,7 +387,7 @@ impl Graph {
                     }
                 }
             }
-            // The ranks' files do not agree on the order: what is left does not wait.
+            // The ranks' files do not agree on the order: the remaining items do not wait.
             let Some(rank) = (0..self.ranks.len()).find(|rank| cursors[*rank] < self.ranks[*rank].end) else { break };
             let item = blocked[rank] as usize;
             times.end[item] = times.start[item].max(0) + self.items[item].end - self.items[item].start;

@@ -367,7 +367,7 @@ impl<'a, S: Sink> Rows<'a, S> {
         let Ok(packet) = packet.decode() else { return Ok(()) };
         let place = self.process(tag)?;
         let process = &mut self.processes[place];
-        // Less than the time since the boot is a wall clock that was not known.
+        // A value below the time since boot means that the wall clock was not known.
         process.to_utc = process.to_utc.or_else(|| reader::to_utc_ns(&packet).filter(|offset| *offset >= 0));
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
@@ -469,7 +469,7 @@ impl<'a, S: Sink> Rows<'a, S> {
         let of_it = taken.filter(|_| tid.is_none());
         let args;
         let args = match &of_it {
-            // Only the hand-over names the thread; all else is in both.
+            // Only the hand-over names the thread; everything else is in both.
             Some(of_it) => {
                 args = [&of_it.args[..], &open.args].concat();
                 &args
@@ -485,7 +485,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.processes[place].summary.comm_init(time, &Facts::of(event.args()));
                 self.communicator(place, event, time)
             }
-            // What found no lane.
+            // Slices that found no lane.
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
                 let key = key(event.args(), event.correlation);
                 let hand_over = HandOver { key, time, mark: event.correlation, args: event.args().into() };
@@ -532,7 +532,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.never_ran(place, &hand_over)?;
             }
             let process = &self.processes[place];
-            // What a merge drew is no recording, nor is a track without a process.
+            // Tracks drawn by a merge are no recording, nor are tracks without a process.
             if !process.name.is_empty() && !self.merged.contains(&process.tag) {
                 self.about(place, remark)?;
             }

@@ -204,7 +204,7 @@ fn page(data: &Data) -> Result<String, Reason> {
             _ => safe.push(letter),
         }
     }
-    // Only scripts that know it are run, and no trace can.
+    // Only scripts that carry the nonce are run, and no trace can know it.
     let nonce = format!("{:016x}{:016x}", sys::random(), sys::random());
     let licence = LICENCE.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let parts = [

@@ -83,7 +83,7 @@ impl StandIns {
             return name.to_owned();
         }
         let number = self.stand(Kind::Kernel, &plain);
-        // It has to be told from the application's.
+        // It must be distinguishable from the application's.
         if is_nccl(name) { format!("ncclKernel_{number}") } else { number }
     }
 
@@ -165,7 +165,7 @@ impl StandIns {
                 Word::Between(between) => plain.push_str(between),
                 Word::Text(word) if self.is_known(word) => plain.push_str(word),
                 Word::Text(word) => {
-                    // What was seen by itself keeps its stand-in.
+                    // A text that was seen on its own keeps its stand-in.
                     let kind = self.any.get(word).copied().unwrap_or_else(|| words::kind(word));
                     plain.push_str(&self.stand(kind, word));
                 }

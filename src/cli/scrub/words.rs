@@ -76,7 +76,7 @@ pub(super) enum Word<'a> {
 
 /// The words of a text, and what is between them.
 pub(super) fn split(text: &str) -> impl Iterator<Item = Word<'_>> {
-    // These hold together what is one: node17.example.com, /home/ann, fe80::1, ann@example.com.
+    // These join the parts of one word: node17.example.com, /home/ann, fe80::1, ann@example.com.
     let is_of_word = |letter: char| letter.is_alphanumeric() || "_-./:@\\~$%+".contains(letter);
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -108,13 +108,13 @@ pub(super) fn split(text: &str) -> impl Iterator<Item = Word<'_>> {
 
 /// Whether ncclscope, NCCL or CUDA uses this word, or it is a plain number.
 pub(super) fn is_known(word: &str) -> bool {
-    // Of several, as in `launch-bracket` or `GB/s`, each.
+    // In compounds such as `launch-bracket` or `GB/s`, each part counts.
     kind(word) != Kind::Network && word.split(['_', '-', '.', '/', ':', '+', '%']).all(is_known_alone)
 }
 
 fn is_known_alone(word: &str) -> bool {
     let word = word.to_lowercase();
-    // `compute{s}`, `run{s}`: what is said of one and of several.
+    // `compute{s}`, `run{s}`: texts with a singular and a plural.
     let of_one = word.strip_suffix('s').unwrap_or(&word);
     word.is_empty() || KNOWN.contains(word.as_str()) || KNOWN.contains(of_one) || is_number(&word)
 }

@@ -144,7 +144,7 @@ impl Load {
         let open = match event.category {
             Some(Category::Api) => {
                 let facts = facts();
-                // Calls of threads that share a track are told by their thread.
+                // Calls of threads that share a track are distinguished by their thread.
                 let call = if facts.tid.is_none() { summary.call(&facts) } else { None };
                 call.map_or(Open::Other, |call| Open::Call(call, time))
             }
@@ -199,7 +199,7 @@ impl Load {
         let facts = || Facts::of(event.args());
         match event.category {
             Some(Category::Operation) if event.name == instant::COMM_INIT => summary.comm_init(time, &facts()),
-            // What found no lane.
+            // Slices that found no lane.
             Some(Category::Operation) => hand_over(summary, &facts()),
             Some(Category::Run) => {
                 let run = summary.run(&facts());
@@ -221,7 +221,7 @@ impl Load {
             }
         }
         let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
-        // What a merge drew is no recording, nor is a track without a process.
+        // Tracks drawn by a merge are no recording, nor are tracks without a process.
         self.recorded = processes
             .map(|(summary, tag)| Some(summary).filter(|it| !self.merged.contains(tag) && it.has_process()))
             .collect();

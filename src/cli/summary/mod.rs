@@ -183,7 +183,7 @@ pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         }
         let of_folder = runs::named(std::slice::from_ref(path))?;
         let before = files.len();
-        // One that should be a trace and is none is named later.
+        // A file that should be a trace but is not is named later.
         let is_trace = |path: &PathBuf| {
             let is_named_so = path.extension().is_some_and(|ending| ending == "perfetto-trace");
             is_named_so || matches!(import::format(path), Ok(Of::Perfetto))

@@ -79,7 +79,8 @@ fn the_true_clock_is_within_the_bound() {
     }
 }
 
-/// A clock whose rate changes by these many ns per second, each after a pause of so many seconds.
+/// A clock whose rate changes by the first number, in ns per second, after the second number of
+/// seconds.
 struct Unsteady(Vec<(f64, f64)>);
 
 impl Unsteady {

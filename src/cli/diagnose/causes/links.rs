@@ -29,7 +29,7 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
 
 fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
     let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
-    // What the link in the middle does with each operation, and with all of them.
+    // The median link's figures for each operation, and for all of them.
     let at = |turn: usize, of: &dyn Fn(&Use) -> f64| {
         median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
     };
@@ -39,7 +39,7 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
     let taking = Taking::of(job, of_links);
     for (link, uses) in of_links {
         let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
-        // A link that has nothing to do for half of the time is not what the ranks wait for.
+        // A link that is idle for half of the time is not what the ranks wait for.
         let delays = |it: &Use| 2.0 * it.busy >= transfer(job, it.item);
         let is_longer =
             uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
@@ -56,7 +56,7 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
             // Stalls are another cause.
             let busy = it.busy.min(2.0 * usual);
             let least = match job.graph.through(it.item) {
-                // It would be one like those of the other links.
+                // Without the fault it would be like the other links' transfers.
                 Some(_) => median(&transfers),
                 // The other links and the GPUs need their time, too.
                 None => others + taking.at(job, it.item),

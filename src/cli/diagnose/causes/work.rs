@@ -83,8 +83,8 @@ impl Sums {
     fn compare(&mut self, ranks: usize) {
         self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.nth, it.length, it.rank));
         let is_same = |one: &Own, other: &Own| (one.step, one.kind, one.nth) == (other.step, other.kind, other.nth);
-        // What only a few ranks run belongs to their part of the model if they run little else;
-        // otherwise the others go without it.
+        // If a few ranks run something that the others do not, and little else, it is their part of
+        // the model; otherwise it is extra work.
         let mut common = vec![[0; 2]; ranks];
         for same in self.own.chunk_by(is_same) {
             let is_common = usize::from(2 * same.len() > ranks);
@@ -117,7 +117,7 @@ impl Sums {
 
     /// Ranks whose own kernels always take longer than those of the others.
     pub(super) fn kernels(&self, job: &Job) -> Vec<Suspect> {
-        // A slow rank is slow by much the same each time. Otherwise its work differs.
+        // A slow rank is slow by about the same each time. Otherwise its work differs.
         let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
         let steady = self.excess.iter().enumerate().filter(|(_, excess)| is_steady(excess));
         self.habitual(steady).into_iter().map(|ranks| self.of_ranks(job, ranks)).collect()
@@ -185,7 +185,7 @@ impl Sums {
                 worst = (work(rank, step) - mean, step);
             }
         }
-        // What one rank does in most steps is not by turns.
+        // If it is the same rank in most steps, ranks do not take turns.
         let is_by_turns = times.iter().all(|count| (*count as f64) < 0.7 * steps as f64);
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
         self.own.iter().for_each(|it| *kinds.entry(it.kind).or_default() += (it.length - it.mean).abs() as f64);
@@ -207,7 +207,7 @@ impl Sums {
     pub(super) fn hosts(&self, job: &Job, step: f64) -> Vec<Suspect> {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let (pauses, paused) = self.pauses(job, step);
-        // What is left when pauses are taken out, and the rank in the middle.
+        // Idle time without the pauses, and the median rank.
         let idle = |rank: usize, at: usize| {
             if paused[rank].contains(&at) { median(&self.idle[rank]) } else { self.idle[rank][at] }
         };
@@ -286,7 +286,7 @@ impl Sums {
             return (Vec::new(), none());
         }
         let every = period(&at);
-        // A few pauses of one host at no regular times say little about the job.
+        // A few irregular pauses of one host say little about the job.
         if every.is_none() && at.len() < 3 {
             return (Vec::new(), none());
         }

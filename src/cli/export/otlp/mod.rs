@@ -237,7 +237,7 @@ impl Batch {
         let (begin, handed_over) = (wall(row.cell("begin")), wall(row.cell("handed_over")));
         let Some(start) = begin.or(handed_over) else { return };
         let duration = row.number("duration_ns").map(i64::cast_unsigned);
-        // A time that is not known is not made up: then the span has no length, and says why.
+        // Unknown times are not made up: the span then has no length, and says why.
         let times = match (begin, duration) {
             (Some(_), Some(_)) => "kernel",
             (Some(_), None) => "begin of kernel",
@@ -378,7 +378,7 @@ impl Metrics {
     }
 
     fn loss(&mut self, row: &Row<'_>) {
-        // What has no number happened once.
+        // Without a number, it happened once.
         let number = row.number("number").unwrap_or(1).cast_unsigned();
         *counted(&mut self.losses, row.series(&[("ncclscope.loss", "what")])) += number;
     }

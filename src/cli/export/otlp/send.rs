@@ -185,7 +185,7 @@ impl Collector {
                 Ok(Answer::Later(why, told)) => (why, told),
                 Err(error) => {
                     let why = self.explained(error);
-                    // Whoever mistyped the endpoint should not wait to hear of it.
+                    // A user who mistyped the endpoint should learn so at once.
                     if !self.is_there.load(Ordering::Relaxed) {
                         return Err(failed(why.into()));
                     }
@@ -222,7 +222,7 @@ impl Collector {
         let said = answer.body_mut().with_config().limit(ANSWER).read_to_vec();
         if status.is_success() {
             let said = said?;
-            // An answer in another form tells nothing about a part that was not taken.
+            // An answer in another format says nothing about rejected parts.
             let partial = is_protobuf.then(|| ExportServiceResponse::decode(&said[..]).ok()).flatten();
             return Ok(match partial {
                 Some(answer) => Answer::Taken(answer.partial_success.unwrap_or_default()),

@@ -173,7 +173,7 @@ impl Shared {
         self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
     }
 
-    /// What the files show about each two clocks, by the clocks' numbers.
+    /// What the files show about each pair of clocks, by the clocks' numbers.
     pub(in crate::cli::merge) fn orders(&self) -> HashMap<(usize, usize), Orders> {
         let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
         // For each clock: the last rank that others wait for arrived at this time or later; the

@@ -113,7 +113,7 @@ pub(super) struct Measure {
     pub(super) spread: f64,
     /// The longest step, and its number.
     pub(super) longest: (f64, usize),
-    /// How many steps take at least 1.5 times the median.
+    /// How many steps take more than 1.5 times the median.
     pub(super) long: usize,
 }
 

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The last one measures another profiler plugin on the same calls, and ours, through that version
-//! of the interface. Most plugins have room for so many events, so that their figure for a start
-//! that is never stopped is that of a refusal. The streams are sequences of NCCL's in which every
-//! event stops; `kept` says how many of their starts were given a handle.
+//! of the interface. Most plugins have room for a limited number of events, so their figure for a
+//! start that is never stopped is that of a refusal. The streams are sequences of NCCL's in which
+//! every event stops; `kept` says how many of their starts were given a handle.
 //!
 //! Calls come in bursts with pauses between them, as NCCL makes them, so that the collector keeps
 //! up and the rings have room; the last line says whether anything was dropped nevertheless. The
@@ -217,8 +217,8 @@ fn measure(plugin: &Plugin, threads: usize, make: Make, ghz: f64, timer_ns: f64)
     all
 }
 
-/// NCCL's calls one after the other: what a user's thread makes of collectives, what the progress
-/// thread makes of proxy operations, and one of those for two of these.
+/// NCCL's calls in their order: those of a user's thread for collectives, those of the progress
+/// thread for proxy operations, and a mix of both.
 const STREAMS: [(&str, Kind); 3] =
     [("stream of collectives", Kind::Coll), ("stream of proxy operations", Kind::Step), ("mixed stream", Kind::Mixed)];
 

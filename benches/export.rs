@@ -1,11 +1,11 @@
-//! How fast, in how much memory and in how many bytes `ncclscope export --parquet` writes the tables of
-//! a large job, and in how many bytes pyarrow writes the same rows with the same settings.
+//! `ncclscope export --parquet` for a large job: speed, memory, and the size of the tables; and the
+//! size of the same rows written by pyarrow with the same settings.
 //!
 //! ```text
 //! cargo bench --bench export [-- --ranks 1024 --hosts 128 --steps 6500 --folder FOLDER]
 //! ```
 //!
-//! Without anything said, 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure, and
+//! The default is 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure, and
 //! `--keep` leaves the folder with the traces and tables, for questions. The ranks are synthetic
 //! (`tests/synthetic.rs`).
 

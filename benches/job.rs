@@ -1,4 +1,5 @@
-//! What the measurements of large jobs share: the traces of all ranks, and what a program takes.
+//! Shared by the measurements of large jobs: the traces of all ranks, and the time and memory that
+//! a program takes.
 
 #[allow(dead_code, reason = "each measurement needs a part of it")]
 #[path = "../tests/synthetic.rs"]
@@ -19,14 +20,14 @@ pub(crate) struct Asked {
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
     pub(crate) steps: u32,
-    /// What a temporary folder is made in.
+    /// The folder for a temporary folder.
     pub(crate) folder: PathBuf,
     /// The program to measure.
     pub(crate) program: PathBuf,
 }
 
 impl Asked {
-    /// Without anything said: 64 ranks on 8 hosts, in the system's temporary folder.
+    /// By default, 64 ranks on 8 hosts, in the system's temporary folder.
     pub(crate) fn read() -> Asked {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let said = |name: &str| words.iter().position(|word| word == name).and_then(|at| words.get(at + 1));
@@ -70,11 +71,11 @@ pub(crate) struct Watched {
     /// On the clock, and of processors.
     pub(crate) seconds: f64,
     pub(crate) cpu: f64,
-    /// The most memory that it had at a time, in bytes.
+    /// Its peak memory, in bytes.
     pub(crate) peak: u64,
 }
 
-/// Runs a program, and looks at it all the time.
+/// Runs a program, and samples its memory all the time.
 pub(crate) fn watched(command: &mut Command) -> io::Result<Watched> {
     let (begin, mut child) = (Instant::now(), command.spawn()?);
     let folder = PathBuf::from(format!("/proc/{}", child.id()));

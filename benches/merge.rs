@@ -1,12 +1,12 @@
-//! How fast and in how much memory `ncclscope merge` joins a large job, beside copying its bytes;
-//! and the same with half of the files damaged.
+//! `ncclscope merge` of a large job: speed and memory, compared with copying its bytes; and the
+//! same with half of the files damaged.
 //!
 //! ```text
 //! cargo bench --bench merge [-- --ranks 1024 --hosts 128 --steps 6000 --folder FOLDER]
 //! ```
 //!
-//! Without anything said, 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure.
-//! The ranks are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
+//! The default is 64 ranks on 8 hosts. `--program` names another `ncclscope` to measure. The ranks
+//! are synthetic (`tests/synthetic.rs`). Everything is removed at the end.
 
 mod job;
 

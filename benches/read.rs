@@ -1,5 +1,6 @@
-//! How much processor time reading a trace takes, on all threads together, compared with inflating
-//! it on one, with the same library: no reader can avoid that. And how much memory.
+//! The processor time of reading a trace, on all threads together, and the memory. The time is
+//! compared with inflating the trace on one thread, with the same library, which no reader can
+//! avoid.
 //!
 //! ```text
 //! cargo bench --bench read [-- FILE]

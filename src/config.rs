@@ -27,7 +27,7 @@ use crate::sys;
 pub enum Preset {
     /// Nothing.
     Off,
-    /// No trace: only what operations and their kernels add up to.
+    /// No trace: only totals of operations and their kernels.
     Metrics,
     /// Calls, launches and operations.
     Light,

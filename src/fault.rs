@@ -1,4 +1,4 @@
-//! Internal errors: where the last one was, and those that tests plant.
+//! Internal errors: the place of the last one, and errors that tests plant.
 //!
 //! No panic leaves the library, and none of its threads. The standard hook would print several
 //! lines on the thread that panics, which may be NCCL's, and wait for whoever reads stderr. Ours
@@ -34,14 +34,14 @@ impl fmt::Display for Last {
 /// How many panics a message has reported.
 static SAID: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a panic that was caught where it is no harm to wait, and says what it ended.
+/// Counts a panic that was caught where waiting does no harm, and says what it ended.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     recorder::count_panic();
     SAID.fetch_add(1, Ordering::Relaxed);
     message::formatted(format_args!("an internal error at {Last} {text}: please report it"));
 }
 
-/// Says once that there were panics in callbacks, which say nothing themselves.
+/// Reports once that there were panics in callbacks, which print nothing themselves.
 pub(crate) fn confess() {
     static HAS_CONFESSED: AtomicBool = AtomicBool::new(false);
     if recorder::panics() > SAID.load(Ordering::Relaxed) && !HAS_CONFESSED.swap(true, Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! Our own memory: one mapping, reserved when a recording starts, that serves the allocations here.
 //!
-//! We must never be what makes a job reach its memory limit. So all that a recording is meant to
-//! need is reserved at its start, and when that runs short, the recording ends, not the job:
+//! We must never be the reason that a job reaches its memory limit. So everything that a recording
+//! should need is reserved at its start, and if that runs short, the recording ends, not the job:
 //!
 //! ```text
 //! |<---------------- our threads ------------------>|<- the end ->|<- NCCL's threads ->|
@@ -28,9 +28,9 @@ use talc::{ErrOnOom, Span, Talc};
 
 use crate::{process, sys};
 
-/// Bytes of the mapping, unless `NCCLSCOPE_HEAP_SIZE` says otherwise. What is kept has limits of its
-/// own. With all of them reached at once, as in a long job whose launches have no kernels, and
-/// everything switched on, 28 MiB were held after minutes; one such job filled it within an hour.
+/// Bytes of the mapping, unless `NCCLSCOPE_HEAP_SIZE` says otherwise. What is kept has limits of
+/// its own. With everything switched on and all limits reached at once, as in a long job whose
+/// launches have no kernels, 28 MiB were held after minutes; one such job filled it within an hour.
 pub const HEAP: usize = 32 << 20;
 /// Bytes that are left to NCCL's threads.
 const THEIRS: usize = 256 << 10;
@@ -55,7 +55,7 @@ struct Heap {
 static LOCKED: Mutex<Heap> = Mutex::new(Heap::new());
 /// The first byte of the mapping.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
-/// The same of what was added to it, and how many bytes that are.
+/// The first byte of what was added to it, and how many bytes that is.
 static MORE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static MORE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static SHORT: AtomicBool = AtomicBool::new(false);
@@ -124,7 +124,7 @@ pub(crate) fn on_our_thread<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Whether so much is held that the recording has to end.
+/// Whether so much memory is held that the recording has to end.
 #[inline]
 pub(crate) fn is_short() -> bool {
     SHORT.load(Ordering::Relaxed)

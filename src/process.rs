@@ -82,7 +82,7 @@ pub fn is_on() -> bool {
     PAGE.mode.load(Ordering::Relaxed) | BESIDE == ON_BESIDE
 }
 
-/// Whether callbacks record and do nothing else: the one question that each of them asks.
+/// Whether callbacks record and do nothing else: the only check that each of them makes.
 #[inline(always)]
 #[must_use]
 pub fn is_on_alone() -> bool {

@@ -142,7 +142,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
 const NO_CUPTI: &str =
     "AMD's GPUs have no CUPTI; the timeline has the host, the proxy and, with KernelCh, the channels";
 
-/// What becomes of the times of RCCL's channels.
+/// How the times of RCCL's channels are treated, in words.
 fn clock_of_rccl(timer: GpuTimer) -> String {
     let skew = "the dies of one GPU may differ from each other by more than the error that is stated";
     match timer.mhz() {

@@ -1,8 +1,8 @@
 //! Another profiler plugin beside ours, `NCCLSCOPE_CHAIN`: it gets what it would get alone, we
-//! record what we would record alone, and its failures stay its own.
+//! record what we would record alone, and its failures do not affect us.
 //!
-//! The other plugin is `support/echo.c`, which writes down every call; once more the empty plugin,
-//! and NCCL's own example where its source is (`NCCLSCOPE_TEST_NCCL_SOURCE`).
+//! The other plugin is `support/echo.c`, which writes down every call; in further tests the empty
+//! plugin, and NCCL's own example if its source is available (`NCCLSCOPE_TEST_NCCL_SOURCE`).
 
 use ncclscope::model::kinds::asked_by;
 use ncclscope_tests::layout::{self, State};
@@ -265,7 +265,7 @@ fn check_fields(from: u32, to: u32, kind: u64, sent: &Value, got: &Value) {
     }
 }
 
-/// A parent is the other plugin's own handle of the event that it is.
+/// A parent is passed as the other plugin's own handle of that event.
 fn check_parents(from: u32, to: u32, kind: u64, got: &Value, all: &BTreeMap<String, (u64, &Value)>) {
     let parent = |field: &str| match got[field].as_str() {
         None | Some("0x0") => 0,

@@ -875,7 +875,7 @@ fn plain_and_packed_json_are_the_same() {
     assert_eq!(one.extent(), other.extent());
 }
 
-/// Whatever a file contains: it is read or refused, and nothing else happens.
+/// Whatever a file contains, it is read or refused, and nothing else happens.
 #[test]
 fn changed_files_are_read_or_refused() {
     let json = r#"{"schemaVersion": 1, "baseTimeNanoseconds": 1711964646000000000, "traceEvents": [

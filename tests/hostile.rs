@@ -1,5 +1,5 @@
-//! What a job may do although no job should: fork at the wrong moment, cancel threads, run out of
-//! memory. It continues, and the trace is complete.
+//! Things that a job can do, although none should: fork at the wrong moment, cancel threads, run
+//! out of memory. The job continues, and the trace is complete.
 //!
 //! Each case runs in a process of its own, `support/hostile.c`.
 

@@ -438,7 +438,8 @@ fn an_archive_has_the_files_as_they_are_and_opens_as_they_do() {
         "attributes": {},
     } });
     assert_eq!(manifest, expected_manifest);
-    // The release of these tests, v52, knows no manifest: it passes over it, and what is of one clock is right.
+    // The release of these tests, v52, knows no manifest: it skips it, and shows files of one clock
+    // correctly.
     let opened = Trace::open(output("job.tar")).unwrap();
     assert_eq!(identities(&opened), expected);
     let bad = opened.rows("SELECT name FROM stats WHERE value > 0 AND severity IN ('error', 'data_loss')");
@@ -739,7 +740,7 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
 #[test]
 fn hosts_with_quick_operations_are_on_one_clock_to_a_few_microseconds() {
     const RANKS: u32 = 8;
-    // For operations of so many us: the largest error that is stated, in us.
+    // For operations of this many us, the largest stated error in us.
     for (transfer, most) in [(20, 24.0), (10, 14.0), (4, 8.0)] {
         let folder = tempfile::tempdir().unwrap();
         let mut job = Job::new(RANKS, 4, 3_000);

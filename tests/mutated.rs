@@ -1,7 +1,6 @@
-//! Changed files: whatever one contains, it is read or refused, and nothing else happens. First
-//! captures: whatever one contains, it is replayed or refused, and nothing else happens. A
-//! capture contains the bytes of CUPTI's buffers, so this also tests the code that walks these and
-//! reads their fields.
+//! Mutated files: whatever one contains, it is read or refused, and nothing else happens. A capture
+//! is replayed or refused. It contains the bytes of CUPTI's buffers, so this also tests the code
+//! that walks these and reads their fields.
 //!
 //! A change to the file rarely passes zlib's checksum, so most changes are made below that, to the
 //! entries. `NCCLSCOPE_MUTATIONS` is the number of changes.
@@ -162,7 +161,7 @@ fn mutations() -> usize {
     std::env::var("NCCLSCOPE_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(MUTATIONS)
 }
 
-/// The files that changes begin with, by what reads them.
+/// The files from which mutations start, by reader.
 fn seeds(name: &str) -> Vec<Vec<u8>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let unpacked = |file: &str, most: u64| {
@@ -201,7 +200,7 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
     }
 }
 
-/// What libFuzzer has found to reach something new in this reader, by name (`fuzz/`).
+/// The inputs with which libFuzzer has reached new code in this reader, by name (`fuzz/`).
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -210,7 +209,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// Changes the seeds of this reader, and each file of the corpus a few times.
+/// Mutates the seeds of this reader, and each file of the corpus a few times.
 fn read_changed(name: &str, read: fn(&[u8]), share: usize) -> u64 {
     let seeds = seeds(name).into_iter().map(|seed| (seed, mutations() / share));
     let corpus = corpus(name).into_iter().map(|file| (file, mutations() / share / 100));

@@ -1,5 +1,5 @@
-//! `ncclscope export --otlp`: the spans and metrics of synthetic ranks, whose truth is known, as a
-//! collector gets them. They are read with the types that OpenTelemetry publishes.
+//! `ncclscope export --otlp`: the spans and metrics of synthetic ranks, for which the truth is
+//! known, as a collector gets them. They are read with the types that OpenTelemetry publishes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +42,7 @@ type Answer = (u16, &'static [(&'static str, &'static str)], Vec<u8>);
 
 const TAKEN: Answer = (200, &[("Content-Type", "application/x-protobuf")], Vec::new());
 
-/// A collector that keeps what it gets, and whose answers are told.
+/// A collector that keeps what it gets and gives prepared answers.
 struct Collector {
     endpoint: String,
     got: Arc<Mutex<Vec<Request>>>,
@@ -120,7 +120,7 @@ fn send_with(folder: &TempDir, endpoint: &str, variables: &[(&str, &str)]) -> Ou
     program.output().unwrap()
 }
 
-/// What was in requests about the hour from then on, in ns since 1970.
+/// The content of requests for the hour from this time on, in ns since 1970.
 fn read(requests: &[Request], begin: u64) -> Option<Value> {
     let folder = tempfile::tempdir().unwrap();
     for (number, request) in requests.iter().enumerate() {
@@ -194,7 +194,7 @@ fn operations_are_spans_whose_trace_ids_agree_across_ranks() {
     assert_eq!(sorted(&read_once), sorted(&again));
 }
 
-/// The metrics of each rank add up to what its spans say.
+/// The metrics of each rank are the totals of its spans.
 fn metrics(job: &Job, read: &Value) {
     let points = read["points"].as_array().unwrap();
     let units: BTreeSet<_> =

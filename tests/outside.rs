@@ -1,6 +1,6 @@
-//! The tests that meet the built library and the command line from outside, in one program: they
-//! are linked once, and wait beside each other. `load.rs` and `mutated.rs` are programs of their own,
-//! because the one needs the machine and the other measures its memory.
+//! The tests that use the built library and the command line from outside, in one program: it is
+//! linked once, and the tests wait in parallel. `load.rs` and `mutated.rs` are programs of their
+//! own, because one needs the whole machine and the other measures its memory.
 
 mod chain;
 mod command;

@@ -1,5 +1,5 @@
-//! The scripted host as RCCL, AMD's NCCL: the library that calls us is one that answers for RCCL and
-//! HIP (`support/rccl.c`), and the GPU's clock counts ticks.
+//! The scripted host as RCCL, AMD's NCCL: the library that calls us stands in for RCCL and HIP
+//! (`support/rccl.c`), and the GPU's clock counts ticks.
 
 use ncclscope_tests::host::CALLER;
 use ncclscope_tests::play::Play;

@@ -66,7 +66,7 @@ fn data(page: &Path) -> Value {
     serde_json::from_str(begin.split_once("</script>").unwrap().0).unwrap()
 }
 
-/// How much of a page is not its data, bytes.
+/// The size of a page without its data, in bytes.
 fn bare(page: &Path) -> usize {
     let text = fs::read_to_string(page).unwrap();
     let (before, rest) = text.split_once("id=\"data\">").unwrap();
@@ -256,7 +256,7 @@ fn everything_is_reached_with_a_keyboard() {
     assert_eq!(shown[1], "bytes_per_s");
 }
 
-/// Names that would be markup, or would end the script, if they were not texts.
+/// Names that would be markup, or would end the script, if they were not treated as text.
 const HOSTILE: [&str; 4] = [
     "</script><img src=x onerror=alert(1)>",
     "<!--<script>alert(2)</script>",
@@ -392,7 +392,7 @@ fn the_vendored_library_is_the_one_that_is_described() {
 }
 
 /// The summary of a rank without a trace: its collectives on two communicators, in stretches, with
-/// what the kernels of each took.
+/// the time of each stretch's kernels.
 fn of_rank(rank: u32, begin: u64, stretches: &[(&str, u64, [u64; 4])]) -> String {
     let head = |name: &str| format!("# ncclscope summary, format 1: {name}\n");
     let mut text = head("communicators") + "rank,id,name,comm_rank,ranks\n";

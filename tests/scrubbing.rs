@@ -1,4 +1,5 @@
-//! `ncclscope scrub`: nothing that was planted is in the copy, and the copy answers as the trace does.
+//! `ncclscope scrub`: no planted secret is in the copy, and the commands give the same answers for
+//! the copy as for the trace.
 
 use crate::command::ncclscope;
 use crate::synthetic::Job;
@@ -16,7 +17,7 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-/// What must not be in a copy, in no letter case.
+/// What must not be in a copy, in any letter case.
 const SECRETS: [&str; 14] = [
     "hushhost",
     "hushcomm",
@@ -269,7 +270,7 @@ fn a_copy_is_a_sound_trace_with_the_same_figures() {
     }
 }
 
-/// The numbers of `ncclscope summary`, without texts and what counts texts.
+/// The numbers of `ncclscope summary`, without texts and without counts of texts.
 fn figures(path: &Path) -> Vec<String> {
     let said = ncclscope(&["summary".as_ref(), path.as_os_str(), "--format".as_ref(), "json".as_ref()]).unwrap();
     let whole: Value = serde_json::from_str(&said).unwrap();
@@ -305,7 +306,7 @@ fn files_of_one_job_have_the_same_stand_ins_and_merge() {
     assert_eq!(names, (0..8).map(|rank| format!("rank-{rank}.perfetto-trace")).collect::<Vec<_>>());
     names.iter().for_each(|name| assert_clean(&copies.join(name)));
 
-    // All commands come to the same answers, but for names.
+    // All commands give the same answers, except for names.
     let diagnosis = |path: &Path| -> Value {
         let said = ncclscope(&["diagnose".as_ref(), path.as_os_str(), "--json".as_ref(), "-".as_ref()]).unwrap();
         let mut whole: Value = serde_json::from_str(&said).unwrap();

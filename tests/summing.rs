@@ -1,5 +1,5 @@
-//! `ncclscope summary`: the same figures at the end of a recording and from its file; what stderr
-//! gets; files that are no traces.
+//! `ncclscope summary`: the same figures at the end of a recording and from its file; the lines on
+//! stderr; files that are not traces.
 
 use crate::command::ncclscope;
 use ncclscope_tests::layout;

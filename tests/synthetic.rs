@@ -1,9 +1,9 @@
-//! A job of any size without a job: the trace of each of its ranks, made up from the rank's number
-//! and drawn by the profiler's own writer.
+//! A synthetic job of any size: the trace of each rank is computed from the rank's number and drawn
+//! by the profiler's own writer.
 //!
-//! A step is an operation of all ranks, whose transfers the proxy makes, or one of a host's ranks,
-//! by turns. Each rank comes when it is done with its own work, and nobody leaves before the last
-//! has come; so the truth is known. Each host has a clock of its own: another boot, another drift.
+//! Steps alternate between an operation of all ranks, whose transfers the proxy makes, and one of
+//! each host's ranks. Each rank comes when it is done with its own work, and none leaves before the
+//! last has come; so the truth is known. Each host has its own clock, with its own boot and drift.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,41 +20,44 @@ use ncclscope::trace::tracks::{Figures, ProcessInfo, Tracks};
 use ncclscope::trace::words::instant;
 use ncclscope::trace::writer::{Clocks, attribute};
 
-/// From one step to the next, ns: longer than any takes, so that none waits for the one before it.
+/// From one step to the next, ns: longer than any step takes, so that none waits for the previous
+/// one.
 const STEP: u64 = 1_000_000;
 /// The longest that a rank works on its own in a step, ns.
 const WORK: u64 = 400_000;
-/// How long an operation takes once all have come, if nothing else is said, and by how much longer
-/// some ranks do, ns.
+/// How long an operation takes by default once all have come, and how much longer on some ranks,
+/// ns.
 const TRANSFER: u64 = 20_000;
 const LEAVE: u64 = 2_000;
-/// By how much a kernel's times may be off, as it is said of them, ns.
+/// The stated error of a kernel's times, ns.
 const ERROR: u32 = 500;
-/// When all begins, by the wall clock, ns since 1970.
+/// When everything begins, by the wall clock, ns since 1970.
 const WALL: u64 = 1_795_000_000_000_000_000;
-/// NCCL's hash of the communicator of all ranks; that of a host's ranks is so much more.
+/// NCCL's hash of the communicator of all ranks, and by how much those of the hosts' communicators
+/// differ.
 const WORLD: u64 = 0x1f2e_3d4c_5b6a_7988;
 const HOST: u64 = 0x0101_0101_0101;
-/// Packets that a recording compresses together, bytes.
+/// How many bytes of packets a recording compresses together.
 const CHUNK: usize = 192 << 10;
 
-/// A job whose hosts have as many ranks each.
+/// A job whose hosts all have the same number of ranks.
 pub(crate) struct Job {
     ranks: u32,
     hosts: u32,
-    /// Marks that the ranks have; as many as ranks where each has its own, as random ones nearly always are.
+    /// How many different marks the ranks have: as many as ranks if each has its own, as random
+    /// marks nearly always are.
     pub(crate) marks: u32,
     /// How long an operation takes once all have come, ns.
     pub(crate) transfer: u64,
-    /// What the communicator of all ranks is called.
+    /// The name of the communicator of all ranks.
     pub(crate) world: String,
-    /// What it says its job is; empty if it does not.
+    /// The name of the job in the traces; empty for none.
     pub(crate) run: String,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
 
-/// What was written of a rank.
+/// What was written for a rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Size {
     /// Slices, instants and counter values.
@@ -62,7 +65,7 @@ pub(crate) struct Size {
     pub(crate) bytes: u64,
 }
 
-/// A host's clock: what it reads as the true time goes on from 0.
+/// A host's clock: its readings as a function of the true time, which begins at 0.
 #[derive(Clone, Copy)]
 struct HostClock {
     at_start: u64,
@@ -77,7 +80,7 @@ impl HostClock {
 }
 
 impl Job {
-    /// A job of so many steps.
+    /// A job of this many steps.
     pub(crate) fn new(ranks: u32, hosts: u32, steps: u64) -> Job {
         let each = ranks / hosts;
         assert!(each > 0 && each * hosts == ranks, "{ranks} ranks on {hosts} hosts");
@@ -103,19 +106,19 @@ impl Job {
         rank / (self.ranks / self.hosts)
     }
 
-    /// Up to 20 ppm fast or slow, booted up to a day before; and on the wall clock's time to a
-    /// millisecond.
+    /// Up to 20 ppm fast or slow, booted up to a day before, and with a wall clock that is right to
+    /// a millisecond.
     fn clock(host: u32) -> HostClock {
         let (boot, drift) = (mixed(u64::from(host), 1), mixed(u64::from(host), 2));
         HostClock { at_start: 1_000_000_000_000 + boot % 86_400_000_000_000, ppb: (drift % 40_000) as i64 - 20_000 }
     }
 
-    /// What a rank's file is called.
+    /// The name of a rank's file.
     pub(crate) fn name(&self, rank: u32) -> String {
         format!("node{}.{}.1795000000.perfetto-trace", self.host(rank), 1000 + rank)
     }
 
-    /// From when to when a rank is in a step, by the clock of the first host, ns.
+    /// When a rank enters and leaves a step, by the clock of the first host, ns.
     #[allow(dead_code)] // the measurement does not ask
     pub(crate) fn truth(&self, rank: u32, step: u64) -> [u64; 2] {
         [came(rank, step), self.left(rank, step)].map(|time| Job::clock(0).reads(time).0)
@@ -151,7 +154,7 @@ impl Job {
     }
 }
 
-/// Every other step is one of all ranks.
+/// Every other step has all ranks.
 fn is_of_all(step: u64) -> bool {
     step.is_multiple_of(2)
 }
@@ -161,7 +164,7 @@ fn came(rank: u32, step: u64) -> u64 {
     (step + 1) * STEP + mixed(u64::from(rank) << 32 | step, 3) % WORK
 }
 
-/// The same for the same numbers, and otherwise without rule.
+/// A fixed pseudo-random number for these numbers.
 fn mixed(n: u64, salt: u64) -> u64 {
     let n = (n ^ salt << 56).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ n >> 31).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -331,19 +334,19 @@ impl Rank<'_> {
     }
 }
 
-/// What becomes of files.
+/// What happens to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// It ends early, inside of a packet.
     Cut,
     Empty,
-    /// Something else stands there under its name.
+    /// Another file is there under its name.
     Foreign,
-    /// A stretch in its middle is something else.
+    /// A part in its middle is overwritten.
     Overwritten,
     /// Its last third is zeros, as after a crash of the machine.
     ZeroedTail,
-    /// It is there twice, one behind the other.
+    /// Its content is there twice, one after the other.
     Doubled,
     /// It is the file of the rank after it.
     Twin,
@@ -360,7 +363,7 @@ impl Damage {
         Damage::Twin,
     ];
 
-    /// Damages a file; what is behind `next` is that of the rank after it.
+    /// Damages a file; `next` gives the bytes of the next rank's file.
     pub(crate) fn wreak(self, bytes: &mut Vec<u8>, next: impl FnOnce() -> Vec<u8>) {
         let length = bytes.len();
         match self {

@@ -1,4 +1,4 @@
-//! `ncclscope export`: the tables of synthetic ranks, whose truth is known.
+//! `ncclscope export`: the tables of synthetic ranks, for which the truth is known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn a_reader_of_this_version_reads_newer_files() {
     assert_eq!(of_this.lines().count(), 8, "{of_this}");
 }
 
-/// What a file says about itself.
+/// Prints what a file says about itself.
 const ABOUT: &str = r#"
 import pathlib, sys
 import pyarrow, pyarrow.parquet as parquet
@@ -278,7 +278,7 @@ fn a_trace_of_too_many_processes_is_refused() {
     assert_eq!(place.files().len() as u32, 8 * PROCESSES + 1);
 }
 
-/// Runs a program, and prints the most memory that it had, in KiB.
+/// Runs a program, and prints its peak memory, in KiB.
 const PEAK: &str = "import resource, subprocess, sys\n\
     subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n\
     print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";

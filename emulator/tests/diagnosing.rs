@@ -1,5 +1,5 @@
-//! Jobs of the real NCCL that something slows down, or nothing, and what `ncclscope diagnose` says
-//! of them.
+//! Jobs of the real NCCL with a planted cause of slowness, or none, and what `ncclscope diagnose`
+//! says about them.
 //!
 //! The seed of a job decides everything about it: [`Job::drawn`]. These variables change what the
 //! ignored tests play:
@@ -22,17 +22,17 @@ use emulator::truth::Line;
 use serde_json::{Value, json};
 
 const CUPTI: &str = "13.0";
-/// How often a job of the ordinary tests is played at most: the machine may be too busy.
+/// The most plays of a job of the ordinary tests: the machine may be too busy.
 const TIMES: usize = 5;
-/// Every how many steps all wait for the data loader.
+/// The number of steps from one wait for the data loader to the next.
 const LOADED: u64 = 10;
 /// Microbatches of a pipeline's step.
 const MICROBATCHES: u64 = 4;
-/// What one channel moves, in bytes per µs. It is little, so that a step's messages take long and
-/// cost the processor little.
+/// The pace of one channel, in bytes per µs: low, so that a step's messages take long but little
+/// processor time.
 const PACE: u64 = 100;
-/// How long it takes on a machine with two cores until a rank goes on with what another has sent,
-/// in µs, roughly.
+/// Roughly how long a rank on a machine with two cores takes to react to what another has sent, in
+/// µs.
 const HOP: u64 = 250;
 
 /// What a step consists of.
@@ -67,11 +67,11 @@ enum Cause {
     Stall { from: u32, to: u32 },
     /// Every tenth step begins late, on a rank or on all.
     Pauses { rank: Option<u32> },
-    /// Kernels are of different length on each rank, each time of another.
+    /// Kernels differ in length between ranks, differently in each step.
     Unequal,
 }
 
-/// A cause, and what a step would be shorter without it on average, in µs, by arithmetic.
+/// A cause, and by how much a step would be shorter without it on average, in µs, by arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Planted {
     cause: Cause,

@@ -22,7 +22,7 @@ fn sql(number: u32) -> Vec<&'static str> {
     section.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// A trace with the project's SQL tables, and the job that it is of.
+/// A trace with the project's SQL tables, and its job.
 struct Asked(Trace, Job);
 
 impl Asked {
@@ -171,7 +171,7 @@ fn a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not() {
     assert!(host_bound > 50.0 && busy < host_bound / 2.0, "{host_bound} {busy}");
 }
 
-/// What hosts do after each step while their GPUs have nothing to do.
+/// What hosts do after each step while their GPUs are idle.
 const PAUSE: &str = "  sync\n  sleep 40 ms\n";
 
 /// The path of a scenario with nine steps of which each ends in this way.
@@ -256,7 +256,7 @@ fn same_in_process_and_file(job: &Job) -> usize {
     traces.len()
 }
 
-/// Durations by what they are of: their number, minimum, maximum and sum.
+/// Durations by subject: their number, minimum, maximum and sum.
 type Sums = BTreeMap<Vec<String>, [i64; 4]>;
 
 fn add(sums: &mut Sums, key: Vec<String>, [number, least, most, total]: [i64; 4]) {

@@ -1,5 +1,5 @@
-//! The tables of `ncclscope export`, of jobs of the real NCCL with known answers: two engines find the
-//! same in them, and it is what the traces say.
+//! The tables of `ncclscope export` for jobs of the real NCCL with known answers: two engines find
+//! the same in them, and the same as in the traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ const CUPTI: &str = "13.0";
 /// The jobs that are asked about. The last one hangs.
 const JOBS: [&str; 5] = ["straggler", "slow_link", "graphs", "groups", "hang"];
 
-/// A job's tables again, as by a newer version of the schema.
+/// The tables of a job once more, as a newer version of the schema would write them.
 const NEWER: &str = "newer";
 
 /// The page with the example in Python.
@@ -86,8 +86,8 @@ impl Answers {
         rows.iter().filter(|row| row["job"] == job).collect()
     }
 
-    /// All rows without their order, where that is of no concern, and with numbers as engines agree
-    /// on them.
+    /// All rows, without their order where it does not matter, and with numbers rounded so that
+    /// engines agree.
     fn rows(&self, question: &str) -> Vec<BTreeMap<String, String>> {
         let text = |value: &Value| match value.as_f64() {
             Some(number) => format!("{number:.6e}"),

@@ -1,5 +1,5 @@
 //! The calling library. It is not part of the interface, but `init` passes NCCL's log function,
-//! which lies in the library that knows its version, and whether it is RCCL.
+//! which lies in the library that can tell its version, and whether it is RCCL.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::releases::Version;
 pub(super) struct Library {
     /// Its version; for RCCL that of the NCCL that it follows.
     pub(super) version: Option<Version>,
-    /// What the timer of this thread's GPU counts, which also says whether it is RCCL.
+    /// The unit of this thread's GPU timer, which also says whether the library is RCCL.
     pub(super) timer: GpuTimer,
     /// This thread's device, if it is RCCL's.
     pub(super) device: Option<u32>,

@@ -1,11 +1,11 @@
 //! `ncclscope cut`: writes a part of a trace as a trace of its own.
 //!
 //! The file is never held in memory but read several times: to learn its times and contents, to
-//! choose what is kept, and to copy that. If only times are asked for, the choice is made in the
-//! first reading; the last one passes over what nothing is kept of. What is kept is copied as it stands, including fields
-//! that this build does not know. Only three things are rewritten: times, because they count from
-//! the packet before; interned names, which move to the first packet that now uses them; and arrows
-//! that have lost their other end.
+//! choose what is kept, and to copy that. If only times are given, the choice is made in the first
+//! pass; the last one skips packets of which nothing is kept. What is kept is copied as it stands,
+//! including fields that this build does not know. Only three things are rewritten: times, because
+//! they count from the packet before; interned names, which move to the first packet that now uses
+//! them; and arrows that have lost their other end.
 
 mod choose;
 mod copy;
@@ -66,8 +66,8 @@ pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) 
     Ok(())
 }
 
-/// Chooses in the first reading, for which nothing but times may be asked for. It takes the first
-/// time in the file for the earliest one, which it nearly always is.
+/// Chooses in the first pass, which is possible if only times are given. It takes the first time in
+/// the file as the earliest, which it nearly always is.
 struct Early<'a> {
     wish: Option<&'a Wish>,
     chooser: Option<Chooser>,

@@ -1,5 +1,4 @@
-//! What the archive has beside the program: shell completions and manual pages, made by clap's own
-//! generators.
+//! The archive's shell completions and manual pages, made by clap's own generators.
 
 use std::fs;
 use std::path::Path;

@@ -122,7 +122,7 @@ fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How many processes without a last word are named.
+/// How many processes without a last remark are named.
 const NAMED: usize = 16;
 
 /// How many communicators, and functions of each, are named.
@@ -137,13 +137,13 @@ struct Info {
     /// Operations by communicator and function, and by process.
     operations: BTreeMap<(u64, Cow<'static, str>), BTreeMap<u64, Operations>>,
     slices: u64,
-    /// What is remarked, and how often.
+    /// The remarks, and how often each occurs.
     notes: BTreeMap<String, u64>,
     /// The versions of ncclscope that recorded it.
     versions: BTreeSet<String>,
     /// The data that relates the clocks of its hosts contradicts itself.
     clocks_contradict: bool,
-    /// The recordings' last words, and the tags of their processes.
+    /// The recordings' last remarks, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
     /// Processes that another tool recorded and whose import is complete, and those drawn by a
@@ -275,7 +275,7 @@ impl Info {
         Ok((self.json(path, bytes, trust.as_ref(), fault.as_deref()), trust))
     }
 
-    /// Whether a process's recording has a last word.
+    /// Whether a process's recording has a last remark.
     fn is_closed(&self, tag: &u64) -> bool {
         self.ended.contains(tag) || self.imported.contains(tag)
     }
@@ -462,7 +462,7 @@ fn channels(ends: &[Nccl]) -> Option<String> {
     (!said.is_empty()).then(|| format!("{}; {confirmed} matches of kernels confirmed", said.join("; ")))
 }
 
-/// The recording's last word on NCCL's calls.
+/// What the recording's last remark says about NCCL's calls.
 fn calls(end: &Nccl) -> String {
     let mut text = format!("{} calls from NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
     for (what, figure, _) in CALLS {

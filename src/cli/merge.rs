@@ -43,7 +43,7 @@ use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
 use crate::trace::writer::tag_of_sequence;
 
-/// How many bytes of traces are diagnosed, too: it takes some ten seconds, on one core.
+/// Up to this many bytes of traces are also diagnosed: that takes about ten seconds on one core.
 const DIAGNOSED: u64 = 100 << 20;
 /// How a message describes orders of events that cannot all be true.
 pub(super) const CONTRADICT: &str = "of these contradict the others";
@@ -196,7 +196,7 @@ struct Together<'a> {
     edits: Edits,
     /// The boot whose clock they are put on; empty if none says its own.
     boot: String,
-    /// What the ranks had in common, and how each clock's times become those of the first.
+    /// The operations that ranks share, and how each clock's times become those of the first.
     shared: Shared,
     moves: Vec<Option<Move>>,
 }
@@ -389,8 +389,8 @@ impl<'a> Together<'a> {
         job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), causes, put)
     }
 
-    /// What makes the job slow, if its files are not too large to look for that: from when to when
-    /// each cause shows best, on the common clock, and in words.
+    /// What makes the job slow, unless its files are too large to diagnose: the time range in which
+    /// each cause shows best, on the common clock, and the cause in words.
     fn causes(&self) -> Vec<(HostNs, HostNs, String)> {
         if self.files.iter().map(|file| file.extent.whole).sum::<u64>() > DIAGNOSED {
             return Vec::new();

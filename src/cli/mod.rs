@@ -485,7 +485,7 @@ fn read_trace(path: &Path, mut each: impl FnMut(&Packet<'_>) -> Result<(), Reaso
     reader::read_file(path, |packet| each(packet).map_err(Fault::Other)).map_err(|fault| fault.of(path))
 }
 
-/// The same without the compressed packets that are passed over.
+/// The same without the compressed packets that are skipped.
 fn read_parts(
     path: &Path,
     passed: &reader::Passed<'_>,

@@ -26,9 +26,9 @@ pub(super) struct Survey {
     pub(super) slices: u64,
     pub(super) tracks: FxHashMap<u64, Track>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
-    /// Operations as the host handed them over, and NCCL's kernels: from when to when, in the order
-    /// of the file. Those without an end end when they begin. Empty unless `lists_work`: there may be
-    /// millions.
+    /// The time ranges of operations as the host handed them over, and of NCCL's kernels, in the
+    /// order of the file. Those without an end end when they begin. Empty unless `lists_work`:
+    /// there may be millions.
     pub(super) lists_work: bool,
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,

@@ -1,4 +1,4 @@
-//! What happened before what across several hosts (pure).
+//! The order of events across several hosts (pure).
 //!
 //! A transfer orders two instants: it was sent before it arrived. In a ring, data goes in one
 //! direction, so transfers between two neighbours bound their clocks on one side only. But what a
@@ -28,7 +28,7 @@ pub struct Transfer {
     pub arrived: HostNs,
 }
 
-/// What happens on a host: it sends, or something arrives. At equal times, arrivals come first.
+/// An event on a host: a send or an arrival. At equal times, arrivals come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Happens {
     at: HostNs,

@@ -1,5 +1,5 @@
-//! Relates one host's clock to another's, with an error bound, by the order of what happened on
-//! both (pure).
+//! Relates one host's clock to another's, with an error bound, by the order of events on both
+//! (pure).
 //!
 //! Each host counts from its own boot, and NTP adjusts the rate. Clocks are never compared across
 //! hosts, only order is used: no rank leaves a collective before the last one has entered it, and
@@ -28,15 +28,14 @@ use crate::model::time::{Bounded, HostNs, Shift};
 
 /// Largest drift between two hosts' clocks, in ns per second: NTP slews each by up to half of it.
 const DRIFT: f64 = 1_000_000.0;
-/// By how much the drift at two moments may differ that are at most a second apart, in ns per
-/// second.
+/// By how much the drift may differ between two moments at most a second apart, in ns per second.
 const CHANGE: f64 = 10_000.0;
 /// Length of a window in which a line must hold, in ns; longer if there would be more than
 /// [`WINDOWS`].
 const WINDOW: i64 = 1_000_000_000;
 /// Most windows.
 const WINDOWS: i64 = 100_000;
-/// Into how many shorter windows each is split, if there are no more than this many of them.
+/// The most shorter windows that a window is split into, and the most of them in total.
 const PARTS: i64 = 8;
 const SHORT_WINDOWS: i64 = 1 << 14;
 /// Corners kept of the feasible lines.
@@ -46,7 +45,7 @@ const KEPT: usize = 64;
 /// Orders of one side that are collected before half of them are dropped.
 const CROWD: usize = 1 << 16;
 
-/// What happened in which order on a reference host and on another host.
+/// The order of events on a reference host and another host.
 #[derive(Clone, Debug, Default)]
 pub struct Orders {
     lower: Vec<Bound>,
@@ -112,8 +111,8 @@ struct Fit {
 }
 
 impl Orders {
-    /// Something on the reference came before something on the other host. It happened at `here` or
-    /// later, and that on the other host at `there` or earlier.
+    /// An event on the reference came before one on the other host: the first at `here` or later,
+    /// the second at `there` or earlier.
     pub fn here_first(&mut self, here: HostNs, there: HostNs) {
         self.lower.push(Bound::of(here, there));
         self.count += 1;
@@ -122,8 +121,8 @@ impl Orders {
         }
     }
 
-    /// Something on the other host came before something on the reference. It happened at `there`
-    /// or later, and that on the reference at `here` or earlier.
+    /// An event on the other host came before one on the reference: the first at `there` or later,
+    /// the second at `here` or earlier.
     pub fn there_first(&mut self, here: HostNs, there: HostNs) {
         self.upper.push(Bound::of(here, there));
         self.count += 1;
@@ -149,7 +148,7 @@ impl Orders {
         let sorted = Sorted { lower: &self.lower, upper: &self.upper, first, length, origin };
         let possible = Lines::between(low.min(high), high.max(low), DRIFT);
 
-        // A long window is likelier to have quick operations, and in a short one a line fits
+        // A long window is more likely to have fast operations, and in a short one a line fits
         // better. What is known from either holds.
         let window = (length / WINDOWS + 1).max(WINDOW);
         let long = Windows::of(&sorted, window, &possible);
@@ -185,7 +184,7 @@ impl Orders {
 }
 
 impl Windows {
-    /// For windows of this length, in ns. No other lines than `possible` are.
+    /// For windows of this length, in ns. Only lines in `possible` are kept.
     fn of(sorted: &Sorted<'_>, length: i64, possible: &Lines) -> Windows {
         let count = (sorted.length / length) as usize + 1;
         let (window, bend, change) = (seconds(length), bend(length), change(length));
@@ -247,7 +246,7 @@ fn change(window: i64) -> f64 {
     CHANGE * seconds(window).ceil().max(1.0)
 }
 
-/// What is in both ranges; all from the least to the greatest if they have nothing in common.
+/// The intersection of two ranges; their hull if they have nothing in common.
 fn both_or_all(one: (f64, f64), other: (f64, f64)) -> (f64, f64) {
     let both = (one.0.max(other.0), one.1.min(other.1));
     if both.0 <= both.1 { both } else { (one.0.min(other.0), one.1.max(other.1)) }
@@ -361,7 +360,7 @@ impl Offset {
         Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
     }
 
-    /// How far off the time between two instants of the other host may be once both are on the
+    /// The error of the time between two instants of the other host once both are on the
     /// reference's clock, in ns. It is exact on the other host's clock, which may run at another
     /// rate.
     #[must_use]

@@ -51,9 +51,10 @@ const LOW_POOL: u32 = 50;
 /// Time between passes while there are records, and while there are none.
 const BUSY_PERIOD: Duration = Duration::from_millis(10);
 const IDLE_PERIOD: Duration = Duration::from_millis(100);
-/// The same without a trace: nobody looks at it meanwhile, and records cost least many at a time.
+/// The same without a trace: nobody looks at it meanwhile, and records are cheapest in large
+/// batches.
 const CALM_PERIOD: Duration = Duration::from_millis(250);
-/// How often the thread looks meanwhile whether there is still room: this free part of the pool, in
+/// How often the thread checks meanwhile that there is still room: this free part of the pool, in
 /// percent.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 const ROOM: u32 = 75;
@@ -66,7 +67,7 @@ pub struct Collector {
     pub begin: Begin,
     /// The rings it drains.
     pub rings: &'static Rings,
-    /// CUPTI's records; `None` if CUPTI could not be had.
+    /// CUPTI's records; `None` if CUPTI was not available.
     pub kernels: Option<cupti::Reader>,
     /// Where packets are written.
     pub file: TraceFile,
@@ -95,14 +96,14 @@ pub struct Wanted {
     pub period: Option<Duration>,
     /// The file for metrics.
     pub metrics: Option<PathBuf>,
-    /// The port of the loopback interface where metrics can be had.
+    /// The port of the loopback interface that serves metrics.
     pub port: Option<u16>,
     /// How often metrics are made.
     pub metrics_period: Duration,
 }
 
 impl Wanted {
-    /// Whether nothing has to be added up.
+    /// Whether neither summary nor metrics are wanted.
     fn is_nothing(&self) -> bool {
         !self.file && !self.stderr && self.metrics.is_none() && self.port.is_none()
     }
@@ -124,8 +125,8 @@ struct Requests {
 
 #[derive(Default)]
 struct RequestState {
-    /// Calls of [`Handle::sync`], and how many of them were carried out. Whoever waited in vain for
-    /// one of them has said so, and until it is carried out nobody waits.
+    /// Calls of [`Handle::sync`], and how many of them were carried out. A caller that waited in
+    /// vain has said so, and until its call is carried out nobody waits.
     asked: u64,
     carried_out: u64,
     in_vain: u64,
@@ -398,7 +399,7 @@ impl Run {
         }
     }
 
-    /// Waits until something is asked for, or for so long.
+    /// Waits until something is asked for, or for this long.
     fn rest<'r>(&self, requests: &'r Requests, period: Duration) -> MutexGuard<'r, RequestState> {
         let wanted =
             |state: &RequestState| state.close || state.asked > state.carried_out || state.take_asked > state.taken;
@@ -517,8 +518,8 @@ impl Run {
         self.out.file.close();
     }
 
-    /// How much memory of its own the recording used, as far as this thread saw it, and how much
-    /// processor time on its threads.
+    /// The memory that the recording used, as far as this thread saw it, and the processor time of
+    /// its threads.
     fn cost(&self) -> String {
         let of = |bytes: usize| names::size(bytes as u64);
         let (rings, heap) = (100 - self.least_free, memory::most_held());
@@ -574,8 +575,8 @@ impl Run {
         }
     }
 
-    /// The last words of the recording: the summary, and what the process saw by itself of what
-    /// holds it up. Together they are at most 20 lines.
+    /// The last messages of the recording: the summary, and what the process alone can say about
+    /// what holds it up. Together they are at most 20 lines.
     fn last_words(&self) {
         self.sum_up();
         if let Some(path) = &self.summary.metrics {

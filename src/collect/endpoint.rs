@@ -10,7 +10,7 @@ use crate::{memory, sys};
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked whether somebody asks.
+/// How often to check for a request.
 const LOOK: Duration = Duration::from_millis(200);
 /// The longest request.
 const REQUEST: usize = 8 << 10;
@@ -56,7 +56,7 @@ impl Drop for Endpoint {
 fn answer_all(port: &Port, shared: &Shared) {
     while !shared.is_over.load(Ordering::Relaxed) && port.is_ours() {
         match port.accept(PATIENCE) {
-            // One that does not ask, or does not listen, has no answer.
+            // A client that sends no request, or does not listen, gets no answer.
             Ok(connection) => drop(answer(connection, shared)),
             Err(_) => std::thread::sleep(LOOK),
         }
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever somebody sends, the next one has an answer.
+    /// Whatever one client sends, the next one gets an answer.
     #[test]
     fn any_request_is_answered_or_dropped() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -2,10 +2,10 @@
 //! second.
 //!
 //! NCCL's progress threads are known from the events they report. Its service threads report
-//! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without, a thread is
+//! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without it, a thread is
 //! probably one of them if it appeared while a communicator was initialised, has the name of the
-//! thread that did so, as threads have that nobody named, and waits in `poll` (seen with 2.28 to
-//! 2.32). The threads of CUDA, CUPTI and frameworks have names or wait in something else.
+//! thread that did so (as unnamed threads have), and waits in `poll` (seen with 2.28 to 2.32). The
+//! threads of CUDA, CUPTI and frameworks have names or wait in something else.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,11 +17,11 @@ use crate::sys;
 /// Time between two readings, and between two searches for threads, in ns.
 const PERIOD_NS: u64 = 1_000_000_000;
 const SEARCH_NS: u64 = 30 * PERIOD_NS;
-/// How long after the begin of a communicator's `init` a thread counts as its own, and how much
-/// before, since the kernel tells its start to 10 ms.
+/// How long after the begin of a communicator's `init` a new thread counts as its own; and how much
+/// before, because the kernel gives start times to 10 ms.
 const INIT_NS: u64 = 3 * PERIOD_NS;
 const TICK_NS: u64 = PERIOD_NS / 50;
-/// What a thread is called that is probably one of NCCL's service threads.
+/// The name of a thread that is probably one of NCCL's service threads.
 const PROBABLE: &str = "NCCL service, probably";
 /// How many of them are watched.
 const PROBABLE_THREADS: usize = 32;
@@ -37,7 +37,7 @@ pub(super) struct Watch {
     threads: FxHashMap<i32, Watched>,
     /// The last `init`s of communicators, with the names of their threads.
     inits: Vec<(HostNs, String)>,
-    /// Threads that are known to be others.
+    /// Threads that are known not to be NCCL's.
     others: FxHashSet<i32>,
 }
 
@@ -65,7 +65,7 @@ impl Watch {
     pub(super) fn look(&mut self, now: HostNs, progress: &[i32], inits: &[Init]) -> Vec<Share> {
         self.read = now;
         self.inits.retain(|(init, _)| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
-        // A thread that has ended had, most likely, the name of the process.
+        // A thread that has ended most likely had the name of the process.
         let name = |tid| sys::name_of_thread(tid).or_else(|| sys::name_of_thread(sys::process_id()));
         self.inits.extend(inits.iter().filter_map(|&(at, tid)| Some((at, name(tid)?))));
         if !self.inits.is_empty() || self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_NS) {
@@ -117,7 +117,7 @@ impl Watch {
                         probable += 1;
                         self.threads.insert(tid, Watched::new(PROBABLE));
                     }
-                    // It may come to its poll until the next search.
+                    // It may reach its `poll` by the next search.
                     _ => {}
                 }
             }

@@ -1,5 +1,5 @@
 //! Which variables of the environment a trace may show. A variable that is not listed here may hold
-//! a secret, and its value is nobody's business.
+//! a secret.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use super::Env;
 /// Beginnings of names: NCCL's settings, and those of PyTorch's process groups on NCCL.
 const BEGINNINGS: &[&str] = &["NCCL_", "TORCH_NCCL_"];
 
-/// What else changes how NCCL and the GPU run, and how a launcher placed the process.
+/// Other variables that change how NCCL and the GPU run, or say how a launcher placed the process.
 const NAMES: &[&str] = &[
     "CUDA_AUTO_BOOST",
     "CUDA_DEVICE_MAX_CONNECTIONS",

@@ -71,16 +71,16 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_ENABLE",
         values: SWITCH,
         default: "1",
-        help: "0 = nothing of this library happens in the process: NCCL is asked for nothing, and there is no thread, no file, no CUPTI and \
-               no message",
+        help: "0 = the library does nothing in the process: NCCL is asked for nothing, and there is no thread, no \
+               file, no CUPTI and no message",
     },
     Setting {
         name: "NCCLSCOPE_PRESET",
         values: Values::Words(&["metrics", "light", "standard", "full", "off"]),
         default: "standard",
         help: "what NCCL is asked to report: light = calls, launches and operations; standard = the proxy's \
-               operations and steps too; full = everything; metrics = operations and launches, for the summary and the metrics alone: \
-               there is no trace",
+               operations and steps too; full = everything; metrics = operations and launches, only for the summary \
+               and the metrics, without a trace",
     },
     Setting {
         name: "NCCLSCOPE_EVENTS",
@@ -89,8 +89,8 @@ pub const SETTINGS: &[Setting] = &[
              NetPlugin, GroupApi, CollApi, P2pApi, KernelLaunch, CeColl, CeSync, CeBatch, KernelPhase",
         ),
         default: "those of the preset",
-        help: "kinds of events that NCCL is asked for beside those of the preset (+), or not (-), by NCCL's names. What others stand on \
-               NCCL reports unasked: no ProxyStep without its ProxyOp",
+        help: "kinds of events to add to the preset (+) or to leave out (-), by NCCL's names. NCCL also reports the \
+               events that these depend on: no ProxyStep without its ProxyOp",
     },
     Setting {
         name: "NCCLSCOPE_KERNEL_CH",
@@ -103,16 +103,16 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_CUPTI",
         values: Values::Text("auto | 0 | share | path of libcupti.so, with a /"),
         default: "auto",
-        help: "the execution of GPU kernels through CUPTI, which has one owner in a process: auto = take it if it is free; \
-               0 = leave it to torch.profiler and others; share = record beside tools that share CUPTI too (CUDA 13.3, driver \
-               r610), else like auto; a path = also take it if the process has loaded none, from there",
+        help: "GPU kernels, through CUPTI, which has one owner in a process: auto = take it if it is free; 0 = leave \
+               it to torch.profiler and others; share = record beside tools that share CUPTI too (CUDA 13.3, driver \
+               r610), else like auto; a path = like auto, and load it from there if the process has loaded none",
     },
     Setting {
         name: "NCCLSCOPE_CHAIN",
         values: Values::Text("path"),
         default: "none",
-        help: "another profiler plugin of NCCL's, which is loaded beside ours and gets NCCL's calls as well: the events that its own \
-               mask asks for, in its own interface version. Also where ncclscope records nothing",
+        help: "another NCCL profiler plugin, which is loaded beside ours and also gets NCCL's calls: the events that \
+               its own mask asks for, in its own interface version. It works even where ncclscope records nothing",
     },
     Setting {
         name: "NCCLSCOPE_CUDA_API",
@@ -124,23 +124,23 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_NVTX",
         values: SWITCH,
         default: "0",
-        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to its library, or may be so before the \
-               program starts, which catches those that use NVTX before NCCL",
+        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to its library. Set it before \
+               the program starts to catch libraries that use NVTX before NCCL does",
     },
     Setting {
         name: "NCCLSCOPE_MATCH",
         values: Values::Words(&["all", "external", "timer"]),
         default: "all",
-        help: "for diagnosis, how kernels may be matched: all = by the callback of their launch, and by whatever there is where that \
-               cannot be had; external = without that callback, by an external id; timer = by neither, only by stream and the \
-               GPU's timer, which needs NCCLSCOPE_KERNEL_CH",
+        help: "for diagnosis, how kernels may be matched: all = by the callback of their launch, or by other methods \
+               where that is not available; external = without that callback, by an external id; timer = by neither, \
+               only by stream and the GPU's timer, which needs NCCLSCOPE_KERNEL_CH",
     },
     Setting {
         name: "NCCLSCOPE_GPU_EVENTS",
         values: Values::Words(&["track", "renderstage", "both"]),
         default: "track",
-        help: "how kernels are drawn: track = on a track a stream; renderstage = as Perfetto's GPU work, which its compute page lists \
-               but ncclscope's own commands do not read; both",
+        help: "how kernels are drawn: track = on one track per stream; renderstage = as Perfetto's GPU work, which \
+               its compute page lists but ncclscope's own commands do not read; both",
     },
     Setting {
         name: "NCCLSCOPE_KERNELS",
@@ -171,8 +171,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_EVERY",
         values: Values::Number(1, 1_000_000_000, "operations"),
         default: "1",
-        help: "N = only one of N operations is drawn, counted by communicator and function, so that all ranks draw the same \
-               collectives; of a graph, one of N runs",
+        help: "N = only every Nth operation is drawn, counted by communicator and function, so that all ranks draw \
+               the same collectives; of a graph, every Nth run",
     },
     Setting {
         name: "NCCLSCOPE_TIME",
@@ -186,13 +186,14 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_OPERATIONS",
         values: Values::Text("two numbers with .. between them, both included, as in 1000..1999 or 5000.."),
         default: "all operations",
-        help: "from which to which operation is drawn, with the kernels and calls of that time; each process counts its own, from 0",
+        help: "which operations are drawn, with the kernels and calls of that time; each process counts its own, from \
+               0",
     },
     Setting {
         name: "NCCLSCOPE_STEPS",
         values: Values::Text("two numbers with .. between them, both included, as in 100..109"),
         default: "all steps",
-        help: "from which to which step is drawn, as numbered by the program's calls of ncclscope_step (Python: ncclscope.step)",
+        help: "which steps are drawn, as numbered by the program's calls of ncclscope_step (Python: ncclscope.step)",
     },
     Setting {
         name: "NCCLSCOPE_CONFIG",
@@ -205,7 +206,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_OUTPUT",
         values: Values::Text("folder; %h host, %p process id, %r world rank, %l rank on the host, %j job"),
         default: "./ncclscope-<job or start time>",
-        help: "where the trace goes, one file a process",
+        help: "where the trace goes, one file per process",
     },
     Setting {
         name: "NCCLSCOPE_FILE_MODE",
@@ -219,21 +220,23 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_SUMMARY",
         values: Values::Words(&["all", "file", "stderr", "off"]),
         default: "all",
-        help: "the numbers at the end of the job: file = beside each trace, in a file that ends in .summary.txt; stderr = at most 20 lines \
-               from world rank 0; all = both. ncclscope summary makes them from the trace, too",
+        help: "the summary at the end of the job: file = beside each trace, in a file that ends in .summary.txt; \
+               stderr = at most 20 lines from world rank 0; all = both. ncclscope summary makes it from the trace, \
+               too",
     },
     Setting {
         name: "NCCLSCOPE_SUMMARY_FORMAT",
         values: Values::Words(&["table", "csv"]),
         default: "table",
-        help: "what the file has: table = text for people, in .summary.txt; csv = comma-separated values, in .summary.csv, of which \
-               ncclscope summary makes the tables of all ranks. With preset metrics the default is csv",
+        help: "the format of that file: table = text for people, in .summary.txt; csv = comma-separated values, in \
+               .summary.csv, from which ncclscope summary makes the tables of all ranks. With preset metrics the \
+               default is csv",
     },
     Setting {
         name: "NCCLSCOPE_SUMMARY_PERIOD",
         values: Values::Number(0, 86_400, "seconds"),
         default: "0",
-        help: "0 = the summary comes at the end of the job; otherwise also while it runs, this often",
+        help: "0 = the summary is written at the end of the job; otherwise also while it runs, this often",
     },
     Setting {
         name: "NCCLSCOPE_METRICS_FILE",
@@ -253,28 +256,30 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_METRICS_PERIOD",
         values: Values::Number(1, 3_600, "seconds"),
         default: "15",
-        help: "how often the metrics are made anew",
+        help: "how often the metrics are updated",
     },
     Setting {
         name: "NCCLSCOPE_ENV",
         values: Values::Words(&["list", "names", "off"]),
         default: "list",
-        help: "what the trace says about the environment: list = the values of NCCL_*, TORCH_NCCL_* and some variables of CUDA's and of \
-               launchers, from a list in the code; names = only which of them are set; off = nothing",
+        help: "what the trace says about the environment: list = the values of NCCL_*, TORCH_NCCL_* and a fixed list \
+               of variables of CUDA and of launchers; names = only which of them are set; off = nothing",
     },
     Setting {
         name: "NCCLSCOPE_LOG",
         values: Values::Words(&["quiet", "normal", "debug"]),
         default: "normal",
-        help: "what is said on stderr: normal = rank 0 says where it records to and what is wrong with the settings, and each rank what \
-               spoils its own recording; quiet = only the latter two; debug = every rank says everything",
+        help: "what is said on stderr: normal = rank 0 says where it records to and what is wrong with the settings, \
+               and each rank what goes wrong with its own recording; quiet = only the latter two; debug = every rank \
+               says everything",
     },
     Setting {
         name: "NCCLSCOPE_CUPTI_CLOCK",
         values: Values::Words(&["auto", "wall", "boottime"]),
         default: "auto",
-        help: "the clock of CUPTI's records: the wall clock, which may be set while a job runs, or CLOCK_BOOTTIME, which never is \
-               but which an older profiler does not expect after us; auto: boottime where the recording began in cuInit",
+        help: "the clock of CUPTI's records: the wall clock, which may be set while a job runs, or CLOCK_BOOTTIME, \
+               which nobody can set, but which an older profiler does not expect after us; auto = boottime if the \
+               recording began in cuInit",
     },
     Setting {
         name: "NCCLSCOPE_RANK",
@@ -286,7 +291,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_RUN_ID",
         values: Values::Text("text"),
         default: "the job of the launcher",
-        help: "names the run, alike in all of its processes: ncclscope merge refuses files of two runs",
+        help: "names the run, the same in all of its processes: ncclscope merge refuses files of two runs",
     },
     Setting {
         name: "NCCLSCOPE_MAX_SIZE",
@@ -304,8 +309,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_BUFFER_SIZE",
         values: Values::Bytes(1 << 20, 1 << 30),
         default: "32M",
-        help: "memory for records on their way to the trace; what finds no room is dropped and counted. With preset metrics the \
-               default is 1M",
+        help: "memory for records on their way to the trace; records that find no room are dropped and counted. With \
+               preset metrics the default is 1M",
     },
     Setting {
         name: "NCCLSCOPE_HEAP_SIZE",
@@ -324,9 +329,11 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_CAPTURE",
         values: SWITCH,
         default: "0",
-        help: "all that the recording reads, as it came, in a second file beside the trace that ends in .capture and grows up to \
-               NCCLSCOPE_MAX_SIZE by itself: for ncclscope replay and for bug reports. It holds more than the trace: every record and \
-               buffer of CUPTI's whole, with addresses and with what a limit left out of the trace; no data of the program's, and of the environment what NCCLSCOPE_ENV says",
+        help: "everything that the recording reads, unprocessed, in a second file beside the trace, which ends in \
+               .capture and has its own limit of NCCLSCOPE_MAX_SIZE: for ncclscope replay and for bug reports. It \
+               holds more than the trace: every record and every CUPTI buffer in full, with addresses and with what a \
+               limit left out of the trace; none of the program's data, and of the environment only what \
+               NCCLSCOPE_ENV says",
     },
     Setting {
         name: "NCCLSCOPE_CLOCK",

@@ -61,8 +61,8 @@ impl History {
         History { most_threads: usize::MAX, most_past: usize::MAX, ..History::default() }
     }
 
-    /// What the program was in at a moment. Call it once all markers up to that moment have been
-    /// followed.
+    /// The ranges that the program was in at a moment. Call it once all markers up to that moment
+    /// have been followed.
     pub(crate) fn around(&self, moment: Moment) -> Around {
         let own = self.threads.get(&Some(moment.tid)).and_then(|thread| thread.at(moment.time));
         let step = own.and_then(|around| around.step).or_else(|| self.step_of_all(moment.time));

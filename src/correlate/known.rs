@@ -47,7 +47,7 @@ pub(super) enum Details {
         doubt: Option<Doubt>,
         /// It showed progress and was drawn.
         begun: bool,
-        /// It was known from the start to be the network's, whose progress is reported.
+        /// It was known from the start to use the network, for which progress is reported.
         taken: bool,
         /// The append that brought it, or 0; and when the thread last slept before that.
         batch: u32,

@@ -711,9 +711,9 @@ fn ends_follow_their_begins_on_any_input() {
     }
 }
 
-/// Whatever comes: an event that starts is drawn, once. (Proxy operations wait for progress, and those
-/// without any are counted; control events are only their states; a step that the network refuses
-/// starts again, and is drawn as one.)
+/// Whatever the input, an event that starts is drawn once. (Proxy operations wait for progress, and
+/// those without any are counted; control events are only their states; a step that the network
+/// refuses starts again, and is drawn as one.)
 #[test]
 fn each_start_is_drawn_or_counted_on_any_input() {
     for seed in 0..100 {

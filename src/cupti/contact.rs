@@ -1,4 +1,4 @@
-//! Whether CUPTI still gives us what it records.
+//! Whether CUPTI still gives us its records.
 //!
 //! A subscription does not say so: the last tool that registers functions for buffers gets all of
 //! them, whoever subscribed, and any tool may disable kernels (Kineto does both since August 2026,

@@ -26,7 +26,7 @@ use super::door::{Ids, Pop, Push};
 pub enum Sharing {
     /// No.
     No,
-    /// Yes; if that cannot be, CUPTI is taken alone.
+    /// Yes, if possible; otherwise CUPTI is taken alone.
     IfPossible,
     /// Yes: it was shared before.
     Only,

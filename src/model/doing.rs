@@ -1,4 +1,4 @@
-//! What a thread does at the moment it is looked at.
+//! What a thread is doing when it is sampled.
 
 /// What a thread waits in, or whether it runs. The numbers are those of captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

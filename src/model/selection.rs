@@ -233,7 +233,8 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// Which part of a job is recorded; everything by default. A thing is recorded if all of it says so.
+/// Which part of a job is recorded; everything by default. Something is recorded if all conditions
+/// hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Ranks in the communicator. Ranks in the job need no selection: the others record nothing.
@@ -242,7 +243,7 @@ pub struct Selection {
     pub comms: Vec<String>,
     /// Operations of fewer bytes are left out.
     pub min_bytes: u64,
-    /// One of how many operations is kept; 0 and 1: each.
+    /// Every Nth operation is kept; 0 and 1: each.
     pub every: u64,
     /// Counted from the begin of the recording.
     pub time: Option<Window>,
@@ -299,8 +300,8 @@ impl Selection {
     }
 }
 
-/// Whether a selection leaves out some of what ran while it recorded, rather than when it recorded.
-/// The parts are in one text, `every 10, time 1s..2s`.
+/// Whether a selection leaves out part of what ran while it recorded, not only whole times. The
+/// parts are in one text, `every 10, time 1s..2s`.
 #[must_use]
 pub fn leaves_gaps(parts: &str) -> bool {
     const GAPS: [&str; 5] = ["ranks ", "comms ", "min_bytes ", "every ", "kernels "];

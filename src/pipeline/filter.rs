@@ -1,8 +1,8 @@
 //! Leaves out what the settings do not ask for (pure).
 //!
-//! It stands between the correlator, which sees everything and so matches as well as ever, and what
-//! is drawn. An operation is judged once, when it is asked for; its hand-over, kernel, channels and
-//! the proxy's work for it share its fate. A group of calls is drawn if something in it is.
+//! It stands between the correlator, which sees everything and so matches as without a filter, and
+//! the tracks. An operation is judged once, when it is asked for; its hand-over, kernel, channels
+//! and the proxy's work for it share its fate. A group of calls is drawn if something in it is.
 //!
 //! What is left out is counted, and still watched: a hang shows in the trace of any job.
 
@@ -18,8 +18,8 @@ use crate::model::timeline::{Comm, Doubt, Entry, LeftOut, Operation, Owner, Prox
 use crate::model::word::Word;
 use crate::trace::names;
 
-/// Calls and operations that were left out and are remembered for what follows them. Beyond it,
-/// the oldest ones are forgotten, and what follows them is drawn.
+/// How many calls and operations that were left out are remembered, for the events that follow
+/// them. Beyond it, the oldest are forgotten, and the events that follow them are drawn.
 const REMEMBERED: usize = 32 << 10;
 /// Nested calls of a thread.
 const DEPTH: usize = 8;
@@ -56,7 +56,7 @@ pub(super) struct Filter {
     figures: LeftOut,
 }
 
-/// Where a range of numbers lies in time.
+/// The time range of a range of numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     since: Option<HostNs>,
@@ -157,7 +157,7 @@ impl Filter {
         self.steps.learn(self.selection.steps, step, time);
     }
 
-    /// Judges an entry. `out` gets it, after those that it makes worth drawing.
+    /// Judges an entry. If it is drawn, `out` gets it, after the held calls around it.
     pub(super) fn take(&mut self, entry: &Entry<'_>, out: &mut impl FnMut(&Entry<'_>, Fate)) {
         let time = entry.time;
         let is_drawn = match entry.what {
@@ -224,7 +224,7 @@ impl Filter {
                 Some(operation) => !self.left_out.has(operation.id) && self.admits_comm(comm),
                 None => self.admits_comm(comm) && self.is_now(time),
             },
-            // The ends of what is not drawn are passed over by whoever draws. The rest is the
+            // The ends of entries that are not drawn are skipped when drawing. The rest is the
             // recording's own, or shows that something is wrong.
             _ => true,
         };
@@ -261,7 +261,7 @@ impl Filter {
         *count - 1
     }
 
-    /// Whether an operation is drawn, as far as it itself says.
+    /// Whether an operation is drawn, judged by itself alone.
     fn admits(&self, comm: Option<&Comm>, operation: &Operation) -> bool {
         self.admits_comm(comm) && operation.bytes().is_none_or(|bytes| bytes >= self.selection.min_bytes)
     }
@@ -326,7 +326,7 @@ impl Filter {
             && (steps.is_none() || self.steps.contains(time))
     }
 
-    /// Whether the calls that this thread is in are not left out.
+    /// Whether none of the calls that this thread is in is left out.
     fn is_inside_drawn(&self, thread: ThreadId) -> bool {
         !self.threads.get(&thread).is_some_and(|open| open.iter().any(|call| matches!(call.state, State::LeftOut)))
     }

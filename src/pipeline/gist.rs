@@ -1,4 +1,4 @@
-//! What a process can say by itself of what holds it up (pure): how its GPU spent the time, and in
+//! What a process alone can say about what holds it up (pure): how its GPU spent the time, and in
 //! which operation it did nothing but communicate.
 //!
 //! One rank sees that it waits, not for whom. So these are shares of its own time, and
@@ -18,9 +18,9 @@ use crate::model::timeline::{Entry, Owner, What};
 use crate::trace::names::{self, CarriedName, duration};
 use crate::trace::writer::Name as _;
 
-/// How many kernels of NCCL it takes to say something.
+/// With fewer kernels of NCCL, nothing is said.
 const ENOUGH: u64 = 5;
-/// The share of the time from which on something is worth a line: as in `ncclscope diagnose`.
+/// The least share of the time that is worth a line: as in `ncclscope diagnose`.
 const MUCH: f64 = 0.15;
 /// How many kinds of operations are told apart on a GPU.
 const KINDS: usize = 256;
@@ -39,7 +39,8 @@ pub(super) struct Gist {
 
 #[derive(Debug, Default)]
 struct Gpu {
-    /// Up to when time is accounted for, and until when what has begun by then runs.
+    /// The time accounted for so far; and when own work and communication that have begun by then
+    /// end.
     until: HostNs,
     own_end: HostNs,
     communication_end: HostNs,
@@ -74,7 +75,7 @@ struct Sums {
 #[derive(Debug)]
 struct Kind {
     name: String,
-    /// Its quickest kernel, ns.
+    /// Its shortest kernel, ns.
     quickest: u64,
 }
 
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Steps of this length, in µs: computing, communicating, and what begins after that.
+    /// Steps with these parts, in µs: computing, communicating, and the begin of what follows.
     fn steps(gist: &mut Gist, begin: u64, count: u64, [compute, communicate, idle]: [u64; 3]) -> u64 {
         let mut now = begin;
         for _ in 0..count {

@@ -226,19 +226,19 @@ impl Pipeline {
         self.tracks.take_standing(self.now())
     }
 
-    /// What this process saw by itself of what holds it up, in a clause.
+    /// What this process alone saw of what holds it up, in a clause.
     #[must_use]
     pub fn gist(&self) -> Option<String> {
         self.gist.told()
     }
 
-    /// What was drawn so far adds up to this.
+    /// The totals of what was drawn so far.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         self.tracks.summary()
     }
 
-    /// What metrics say beside the summary.
+    /// The figures that metrics have beside the summary.
     #[must_use]
     pub fn live(&self) -> Live {
         Live {
@@ -249,13 +249,13 @@ impl Pipeline {
         }
     }
 
-    /// From here on no trace is made; what is added up is the same.
+    /// From here on no trace is made; the summary stays the same.
     pub fn without_trace(&mut self) {
         self.tracks.without_trace();
         self.correlator.remember_less();
     }
 
-    /// From here on nothing is added up. The trace is the same.
+    /// From here on no summary is made; the trace stays the same.
     pub fn without_summary(&mut self) {
         self.tracks.without_summary();
     }
@@ -417,7 +417,7 @@ impl Pipeline {
 
     /// Up to when activities are drawn.
     fn activities_until(&self) -> HostNs {
-        // A kernel is drawn with the range in which it was asked for.
+        // A kernel is drawn with the range around its call.
         let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
         HostNs(self.until().0.saturating_sub(late))
     }
@@ -716,7 +716,7 @@ mod tests {
         assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
     }
 
-    /// How many kernels are said not to have ended, and how many records are implausible, after
+    /// How many kernels are reported as not ended, and how many records are implausible, after
     /// `bad` bad ones during a forced flush.
     fn not_ended_after(bad: u32) -> (u64, u64) {
         let mut pipeline = launch_a_graph(with_kernels(130_000));

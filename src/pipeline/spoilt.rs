@@ -4,7 +4,7 @@
 //! counted. But CUPTI 13.0 was seen to return only such records from some kernel on
 //! (parca-dev/parcagpu#23). Then nothing can be concluded from kernels until they have times again.
 
-/// The weight of a bad record, where a good one has 1; and the weight at which a period begins.
+/// The weight of a bad record (a good one has 1), and the total weight at which a period begins.
 const BAD: u32 = 8;
 const BEGIN: u32 = 64;
 

@@ -129,7 +129,7 @@ pub fn is_on() -> bool {
     process::is_on()
 }
 
-/// Whether they do that and nothing else: there is no other plugin beside ours.
+/// Whether they do only that: there is no other plugin beside ours.
 #[inline(always)]
 #[must_use]
 pub fn is_on_alone() -> bool {

@@ -37,8 +37,8 @@ const SEGMENT_WORDS: usize = 2040;
 #[cfg(loom)]
 const SEGMENT_WORDS: usize = 4;
 
-/// A writer asks for the memory that it is going to write this many words at a time, and two such
-/// parts ahead: the reader used it last, and a callback would otherwise wait for it.
+/// A writer prefetches the memory that it will write in parts of this many words, two parts ahead:
+/// the reader used it last, and a callback would otherwise wait for it.
 const PART: usize = 64;
 /// The parts of a segment, the last of which may be shorter.
 const PARTS: usize = size_of::<Segment>().div_ceil(8 * PART);
@@ -398,7 +398,7 @@ impl Writer<'_> {
         self.at.get() as usize + length <= SEGMENT_WORDS || self.extend()
     }
 
-    /// Asks for the memory that is written after this part of the segment and the next one.
+    /// Prefetches the memory that is written after this part of the segment and the next one.
     fn look_ahead(&self, part: usize) {
         let rings = self.rings;
         if part + 2 < PARTS {
@@ -418,7 +418,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Goes on in a new segment from the pool.
+    /// Continues in a new segment from the pool.
     fn extend(&self) -> bool {
         let rings = self.rings;
         let returned = rings.slot(self.slot).returned.load(Ordering::Relaxed);
@@ -503,17 +503,17 @@ impl Reader {
     }
 }
 
-/// Asks for all cache lines of a part of a segment.
+/// Prefetches all cache lines of a part of a segment.
 fn prefetch_part(segment: &Segment, part: usize) {
     let begin = std::ptr::from_ref(segment).cast::<u64>().wrapping_add(part * PART);
     (0..PART).step_by(LINE).for_each(|word| prefetch(begin.wrapping_add(word)));
 }
 
-/// Asks for a cache line to be written: a hint, which waits for nothing. Not for one to be read,
-/// since the reader's core would keep it, and the first write would wait.
+/// Prefetches a cache line for writing: a hint, which waits for nothing. A prefetch for reading
+/// would leave the line with the reader's core, and the first write would wait.
 ///
-/// `core::arch` has this only for processors that state it. Those that do not (Intel's before
-/// Broadwell) take it for no instruction.
+/// `core::arch` offers this only for processors that declare it. Others (Intel's before Broadwell)
+/// execute it as a no-op.
 #[inline(always)]
 fn prefetch<T>(what: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,4 +1,4 @@
-//! The tables as comma-separated values: for programs, and for `ncclscope summary` itself.
+//! The tables as comma-separated values, for programs and for `ncclscope summary` itself.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What one event of a trace says, read from its typed arguments: the same bytes in the process that
-//! draws the event and in the file that holds it.
+//! The facts of one event of a trace, read from its typed arguments: the same bytes in the process
+//! that draws the event and in the file that holds it.
 
 use crate::trace::fields::nccl;
 use crate::trace::wire::{Field, fields};
@@ -21,7 +21,7 @@ pub struct Facts<'a> {
     pub(super) datatype: Word<'a>,
     pub(super) algorithm: Word<'a>,
     pub(super) protocol: Word<'a>,
-    /// Elements; `None` if the event is of no operation.
+    /// Elements; `None` if the event belongs to no operation.
     pub(super) count: Option<u64>,
     pub(super) bytes: Option<u64>,
     pub(super) root: Option<i32>,
@@ -54,7 +54,7 @@ pub(super) struct Word<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Reads an event's arguments. What is damaged is absent.
+    /// Reads an event's arguments. Damaged ones count as absent.
     #[must_use]
     pub fn of(args: &'a [u8]) -> Facts<'a> {
         let mut facts = Facts::default();
@@ -104,13 +104,13 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Whether the event is of an operation.
+    /// Whether the event belongs to an operation.
     #[must_use]
     pub fn is_operation(&self) -> bool {
         self.count.is_some()
     }
 
-    /// Whether the slice has another's end: its own was lost.
+    /// Whether the slice was ended by another's end, because its own was lost.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.doubt == GIVEN_UP.as_bytes()

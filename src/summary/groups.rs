@@ -1,11 +1,11 @@
-//! Kernels that carry several operations, as one.
+//! Kernels that carry several operations, counted as one.
 
 use super::traffic::Traffic;
 use super::{Facts, UNKNOWN};
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 
-/// Kinds of operations of one group that are told apart.
+/// How many functions of one group are counted separately.
 const KINDS: usize = 3;
 /// Ranks of a communicator whose all-to-alls are recognised.
 const RANKS: usize = 4096;
@@ -18,19 +18,20 @@ pub(super) struct Group {
     traffic: Option<Traffic>,
 }
 
-/// What the operations of a group are together.
+/// What the operations of a group form together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A send to each rank and a receive from each, all of one size; and of different sizes.
+    /// A send to each rank and a receive from each, all of the same size; or of different sizes.
     AllToAll,
     AllToAllV,
-    /// So many of each function; the last one stands for all further ones if it is absent.
+    /// This many of each function; an absent function in the last place stands for all further
+    /// ones.
     Several([(Word, u32); KINDS]),
     /// Everything that has no row of its own.
     Rest,
 }
 
-/// What counts of an operation in a group.
+/// The facts about an operation that matter in a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     function: Word,
@@ -67,7 +68,7 @@ struct Way {
     most: u64,
     /// Ranks, as bits.
     peers: Vec<u64>,
-    /// Each to another rank of the communicator.
+    /// Each goes to a different rank of the communicator.
     is_spread: bool,
     has_itself: bool,
 }
@@ -93,7 +94,7 @@ impl Way {
         *bits |= 1 << (peer % 64);
     }
 
-    /// Whether it is one for each rank; whether for the own one does not matter, as that moves
+    /// Whether there is one for each rank. The own rank does not matter, because that moves
     /// nothing.
     fn is_whole(&self, ranks: u32) -> bool {
         self.is_spread && self.number - usize::from(self.has_itself) == ranks as usize - 1
@@ -125,7 +126,7 @@ impl Gathering {
         self.number >= self.of
     }
 
-    /// Adds an operation, for this process's rank among so many.
+    /// Adds an operation, for this process's rank among this many.
     pub(super) fn add(
         &mut self,
         part: &Part,
@@ -191,7 +192,7 @@ impl Group {
         self.traffic
     }
 
-    /// The same on a communicator, and with words, of other numbers.
+    /// The same with another numbering of communicator and words.
     pub(super) fn with(&self, comm: u32, word: impl Fn(u16) -> u16) -> Group {
         let kind = match self.kind {
             Kind::Several(kinds) => Kind::Several(kinds.map(|(of, number)| (Word(word(of.0)), number))),

@@ -1,8 +1,8 @@
 //! The summary as metrics, in Prometheus's text format 0.0.4.
 //!
 //! Names and units are those of its conventions: counters end in `_total`, times are seconds, sizes
-//! bytes. Rates are left to whoever reads them: bus bandwidth is
-//! `rate(ncclscope_bus_bytes_total) / rate(ncclscope_kernel_seconds_sum)`.
+//! bytes. Rates are left to the reader: bus bandwidth is `rate(ncclscope_bus_bytes_total) /
+//! rate(ncclscope_kernel_seconds_sum)`.
 //!
 //! Sources: <https://prometheus.io/docs/instrumenting/exposition_formats/> and
 //! <https://prometheus.io/docs/practices/naming/>.
@@ -41,10 +41,10 @@ const BOUNDS: [u64; 19] = {
         10 * S,
     ]
 };
-/// Peers of the proxy that have series of their own: those to which most was transferred.
+/// How many peers of the proxy have series of their own: those with the most bytes.
 const PEERS: usize = 64;
 
-/// What a running recording knows beside its summary.
+/// What a running recording knows in addition to its summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// NCCL's calls that were recorded, and that found no room.
@@ -53,11 +53,11 @@ pub struct Live {
     pub dropped: u64,
     /// By GPU: how long the application's kernels ran, only NCCL's did, and none did, ns.
     pub gpus: Vec<(u32, [u64; 3])>,
-    /// For how long the first operation that is known not to have ended has stood still, ns.
+    /// How long the first operation that is known not to have ended has stood still, ns.
     pub overdue_ns: u64,
 }
 
-/// What one series of operations adds up to.
+/// The totals of one series of operations.
 #[derive(Default)]
 struct Sums {
     operations: u64,

@@ -1,8 +1,8 @@
-//! The summary: what a recording adds up to, in bounded memory (pure).
+//! The summary: the totals of a recording, in bounded memory (pure).
 //!
 //! It adds up what is drawn. In the process, `trace` passes in each event as it draws it; for a
 //! file, `cli::summary` passes in each event as it reads it. Both read the same bytes with
-//! [`Facts`], so both come to the same figures, to the last digit.
+//! [`Facts`], so both give the same figures, to the last digit.
 //!
 //! ```text
 //!  facts    what one event says            times    durations in bounded memory
@@ -50,34 +50,34 @@ use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::matched_by;
 use crate::trace::words::{instant, remark};
 
-/// What the name of a summary's file ends with: as text for people, and as comma-separated values.
+/// The endings of a summary's file name: as text for people, and as comma-separated values.
 pub const ENDING: &str = "summary.txt";
 /// See [`ENDING`].
 pub const ENDING_CSV: &str = "summary.csv";
 
-/// Unique arguments, groups, calls and peers that have rows of their own, of each kind. What comes
-/// later shares one row.
+/// How many sets of arguments, groups, calls and peers have rows of their own, each. Later ones
+/// share one row.
 const ROWS: usize = 1024;
-/// Histograms of all durations together. One takes 10 KiB as a rule, and 20 KiB at most.
+/// The most histograms, of all durations together. One usually takes 10 KiB, and 20 KiB at most.
 const HISTOGRAMS: usize = 256;
 /// Communicators, attributes, GPUs and remarks that are kept.
 const COMMS: usize = 1024;
 const ATTRIBUTES: usize = 512;
 const GPUS: usize = 64;
 const REMARKS: usize = 64;
-/// Texts that are no words of the table.
+/// The most texts that are not words of the table.
 const TEXTS: usize = 512;
-/// Pairs of buffers that are told apart for the same arguments.
+/// How many pairs of buffers are counted separately for the same arguments.
 const BUFFERS: usize = 16;
 /// The bytes kept of a text, such as a remark.
 const TEXT_BYTES: usize = 512;
 
-/// What a recording adds up to.
+/// The totals of a recording.
 #[derive(Debug)]
 pub struct Summary {
     is_off: bool,
     process: String,
-    /// Of the recording, as it says itself.
+    /// Facts that the recording states about itself.
     attributes: Vec<(String, String)>,
     gpus: Vec<Gpu>,
     comms: Vec<Comm>,
@@ -144,10 +144,10 @@ struct Member {
     interface: Option<u64>,
 }
 
-/// Stands for the communicator of something that names none, and of what shares a row.
+/// Stands for the communicator of events that name none, and of a shared row.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The arguments of an operation that tell one kind from another.
+/// The arguments by which operations are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Arguments {
     comm: u32,
@@ -173,7 +173,7 @@ struct Operations {
     /// How many shared a kernel, and how many have a kernel that NCCL's times contradict.
     grouped: u64,
     contradicted: u64,
-    /// How many waited for the proxy, and how long together, ns.
+    /// How many waited for the proxy, and for how long in total, ns.
     proxy_waits: u64,
     proxy_wait: u64,
     /// The numbers of the words, as bits.
@@ -236,7 +236,7 @@ pub struct Run {
 struct Rows<K, V> {
     places: FxHashMap<K, u32>,
     rows: Vec<(K, V)>,
-    /// Additions to the last row that are not of its key.
+    /// Additions to the last row under other keys.
     shared: u64,
 }
 
@@ -245,7 +245,7 @@ impl<K: Copy + Eq + std::hash::Hash, V: Default> Rows<K, V> {
         Rows { places: FxHashMap::default(), rows: Vec::new(), shared: 0 }
     }
 
-    /// The place of a key's row; with `rest`, the key under which everything past the limit goes.
+    /// The place of a key's row. `rest` is the key for everything past the limit.
     fn place(&mut self, key: K, rest: K) -> u32 {
         if let Some(place) = self.places.get(&key) {
             return *place;
@@ -309,7 +309,7 @@ impl Summary {
         }
     }
 
-    /// From here on nothing is added up: nobody will ask.
+    /// From here on nothing is added up, because nobody will ask.
     pub fn switch_off(&mut self) {
         self.is_off = true;
     }
@@ -334,7 +334,7 @@ impl Summary {
         !self.process.is_empty()
     }
 
-    /// A fact about the recording. Those about what was made of it later are left out.
+    /// A fact about the recording. Facts about later processing are left out.
     pub fn attribute(&mut self, name: &str, value: &str) {
         let counts = report::ATTRIBUTES.iter().any(|(known, _)| *known == name)
             || name.starts_with(crate::trace::writer::attribute::ENVIRONMENT);
@@ -387,7 +387,7 @@ impl Summary {
         }
     }
 
-    /// It ran from `start` on for this long; `None` if that is not drawn.
+    /// It ran from `start` on for this long; `None` if its end is not drawn.
     pub fn ran(&mut self, run: &Run, start: HostNs, ns: Option<u64>) {
         let Summary { operations, room, stretches, .. } = self;
         let Some((key, row)) = operations.rows.get_mut(run.row as usize) else { return };
@@ -477,7 +477,7 @@ impl Summary {
                     self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
                 }
             }
-            // What every recording with CUPTI says, and what is of no concern here.
+            // Remarks that every recording with CUPTI has, or that do not matter here.
             remark::TAKEN | remark::FORCED | "capture" => {}
             name => match self.remarks.iter().position(|(known, ..)| known == name) {
                 Some(place) => self.remarks[place].1 += 1,
@@ -487,7 +487,7 @@ impl Summary {
         }
     }
 
-    /// The last duration that was added up, once: its row and the ns.
+    /// Takes the last duration that was added up: its row and the ns.
     pub fn take_last(&mut self) -> Option<(Row, u64)> {
         self.last.take()
     }
@@ -663,12 +663,12 @@ impl Operations {
         };
     }
 
-    /// The larger comes first in the table.
+    /// The sort key: larger ones come first in the table.
     fn rank(&self) -> (u64, u64) {
         (self.kernel.total(), self.seen().number())
     }
 
-    /// The better known of the two: what NCCL handed over, and what ran.
+    /// The larger of the two: what NCCL handed over, and what ran.
     fn seen(&self) -> &Seen {
         if self.ran.number() > self.handed_over.number() { &self.ran } else { &self.handed_over }
     }

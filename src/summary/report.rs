@@ -20,7 +20,7 @@ use crate::trace::writer::attribute;
 /// The version of the tables: columns keep their names and meanings, or this number changes.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The facts of a recording that the environment has, and how people call them.
+/// The facts of a recording in the environment table, with their names for people.
 pub(super) const ATTRIBUTES: [(&str, &str); 9] = [
     ("ncclscope.version", "ncclscope"),
     (attribute::NCCL_VERSION, "NCCL"),
@@ -155,7 +155,7 @@ impl Summary {
         report
     }
 
-    /// What each row of operations is of, by its number.
+    /// The label of each row of operations, by its number.
     #[must_use]
     pub fn labels(&self) -> Table {
         let rank: Cell = self.rank_name().into();
@@ -185,7 +185,7 @@ impl Summary {
         [operations.into_iter().map(Row::Operation).collect(), groups.into_iter().map(Row::Group).collect()]
     }
 
-    /// A row's communicator and what it is of, for people: `world` and `AllReduce 16 MiB f32`.
+    /// A row's communicator and operation, for people: `world` and `AllReduce 16 MiB f32`.
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn title(&self, row: Row) -> [String; 2] {
@@ -247,7 +247,7 @@ impl Summary {
         }
     }
 
-    /// The kinds of operations, those first whose kernels took the most time.
+    /// The kinds of operations, by the time of their kernels, longest first.
     pub(super) fn sorted_operations(&self) -> Vec<&(Arguments, Operations)> {
         let mut rows: Vec<_> = self.operations.rows.iter().collect();
         rows.sort_by_key(|(_, row)| Reverse(row.rank()));
@@ -295,7 +295,7 @@ impl Summary {
         LOSSES.into_iter().map(|(field, name)| (name, of(field))).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Whether the recording has a last word.
+    /// Whether the recording has a last remark.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()

@@ -1,18 +1,18 @@
 //! Kernel time of collectives, by stretch of a communicator's operations.
 //!
-//! All ranks of a communicator make the same collectives in the same order, and an AllReduce, say,
-//! ends on all of them together. So the rank whose kernels of a stretch took the least time came
-//! last, and the others waited for it as long as theirs took more. One rank's stretches say
-//! nothing; side by side they say who came late, and when.
+//! All ranks of a communicator run the same collectives in the same order, and an AllReduce, for
+//! example, ends on all of them at the same time. So the rank whose kernels of a stretch took the
+//! least time came last, and the others waited for it by as much as theirs took longer. One rank's
+//! stretches say nothing; those of all ranks together say who came late, and when.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 
-/// Stretches of a communicator at most. When there are more, two become one.
+/// The most stretches of a communicator. Beyond it, pairs are joined.
 const STRETCHES: usize = 64;
-/// Communicators that have stretches at most.
+/// The most communicators with stretches.
 const COMMS: usize = 64;
 
 /// The stretches of a process.
@@ -35,7 +35,7 @@ pub(super) struct Stretch {
     /// When the first kernel began.
     pub(super) begin: HostNs,
     pub(super) number: u64,
-    /// How long the kernels took together, ns.
+    /// How long the kernels took in total, ns.
     pub(super) ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl Stretches {
     }
 }
 
-/// The same in stretches of this many, of which the present width is a part.
+/// The same in longer stretches of `width` collectives, a multiple of the present width.
 fn joined(all: &[Stretch], width: u64) -> Vec<Stretch> {
     let mut wider: Vec<Stretch> = Vec::new();
     for stretch in all {

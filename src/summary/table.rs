@@ -1,4 +1,4 @@
-//! What tables there are, and their columns.
+//! The tables and their columns.
 
 /// A table.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct Table {
     pub title: &'static str,
     /// Its columns.
     pub columns: &'static [Column],
-    /// Its rows, each with one cell a column.
+    /// Its rows, each with one cell per column.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -31,7 +31,7 @@ pub enum Kind {
     Text,
     /// Numbers without a unit.
     Number,
-    /// Numbers of which 0 says nothing.
+    /// Numbers for which 0 says nothing.
     Counter,
     /// Nanoseconds.
     Ns,
@@ -218,7 +218,7 @@ pub(super) const PROXY: &[Column] = &[
     ns("flush_wait_ns", "for flush"),
     ns("longest_wait_ns", "longest wait"),
 ];
-/// For programs: 64 rows say nothing to people.
+/// For programs: 64 rows are too many for people.
 pub(super) const OF_STRETCHES: &[Column] = &[
     RANK,
     text("id", "communicator's id"),

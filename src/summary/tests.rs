@@ -11,7 +11,7 @@ fn args(fields: &[(u32, u64)]) -> Vec<u8> {
 
 const HASH: u64 = 0xabcd;
 
-/// A process with rank 1 in a communicator of so many.
+/// A process with rank 1 in a communicator of this many.
 fn on(ranks: u64) -> Summary {
     let mut summary = Summary::new();
     summary.process("rank 1 · node7 · GPU 0 (H200)");
@@ -76,7 +76,7 @@ fn operations_with_the_same_arguments_are_one_row() {
 
 #[test]
 fn an_all_to_all_is_one_operation_only_if_it_is_whole() {
-    /// The groups that become of sends to and receives from these ranks of four.
+    /// The groups made from sends to and receives from these ranks of four.
     fn group(parts: &[(Word, u64, u64)]) -> String {
         let mut summary = on(4);
         for (function, peer, bytes) in parts {

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use super::{Arguments, Cell, Column, FORMAT_VERSION, Kind, Report, Summary, Table, Wait};
 use crate::trace::names;
 
-/// Most lines of [`Summary::block`]. A job says at most 20 with what the collector adds: where all of
-/// it is, and the gist.
+/// Most lines of [`Summary::block`]. A job prints at most 20, with those that the collector adds:
+/// where the whole summary is, and the gist.
 pub const BLOCK: usize = 18;
 /// Most operations and groups in it.
 const BLOCK_ROWS: usize = 12;
@@ -27,7 +27,7 @@ impl Report {
 }
 
 impl Table {
-    /// Writes the table, without columns that say nothing.
+    /// Writes the table, without empty columns.
     fn write(&self, text: &mut String) {
         let says = |at: usize| {
             self.rows.iter().filter_map(|row| row.get(at)).any(|cell| match cell {

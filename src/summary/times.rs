@@ -1,8 +1,8 @@
-//! Durations of one kind in bounded memory: exactly while there are few, then in a histogram.
+//! Durations of one kind in bounded memory: a few exactly, more in a histogram.
 
 use hdrhistogram::Histogram;
 
-/// So many durations are kept as they are.
+/// Up to this many durations are kept exactly.
 const FEW: usize = 32;
 /// Significant decimal digits of a histogram: a percentile is at most 0.8 % too large.
 const DIGITS: u8 = 2;
@@ -68,9 +68,9 @@ impl Times {
         self.total.checked_div(self.number)
     }
 
-    /// A percentile, ns: the smallest duration that this part of all do not exceed. Exact up to 32
-    /// durations, above that at most 0.8 % too large. `None` if there are none, or if they were too
-    /// many kinds to keep.
+    /// A percentile, ns: the smallest duration that is not exceeded by this part of all. Exact up
+    /// to 32 durations, above that at most 0.8 % too large. `None` if there are none, or if there
+    /// were too many kinds to keep.
     #[must_use]
     pub fn percentile(&self, percent: u32) -> Option<u64> {
         match &self.kept {

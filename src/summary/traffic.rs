@@ -14,7 +14,7 @@
 
 use crate::model::word::Word;
 
-/// What operations of one kernel move.
+/// The data that the operations of one kernel move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Traffic {
     /// Bytes by algorithm, and bytes on the bus times the number of ranks.
@@ -25,8 +25,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds an operation with this many bytes, on a communicator of so many ranks. A send or receive
-    /// `to_itself` moves nothing over a link. False if it is not defined what it moves.
+    /// Adds an operation with this many bytes, on a communicator of this many ranks. A send or
+    /// receive `to_itself` moves nothing over a link. False if it is undefined what it moves.
     pub fn add(&mut self, function: Word, bytes: u64, ranks: u32, to_itself: bool) -> bool {
         let (bytes, ranks) = (u128::from(bytes), u128::from(ranks));
         if ranks == 0 {
@@ -50,8 +50,8 @@ impl Traffic {
         (self.moved, self.bus) = (self.moved.saturating_add(moved), self.bus.saturating_add(bus));
     }
 
-    /// Algorithm and bus bandwidth in bytes per second if it was moved `times` times in `ns`
-    /// altogether. `None` if that is no number of 64 bits.
+    /// Algorithm and bus bandwidth in bytes per second if it was moved `times` times in `ns` in
+    /// total. `None` if that does not fit into 64 bits.
     #[must_use]
     pub fn bandwidth(&self, ranks: u32, times: u64, ns: u64) -> Option<[u64; 2]> {
         let (passed, ranks) = (self.sent.max(self.received), u128::from(ranks.max(1)));

@@ -1,4 +1,4 @@
-//! What the network proxy transfers, and what that waits for.
+//! The transfers of the network proxy, and what they wait for.
 
 use super::{Facts, Summary, UNKNOWN};
 use crate::model::state;

@@ -1,4 +1,4 @@
-//! What everything is drawn with: the lanes, the arguments of the current event, and the processes
+//! The shared state for drawing: the lanes, the arguments of the current event, and the processes
 //! of the trace.
 
 use super::args::Args;
@@ -21,7 +21,7 @@ pub(super) struct Canvas {
     /// The arguments of the event that is drawn next.
     pub(super) args: Args,
     pub(super) processes: Processes,
-    /// What is drawn adds up to this.
+    /// The totals of what is drawn.
     pub(super) summary: Summary,
 }
 
@@ -34,7 +34,7 @@ impl Canvas {
         Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary }
     }
 
-    /// Adds up what the arguments of the event say that was just drawn, or is drawn next.
+    /// Adds up the arguments of the event that was just drawn, or is drawn next.
     pub(super) fn add_up<T>(&mut self, add: impl FnOnce(&mut Summary, &Facts<'_>) -> T) -> Option<T> {
         let Canvas { summary, args, .. } = self;
         (!summary.is_off()).then(|| add(summary, &Facts::of(args.bytes())))

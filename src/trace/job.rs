@@ -1,5 +1,5 @@
-//! What only the traces of all ranks together show: who waited for whom, and which receive got
-//! which send. `ncclscope merge` draws it beside the traces.
+//! What only the traces of all ranks together show: who waited for whom, and which send belongs to
+//! which receive. `ncclscope merge` draws it beside the traces.
 //!
 //! ```text
 //! Job
@@ -153,7 +153,7 @@ impl JobTracks {
         Some(CommTracks { first_to_last, waiting })
     }
 
-    /// Draws what makes the job slow: each cause in words, and from when to when it shows best.
+    /// Draws what makes the job slow: each cause in words, at the time where it shows best.
     pub fn diagnosis(&mut self, causes: &[(HostNs, HostNs, String)]) {
         let description = "What `ncclscope diagnose` found, each in the step in which it shows best.";
         let place = Placing { parent: self.group, rank: 0, description };
@@ -258,7 +258,7 @@ impl JobTracks {
         self.lanes.writer.pending_bytes()
     }
 
-    /// How many communicators and ranks were to have tracks, and got none.
+    /// How many communicators and ranks got no tracks.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out

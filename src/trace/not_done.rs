@@ -182,7 +182,7 @@ impl NotDone {
         wish
     }
 
-    /// Which operation has been standing still for so long that a line should say so; once for each
+    /// The operation that has stood still long enough for a line on stderr; once for each
     /// standstill.
     pub(super) fn take_standing(&mut self, now: HostNs) -> Option<String> {
         let patience = ALOUD_NS << self.pauses.min(DOUBLINGS);
@@ -193,7 +193,7 @@ impl NotDone {
         Some(format!("{name} has not ended for {}{earlier}", names::duration(now.since(*since) as f64)))
     }
 
-    /// For how long the first operation whose kernel is known not to have ended has stood still, ns.
+    /// How long the first operation whose kernel is known not to have ended has stood still, ns.
     pub(super) fn overdue_ns(&self, now: HostNs) -> u64 {
         self.stands.as_ref().map_or(0, |stands| now.since(stands.since))
     }

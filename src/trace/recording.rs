@@ -60,11 +60,11 @@ pub(super) struct Recording {
     drops: Option<Counter>,
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
-    /// What threads did when they were looked at last, and where, by the same id.
+    /// What threads were doing when last sampled, and on which processor, by the same id.
     doing: FxHashMap<i32, Seen>,
 }
 
-/// What a thread did when it was looked at last.
+/// What a thread was doing when last sampled.
 struct Seen {
     family: FamilyId,
     at: HostNs,
@@ -123,7 +123,7 @@ impl Recording {
         }
     }
 
-    /// What a thread of NCCL's does now, and on which processor.
+    /// What a thread of NCCL is doing now, and on which processor.
     pub(super) fn does(
         &mut self,
         canvas: &mut Canvas,
@@ -162,8 +162,8 @@ impl Recording {
         canvas.lanes.push(seen.family, time, doing.name(), &canvas.args);
     }
 
-    /// All threads have been looked at: those that were not there have ended. At the end of
-    /// the recording, all have.
+    /// All threads have been sampled: those that were not there have ended. At the end of the
+    /// recording, all have.
     pub(super) fn looked(&mut self, canvas: &mut Canvas, time: HostNs, is_end: bool) {
         self.doing.retain(|_, seen| {
             let stays = seen.at == time && !is_end;

@@ -140,15 +140,15 @@ impl Tracks {
         self.recording.dropped(&mut self.canvas, time, total);
     }
 
-    /// A thread of NCCL's or ours took this share of a processor, in percent, since the last call,
-    /// and now does this, on this processor.
+    /// A thread of NCCL or ours took this share of a processor, in percent, since the last call,
+    /// and is now doing this, on this processor.
     pub fn thread(&mut self, time: HostNs, who: (i32, &str), percent: i64, now: (Doing, Option<u32>)) {
         let Tracks { canvas, threads, proxy, recording, .. } = self;
         recording.cpu(canvas, threads, proxy, time, who, percent);
         recording.does(canvas, threads, proxy, time, who, now);
     }
 
-    /// All threads have been looked at for this time.
+    /// All threads have been sampled for this time.
     pub fn threads_looked_at(&mut self, time: HostNs) {
         self.recording.looked(&mut self.canvas, time, false);
     }
@@ -165,7 +165,7 @@ impl Tracks {
         self.canvas.attributes(attributes);
     }
 
-    /// What was drawn so far adds up to this.
+    /// The totals of what was drawn so far.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.canvas.summary
@@ -215,13 +215,13 @@ impl Tracks {
         self.not_done.tick(&mut self.canvas, &mut self.comms, now, drawn, evidence)
     }
 
-    /// Which operation has been standing still for so long that a line on stderr should say so; once
-    /// for each standstill.
+    /// The operation that has stood still long enough for a line on stderr; once for each
+    /// standstill.
     pub fn take_standing(&mut self, now: HostNs) -> Option<String> {
         self.not_done.take_standing(now)
     }
 
-    /// For how long the first operation that is known not to have ended has stood still, ns.
+    /// How long the first operation that is known not to have ended has stood still, ns.
     #[must_use]
     pub fn overdue_ns(&self, now: HostNs) -> u64 {
         self.not_done.overdue_ns(now)
@@ -359,8 +359,8 @@ impl Tracks {
         }
     }
 
-    /// Watches an entry that is not drawn, so that what hangs is shown and the counts of outstanding
-    /// operations are true.
+    /// Watches an entry that is not drawn, so that hangs are shown and the counts of outstanding
+    /// operations are right.
     pub fn watch(&mut self, entry: &Entry<'_>) {
         let Tracks { canvas, threads, comms, not_done, proxy, .. } = self;
         match entry.what {

@@ -245,7 +245,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Fields in the order that is expected of them. That takes less time than looking at each number.
+/// Fields in the expected order, which is faster than checking each number.
 #[cfg(feature = "cli")]
 impl<'a> Fields<'a> {
     /// The fields that are left, as written.
@@ -282,7 +282,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What is behind this tag, if it is the first.
+/// What follows this tag, if the bytes begin with it.
 #[cfg(feature = "cli")]
 #[inline(always)]
 fn behind(bytes: &[u8], tag: u32) -> Option<&[u8]> {

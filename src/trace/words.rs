@@ -60,7 +60,7 @@ categories! {
     Nvtx = 11, "nvtx";
     /// Operations of a communicator while the GPU works on them.
     Run = 12, "run";
-    /// Overdue operations: those that should have ended.
+    /// Overdue operations.
     NotDone = 13, "not done";
     /// PyTorch's ranges, from its profiler.
     PyTorch = 14, "pytorch";
@@ -136,7 +136,7 @@ pub mod remark {
 
 /// Tracks, and the endings of their names.
 pub mod track {
-    /// What a thread of NCCL's did when it was looked at.
+    /// What a thread of NCCL was doing when it was sampled.
     pub const DOES: &str = "seen";
     /// The counter of lost records.
     pub const DROPS: &str = "records dropped";

@@ -1,4 +1,4 @@
-//! No program is started, no process made, and no network used by the library.
+//! The library starts no program, creates no process, and uses no network.
 
 use super::{CUDA, library_path, operation};
 use ncclscope_tests::fault;

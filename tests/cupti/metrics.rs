@@ -1,4 +1,4 @@
-//! Metrics: what Prometheus's own parser reads in them, in a file and at a port; and the dashboard
+//! Metrics, as Prometheus's own parser reads them from a file and from a port; and the dashboard
 //! that shows them.
 
 use super::selecting::{collective, job};
@@ -46,7 +46,7 @@ fn get(port: u16, path: &str) -> String {
     answer
 }
 
-/// A port that nobody has, and neither the one after it.
+/// A free port whose successor is free, too.
 fn free_port() -> u16 {
     loop {
         let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
@@ -56,7 +56,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// Plays a job that then waits, and calls `meanwhile` once the text of its metrics has this.
+/// Plays a job that then waits, and calls `meanwhile` once the text of its metrics contains this.
 fn while_it_runs(settings: &[(&str, &str)], metrics: &Path, has: &str, meanwhile: impl FnOnce(&str)) -> Recording {
     let folder = tempfile::tempdir().unwrap();
     let go_on = folder.path().join("go-on");
@@ -232,7 +232,8 @@ fn a_running_job_can_print_its_summary() {
     assert_eq!(files.len(), 2, "{files:?}");
 }
 
-/// Grafana's own types read the dashboard and write it again: what they do not know would be lost.
+/// Grafana's own types read the dashboard and write it again: anything they do not know would be
+/// lost.
 const CHECK: &str = "
 import json, sys
 from grafana_foundation_sdk.cog.encoder import JSONEncoder

@@ -1,12 +1,12 @@
 //! Errors of our own: panics planted in every callback and every stage, and threads of ours that
-//! end, stand still or are slow (`PLANTED_FAULT`, `src/fault.rs`). Also CUPTI's errors, all of them.
+//! end, stall or are slow (`PLANTED_FAULT`, `src/fault.rs`). Also all of CUPTI's errors.
 
 use super::*;
 use ncclscope_tests::fault;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Two lives with every call that there is.
+/// Two lives that make every possible call.
 fn job() -> String {
     let operations = |count: u32| -> String { (1..=count).map(|n| operation("world", &format!("{n}Ki"))).collect() };
     let more = "proxy start op world ProxyOp channelId=0 peer=1 nSteps=1 chunkSize=512Ki isSend=1\n\

@@ -1,5 +1,5 @@
-//! What reads bytes of others: each takes any bytes and returns. `tests/mutated.rs` feeds them
-//! changed files, and `fuzz/` what libFuzzer makes of those.
+//! The readers of untrusted bytes: each takes any bytes and returns. `tests/mutated.rs` feeds them
+//! mutated files, and `fuzz/` what libFuzzer makes of those.
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -51,7 +51,7 @@ pub(crate) fn trace(bytes: &[u8]) {
     }
 }
 
-/// A file of another tool, or a trace of ours: whatever it looks like.
+/// A file of another tool, or a trace of ours, depending on what it looks like.
 pub(crate) fn import(bytes: &[u8]) {
     let (_folder, path) = file(bytes, "profile");
     if let Err(error) = import::open(&path) {

@@ -1,6 +1,5 @@
-//! The suite's own table of what is done to a job and what holds: each case writes a row when its
-//! test has passed, and `cargo xtask check reliability` compares the rows with
-//! docs/reliability.md.
+//! The table of faults: what is done to a job, and what holds. Each case writes a row when its test
+//! has passed, and `cargo xtask check reliability` compares the rows with docs/reliability.md.
 
 use std::panic::Location;
 use std::path::PathBuf;
@@ -16,14 +15,14 @@ pub struct Case {
     file: &'static str,
 }
 
-/// A case of a test: what is done, and what holds. A test has one at most.
+/// The case of a test: what is done, and what holds. A test has at most one.
 #[track_caller]
 pub fn case(group: &'static str, fault: &'static str, holds: &'static str) -> Case {
     Case { group, fault, holds, file: Location::caller().file() }
 }
 
 impl Case {
-    /// Writes the row. `runs`: how many jobs, or inputs, it was done to in this test.
+    /// Writes the row. `runs` is the number of jobs, or inputs, to which it was done in this test.
     ///
     /// # Panics
     ///

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Packages that are kept together in a folder of the cache.
 struct Packages {
-    /// The folder's name; with that of the Python where they are made for one.
+    /// The folder's name, with the Python version if they are built for one.
     folder: &'static str,
     is_for_one_python: bool,
     what_for: &'static str,
@@ -93,7 +93,7 @@ const PLOTS: Packages = Packages {
     ],
 };
 
-/// PyPI has it as source only, which holds the built jars.
+/// PyPI has it only as a source package, which contains the built jars.
 const SPARK: Packages = Packages {
     folder: "spark-1",
     is_for_one_python: false,
@@ -116,9 +116,9 @@ const SPARK: Packages = Packages {
     ],
 };
 
-/// Runs a Python program that may import `prometheus_client` and `grafana_foundation_sdk`, with this
-/// text as its input, and returns what it prints. `None` if they are not in the cache and cannot be
-/// fetched, which is said on stderr; in CI that is a failure.
+/// Runs a Python program that may import `prometheus_client` and `grafana_foundation_sdk`, with
+/// this text as its input, and returns what it prints. `None` if they are not in the cache and
+/// cannot be fetched, which stderr says; in CI that is a failure.
 ///
 /// # Panics
 ///
@@ -219,7 +219,7 @@ impl Packages {
     }
 }
 
-/// A test cannot be done; in CI that is a failure.
+/// Reports a test that cannot be run; in CI that is a failure.
 fn skipped(what: &str, reason: &str) {
     assert!(env::var_os("CI").is_none(), "a test needs {what}: {reason}");
     let _ = std::io::stderr().write_all(format!("skipped: the test needs {what}: {reason}\n").as_bytes());

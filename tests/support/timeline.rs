@@ -1,4 +1,4 @@
-//! What a trace shows: its tracks, the slices on them with their arguments, and all of it as text.
+//! What a trace shows: its tracks, and the slices on them with their arguments; also as text.
 //!
 //! The text has no times, no thread or process ids, and nothing that depends on the machine, so
 //! that two runs of one script give the same text. It includes the recording's own figures that are

@@ -1,11 +1,11 @@
-//! The plugin under sanitizers, played and flooded by the scripted host; the recorder under Miri;
-//! and both plugin and host for aarch64, under QEMU.
+//! The plugin under sanitizers, with scenarios and floods from the scripted host; the recorder
+//! under Miri; and plugin and host for aarch64, under QEMU.
 //!
 //! Sanitizers are a feature of nightly compilers; `RUSTC_BOOTSTRAP` enables them in this one. The
-//! standard library that comes with a compiler is not built with them. For addresses and leaks
-//! that does not matter. The thread sanitizer, however, does not see the order that locks inside
-//! the standard library give, and reports what they protect as races. So its reports count only if
-//! both sides are [lock-free code](LOCK_FREE). It does not support fences either.
+//! standard library that comes with a compiler is not built with them. For addresses and leaks that
+//! does not matter. The thread sanitizer, however, does not see the ordering by locks inside the
+//! standard library, and reports races on what they protect. So its reports count only if both
+//! sides are [lock-free code](LOCK_FREE). It does not support fences either.
 
 use std::env::consts::ARCH;
 use std::fs;

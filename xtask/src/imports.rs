@@ -1,5 +1,6 @@
 //! Checks the imports in `src` against the table of ARCHITECTURE.md, and that no files import each
-//! other in a circle. Tests may import anything, and a file whatever its parent file has.
+//! other in a circle. Tests may import anything, and a file may import whatever its parent file
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

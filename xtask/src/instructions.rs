@@ -1,5 +1,5 @@
-//! Instructions in each callback, counted by valgrind's callgrind: the same on a busy machine as on
-//! a quiet one, so that a dearer callback shows where times would not.
+//! Instructions in each callback, counted by valgrind's callgrind. The counts are the same on a
+//! busy machine as on a quiet one, so they show a more expensive callback where times would not.
 //!
 //! Each version of the compiler has its own counts; only those of the version that recorded them
 //! are compared.
@@ -20,11 +20,11 @@ const KEPT: &str = "benches/instructions.txt";
 const KINDS: [&str; 3] = ["step", "coll", "mixed"];
 /// NCCL's functions of the profiler that are called for every event.
 const CALLS: [&str; 3] = ["start_event", "stop_event", "record_event_state"];
-/// How far counts may be apart, in percent. They repeat to a thousandth; what code around a
-/// callback changes in it is less than this.
+/// How far counts may be apart, in percent. They repeat to a thousandth; changes of the code around
+/// a callback change it by less than this.
 const TOLERANCE: f64 = 2.0;
-/// The same where NCCL passes strings: these are recognised by their addresses, which differ from
-/// one build and folder to another, and some share a place.
+/// The same where NCCL passes strings: they are looked up by their addresses, which depend on build
+/// and folder, and some share a place.
 const TOLERANCE_OF_STRINGS: f64 = 6.0;
 
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
@@ -67,7 +67,7 @@ fn tolerance(name: &str) -> f64 {
     if matches!(name, "coll start_event" | "mixed start_event") { TOLERANCE_OF_STRINGS } else { TOLERANCE }
 }
 
-/// What is not as it was, a line each.
+/// The differences, one per line.
 fn differences(kept: &str, counted: &str) -> Vec<String> {
     fn read(text: &str) -> BTreeMap<&str, f64> {
         let lines = text.lines().skip(1).filter_map(|line| line.rsplit_once(' '));
@@ -90,7 +90,7 @@ fn compiler(place: &Place) -> Result<String, Failure> {
     said.split(' ').nth(1).map(str::to_owned).ok_or_else(|| format!("rustc said {said}").into())
 }
 
-/// Instructions in one call of each function, what it calls included, on average.
+/// Instructions in one call of each function on average, including its callees.
 fn count(place: &Place, kind: &str) -> Result<Vec<(&'static str, f64)>, Failure> {
     let folder = place.target.join("instructions");
     let _ = fs::remove_dir_all(&folder);

@@ -27,7 +27,7 @@ const FIRST_OPERATIONS: &str = "WITH first AS (SELECT * FROM slice WHERE categor
 const DIAGNOSED: &str = "SELECT min(ts) - min(dur), max(ts + dur) + min(dur) FROM slice JOIN track ON track.id = track_id \
     WHERE track.name = 'Diagnosis'";
 
-/// Whose GPUs do what, below what was found.
+/// The GPUs' tracks, below the diagnosis.
 const GPUS: &[(&str, &str)] = &[
     ("--by-rank", ""),
     ("--expand", "^Job$|^rank .* > (GPU|Communicators)$"),

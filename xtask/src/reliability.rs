@@ -1,4 +1,4 @@
-//! The table of docs/reliability.md, made of the rows that the tests have written
+//! The table of docs/reliability.md, made from the rows that the tests have written
 //! (`tests/support/fault.rs`). `NCCLSCOPE_BLESS=1` renews it.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub(crate) const ABOUT: &str = "docs/reliability.md has the cases that the tests
 const PAGE: &str = "docs/reliability.md";
 const HEAD: &str = "| area | what is done | what holds | runs | test |\n| --- | --- | --- | ---: | --- |\n";
 const AREAS: [&str; 9] = ["threads", "processes", "memory", "files", "clocks", "settings", "CUPTI", "NCCL", "input"];
-/// Each test in these is a case.
+/// Each test in these files is a case.
 const FILES: [&str; 3] = ["tests/hostile.rs", "tests/files.rs", "tests/cupti/planted.rs"];
 
 /// Runs by everything else in a row: the area's place, the file, what is done, and so on.

@@ -1,5 +1,6 @@
-//! A descriptor of one interface version as one of another. NCCL does the same for plugins that are
-//! older than it is (its src/plugin/profiler/profiler_v*.cc); here the plugin may be newer, too.
+//! Converts a descriptor of one interface version to another. NCCL does the same for plugins that
+//! are older than it is (its src/plugin/profiler/profiler_v*.cc); here the plugin may be newer,
+//! too.
 //!
 //! From v4 on a newer union begins like the older one, so most members are copied as they are. What
 //! a version does not have is zero, and an event that it does not have is left out.

@@ -1,14 +1,13 @@
 //! Another profiler plugin beside ours. NCCL loads one; `NCCLSCOPE_CHAIN` names a second one, which
 //! we load and call as NCCL would.
 //!
-//! NCCL gets our handles, and [`table`] knows which handle of the other plugin's belongs to which
-//! of ours. Each plugin gets the events that its own mask asks for, NCCL the union of both masks.
-//! What only the other plugin asked for has a *spare* handle, with a tag of its own: nothing of
-//! that is recorded. The other plugin may have another interface version than NCCL: see
-//! [`convert`].
+//! NCCL gets our handles, and [`table`] maps them to the other plugin's. Each plugin gets the
+//! events that its own mask asks for, NCCL the union of both masks. An event that only the other
+//! plugin asked for has a *spare* handle, with a tag of its own, and is not recorded. The other
+//! plugin may have another interface version than NCCL: see [`convert`].
 //!
-//! We record first and call the other plugin then, so that its time and its failures come after
-//! ours. There is no lock, allocation or system call of ours on that way.
+//! We record first and then call the other plugin, so that its time and its failures come after
+//! ours. On this path we take no lock, allocate nothing and make no system call.
 
 mod convert;
 mod table;
@@ -60,13 +59,13 @@ pub(super) struct Other {
     finalize: unsafe extern "C" fn(*mut c_void) -> Status,
     /// The tag of spare handles, in their high bits.
     spare: u64,
-    /// Handles of events. What stopped first is forgotten first.
+    /// Handles of events. The first to stop is the first to be forgotten.
     events: Table,
     /// Contexts, and events that remain parents for as long as their graph exists.
     kept: Table,
     /// The mask that it believes to be NCCL's. It may change it at any time.
     mask: AtomicI32,
-    /// Its mask as NCCL knows it.
+    /// Its mask, as last passed to NCCL.
     seen: AtomicI32,
     /// What our recording asked for.
     ours: AtomicU64,
@@ -118,7 +117,7 @@ fn complain(text: &str) {
     profiler::note_chain("no other plugin", text, true);
 }
 
-/// A plugin's `init` and `finalize` are called here, and what is to be said of them.
+/// Calls the other plugin's `init` and `finalize`, and reports how they went.
 impl Other {
     fn open<A: Abi>(path: &Path) -> Result<Other, String> {
         let shown = path.display();
@@ -196,7 +195,7 @@ impl Other {
         }
     }
 
-    /// What a handle is called in the tables. `None` if this process did not make it.
+    /// The name of a handle in the tables. `None` if this process did not make it.
     #[inline]
     fn name(&self, handle: Handle) -> Option<Name> {
         match handle {
@@ -212,7 +211,7 @@ impl Other {
         handle.0 & !NUMBER == self.spare
     }
 
-    /// A handle for what only the other plugin gets.
+    /// A handle for an event that only the other plugin gets.
     fn spare_handle(&self) -> Handle {
         Handle(recorder::unrecorded_handle().0 & NUMBER | self.spare)
     }
@@ -247,7 +246,7 @@ impl Other {
         self.alone.load(Ordering::Relaxed) || asked_by(bits) & u64::from(self.mask.load(Ordering::Relaxed) as u32) != 0
     }
 
-    /// Tells NCCL what the other plugin has asked for meanwhile.
+    /// Passes changes of the other plugin's mask on to NCCL.
     #[inline]
     fn follow_mask(&self) {
         let mask = self.mask.load(Ordering::Relaxed);
@@ -397,7 +396,7 @@ pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
     })
 }
 
-/// `startEvent` of both plugins. Like the other two below, apart from what is called without a
+/// `startEvent` of both plugins. Kept apart, like the next two, from the code that runs without a
 /// second plugin.
 ///
 /// # Safety

@@ -1,13 +1,13 @@
-//! Which handle of the other plugin's belongs to which of ours. Written and read on NCCL's threads:
-//! it has a fixed size, takes no lock, and never waits.
+//! Maps our handles to the other plugin's. Written and read on NCCL's threads: it has a fixed size,
+//! takes no lock, and never waits.
 //!
-//! Sets of eight places, found by a hash of the number. A place is written in three steps (claimed,
-//! value, name), and a reader looks at the name before and after it reads the value. A name is
-//! never used again, so a value that was read between two equal names is that name's.
+//! Sets of eight places, found by a hash of the number. A place is written in three steps (claim,
+//! value, name), and a reader reads the name before and after the value. A name is never reused, so
+//! a value read between two equal names belongs to that name.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// What a name stands for: two bits of it, so that one number has four.
+/// What a name stands for: two of its bits, so one number can have four names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum What {
@@ -50,7 +50,7 @@ struct Place {
 }
 
 const WAYS: usize = 8;
-/// How often a place is looked for while other threads take those that were found.
+/// How often to look for a free place if other threads keep taking the ones that were found.
 const TRIES: usize = 4;
 
 #[repr(align(64))]

@@ -66,9 +66,9 @@ struct Chunk {
     is_packed: bool,
     /// The number of its first event.
     first: usize,
-    /// It says something about other packets, or about the whole trace.
+    /// It has facts about other packets, or about the whole trace.
     is_general: bool,
-    /// From when to when its other packets are that only the window decides about.
+    /// The time range of its other packets, which only the window decides about.
     undecided: Option<(HostNs, HostNs)>,
     /// Times at its end, by sequence.
     times: Vec<(u64, HostNs)>,

@@ -145,7 +145,7 @@ impl Copier<'_> {
         put_bytes(&mut self.pending, trace::PACKET, &out);
     }
 
-    /// An event without the arrows that lead nowhere, and with a remark if it was moved.
+    /// An event without arrows that lead nowhere, and with a remark if it was moved.
     fn event(&self, event: &[u8], moved: Option<(HostNs, HostNs)>) -> Vec<u8> {
         let mut out = Vec::new();
         let is_counter =

@@ -1,4 +1,4 @@
-//! The answer in words and as data: what the causes are, what each of them costs, and where to look.
+//! The answer in words and as data: the causes, the cost of each, and where to look.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,9 +27,9 @@ const ROWS: usize = 16;
 /// The fraction of the critical path that is listed for people.
 const LITTLE: f64 = 0.005;
 
-/// By which fraction two runs of the same job differ.
+/// The fraction by which two runs of the same job differ.
 const PLAYS: f64 = 0.02;
-/// How much of what a job is said to save without a slow link is in doubt.
+/// The uncertainty of what a job would save without a slow link, as a fraction.
 const HIDDEN: f64 = 0.25;
 
 /// The verdict on a job.
@@ -67,7 +67,7 @@ pub(super) struct Report {
     communicators: Vec<OfCommunicator>,
     /// What the files do not show, and doubts.
     notes: Vec<String>,
-    /// It is known which kernels of different ranks belong together.
+    /// The files say which kernels of different ranks belong together.
     has_waits: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Report {
 struct Steps {
     by: &'static str,
     from: Option<String>,
-    /// How many are looked at, from which one on, and of how many.
+    /// How many are looked at, the first of them, and how many there are.
     count: usize,
     first: usize,
     of: usize,
@@ -125,7 +125,7 @@ struct LookAt {
     to_ns: i64,
     /// What to type.
     command: String,
-    /// What shows it as numbers, in docs/queries.md.
+    /// The question in docs/queries.md that shows it in numbers.
     query: &'static str,
 }
 
@@ -135,7 +135,7 @@ struct WhatIf {
     without: String,
     /// Which of the causes.
     cause: Option<usize>,
-    /// In the middle, and on average.
+    /// The median, and the mean.
     step_ns: u64,
     mean_ns: u64,
     doubt_ns: u64,
@@ -144,7 +144,7 @@ struct WhatIf {
 /// A part of what steps wait for.
 #[derive(Debug, Serialize)]
 struct OnPath {
-    /// A kernel, or an operation whose transfer it is; `null` if a GPU had nothing to do.
+    /// A kernel, or the operation of a transfer; `null` if a GPU was idle.
     what: Option<String>,
     /// Per step.
     ns: u64,
@@ -399,7 +399,7 @@ fn verdict(
 fn what_if(names: &Names<'_>, found: &Findings) -> Vec<WhatIf> {
     // Two plays of one job differ, even on a quiet machine.
     let doubt = |without: &Measure| found.error + 2.0 * without.spread + PLAYS * without.median;
-    // What a slow link hides does not show: GPUs and the other links had time to spare.
+    // The files do not show what a slow link hides: GPUs and the other links had time to spare.
     let hidden = |cause: &Cause| match cause.what {
         What::Link => HIDDEN * (found.steps.median - cause.without.median).max(0.0),
         _ => 0.0,

@@ -1,4 +1,4 @@
-//! What makes the steps of a job longer than they would have to be, and by how much (pure).
+//! What makes the steps of a job longer than necessary, and by how much (pure).
 //!
 //! Each suspect is something that differs between ranks, links or steps, with the change to the job
 //! that would remove it. Its cost is what a replay of the job with that change saves. A suspect that
@@ -14,14 +14,14 @@ use self::work::Sums;
 use super::graph::{Graph, Plan, Times};
 use super::load::Job;
 
-/// The fraction of a step that a cause costs at least.
+/// The least fraction of a step that a cause costs.
 const LEAST: f64 = 0.03;
-/// The fraction of the steps in which something has to be so to be a habit.
+/// The fraction of the steps in which something must hold to count as a habit.
 const HABIT: f64 = 0.75;
-/// Ranks that differ by at least this fraction of what the worst one does are named with it.
+/// Ranks that deviate by at least this fraction of the worst rank's deviation are named with it.
 const ALIKE: f64 = 0.5;
-/// The fraction of what steps differ anyway, and of what a replay is off, that a cause costs at
-/// least: less than that could be the machine's own noise.
+/// A cause costs at least this fraction of the normal spread of steps, and of a replay's error:
+/// less could be the machine's own noise.
 const NOISE: f64 = 0.25;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;
@@ -36,22 +36,22 @@ pub(super) enum What {
     /// such kernels.
     #[default]
     Kernels,
-    /// GPUs of some ranks have nothing to do for longer than those of the others.
+    /// GPUs of some ranks are idle for longer than those of the others.
     Host,
     /// A link takes longer than the others.
     Link,
     /// A link takes much longer than it usually does, now and then.
     Stall,
-    /// GPUs have nothing to do, for long, now and then.
+    /// Now and then GPUs are idle for a long time.
     Pauses,
-    /// All GPUs have nothing to do for a good part of each step.
+    /// All GPUs are idle for a good part of each step.
     HostBound,
-    /// In each step, kernels of another rank take longest.
+    /// In each step, kernels of a different rank take longest.
     UnequalWork,
 }
 
 impl What {
-    /// It is something that GPUs do not do.
+    /// Whether the cause is idle time of GPUs.
     pub(super) fn is_idleness(self) -> bool {
         matches!(self, What::Host | What::Pauses | What::HostBound)
     }
@@ -91,7 +91,7 @@ pub(super) struct Cause {
     pub(super) channel: Option<u32>,
     /// Kernels or operations, the most important first.
     pub(super) names: Vec<String>,
-    /// It comes every so many steps.
+    /// Its period in steps, if it recurs regularly.
     pub(super) every: Option<usize>,
     /// What it amounts to in a step (pauses: each time) on its ranks or its link, and what it does
     /// on the others, ns.
@@ -109,11 +109,11 @@ pub(super) struct Cause {
 pub(super) struct Measure {
     pub(super) mean: f64,
     pub(super) median: f64,
-    /// How far a step is from the median, in the middle.
+    /// The median distance of a step from the median.
     pub(super) spread: f64,
     /// The longest step, and its number.
     pub(super) longest: (f64, usize),
-    /// How many steps are half as long again as the median.
+    /// How many steps take more than 1.5 times the median.
     pub(super) long: usize,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Measure {
 pub(super) struct Findings {
     /// The largest cost comes first.
     pub(super) causes: Vec<Cause>,
-    /// Those that cost less than steps differ anyway.
+    /// Those that cost less than the normal spread of steps.
     pub(super) doubtful: Vec<Cause>,
     pub(super) steps: Measure,
     /// How far a replay without changes is off, ns per step.
@@ -217,7 +217,7 @@ fn recorded(job: &Job) -> Times {
     Times { start: items.iter().map(|it| it.start).collect(), end: items.iter().map(|it| it.end).collect() }
 }
 
-/// Of each step, its number and what it takes on the middle rank, ns.
+/// For each step, its number and its duration on the median rank, ns.
 fn durations(job: &Job, times: &Times) -> Vec<(usize, f64)> {
     let of_step = |step: usize| {
         let mut of_ranks: Vec<f64> = (0..job.ranks.len())
@@ -260,16 +260,16 @@ fn median(values: &[f64]) -> f64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// A quarter of the values are smaller.
+/// The lower quartile.
 fn quarter(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
-/// What each suspect costs. Of two that hide each other, such as two slow ranks, none saves anything
-/// by itself: each is tried alone, and as the only one that is left. The second list has those that
-/// steps differ too much to be sure of.
+/// The cost of each suspect. Of two that hide each other, such as two slow ranks, neither saves
+/// anything by itself, so each is tried alone, and as the only one left. The second list has those
+/// that are within the normal spread of steps.
 fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<Suspect>) -> [Vec<Cause>; 2] {
     let recorded = &measure(job, times);
     let noise = NOISE * (recorded.spread + (before.median - recorded.median).abs());
@@ -277,14 +277,14 @@ fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<
     let replay = |plan: &Plan| measure(job, &job.graph.replay(plan));
     let mut judged: Vec<(Suspect, f64, Measure)> = Vec::new();
     for mut suspect in suspects {
-        // An operation that several links delay takes what the slowest one leaves of it.
+        // If several links delay an operation, what the slowest one alone would leave counts.
         suspect.lengths.sort_unstable();
         suspect.lengths.dedup_by_key(|it| it.0);
         let mut without = replay(&suspect.applied(&job.graph, plan.clone()));
         let mut saved = before.mean - without.mean;
         if suspect.what == What::Stall {
-            // A rank that has sent goes on, and only the next ones stand still: a replay does not
-            // see that. What the steps of the recording show counts.
+            // A rank that has sent goes on, and only the next ones stand still. A replay does not
+            // see that, so the steps of the recording count.
             let as_usual = |(step, ns): (usize, f64)| {
                 let stalls = suspect.in_steps.iter().filter(|it| it.0 == step).map(|it| it.1);
                 (step, ns - stalls.fold(0.0, f64::max).min((ns - recorded.median).max(0.0)))

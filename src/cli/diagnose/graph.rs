@@ -1,15 +1,15 @@
-//! What depended on what in a job, and how long it would have taken if something had been different
+//! The dependencies in a job, and how long it would have taken if something had been different
 //! (pure).
 //!
 //! Each item is a kernel or a copy. It began some time after what it waited for: the item before it
 //! on its stream, or whichever item of its GPU ended last. A collective's kernel begins on its own
 //! rank, and ends when the last rank has begun it and the data is through: the ranks *meet* in it.
-//! Everything is told by durations on one rank, so the clocks of different hosts need no relation.
+//! Only durations on one rank are used, so the clocks of different hosts need not be related.
 //!
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
-//! last waits for nobody. What the other ranks' kernels take beyond it is waiting, and is made anew
-//! by every [`replay`](Graph::replay). A send that fits into a buffer ends before its data is
-//! through: there, the transfer is at least what the network took for it.
+//! last waits for nobody. The rest of the other ranks' kernels is waiting, and every
+//! [`replay`](Graph::replay) computes it anew. A send that fits into a buffer ends before its data
+//! has arrived: there, the transfer takes at least as long as the network did.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ pub(super) struct Item {
     pub(super) kind: u32,
     /// It carries operations of NCCL.
     pub(super) is_communication: bool,
-    /// It only sends: if the message fits into a buffer, it does not wait for the receiver.
+    /// It only sends. If the message fits into a buffer, it does not wait for the receiver.
     pub(super) only_gives: bool,
     /// From its begin until the network had delivered what it sent, ns; 0 if that is unknown.
     pub(super) sent: i64,
@@ -78,7 +78,7 @@ pub(super) struct Graph {
     begins: Vec<i64>,
 }
 
-/// How long things take in a replay: as they did, or otherwise.
+/// How long things take in a replay: as recorded, or changed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// Of each item, without waiting for other ranks, ns.
@@ -101,7 +101,7 @@ pub(super) struct Times {
 /// A stretch of what a replay waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
-    /// What ran, or the transfer was of. If nothing ran: what began afterwards.
+    /// The item that ran, or whose transfer it was. If nothing ran, the item that began afterwards.
     pub(super) item: u32,
     pub(super) is_idle: bool,
     /// How long, ns.
@@ -195,7 +195,8 @@ impl Graph {
         }
     }
 
-    /// Divides the time of items that ranks meet in: the shortest of them waited for nobody.
+    /// Divides the time of items in which ranks meet into transfer and waiting: the shortest of
+    /// them waited for nobody.
     fn divide(&mut self) {
         let items = |members: &Range<usize>| self.members[members.clone()].iter().map(|it| &self.items[*it as usize]);
         let took = |item: &Item| item.end - item.start;
@@ -204,7 +205,8 @@ impl Graph {
         let least = |at: usize, of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX);
         let free = |at: usize| self.items[at].only_gives && took(&self.items[at]) - least(at, &shortest) < FREE_NS;
         let free: Vec<bool> = (0..self.items.len()).map(|at| free(at) && !self.joins[at].is_empty()).collect();
-        // What is not through when the send ends is on its way, and the receivers wait for that.
+        // Data that has not arrived when the send ends is on its way, and the receivers wait for
+        // it.
         let through = |members: &Range<usize>| {
             let sent = self.members[members.clone()].iter().filter(|it| free[**it as usize]);
             sent.map(|it| self.items[*it as usize].sent).max().unwrap_or(0)
@@ -222,7 +224,8 @@ impl Graph {
         }
     }
 
-    /// Puts the begins of all ranks on one clock: what ranks first meet in ends for them together.
+    /// Puts the begins of all ranks on one clock: the first item in which ranks meet ends for them
+    /// at the same time.
     fn align(&mut self) {
         let mut offsets: Vec<Option<i64>> = vec![None; self.ranks.len()];
         let mut firsts: Vec<(i64, usize)> = Vec::new();
@@ -331,7 +334,7 @@ impl Graph {
         let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
         let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
         let mut latest: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
-        // When all that was sent without waiting is through.
+        // When all data that was sent without waiting has arrived.
         let mut arrived: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
         // What each rank cannot go on without.
         let mut blocked: Vec<u32> = vec![NONE; self.ranks.len()];
@@ -384,7 +387,7 @@ impl Graph {
                     }
                 }
             }
-            // The ranks' files do not agree on the order: what is left does not wait.
+            // The ranks' files do not agree on the order: the remaining items do not wait.
             let Some(rank) = (0..self.ranks.len()).find(|rank| cursors[*rank] < self.ranks[*rank].end) else { break };
             let item = blocked[rank] as usize;
             times.end[item] = times.start[item].max(0) + self.items[item].end - self.items[item].start;

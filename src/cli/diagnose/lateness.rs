@@ -1,23 +1,24 @@
-//! How late each rank came to what ranks meet in, over time (pure).
+//! How late each rank came to the operations in which ranks meet, over time (pure).
 //!
-//! All of it rests on durations on one rank, so no clock is compared with another: who came first
-//! to an operation has the longest kernel. Of operations that not all members' files show, and of
-//! sends that wait for nobody, it is not known who came when, so they are left out and counted.
+//! Only durations on one rank are used, so no clocks are compared: the first rank to come to an
+//! operation has the longest kernel. For operations that not all members' files show, and for sends
+//! that wait for nobody, it is not known who came when. They are left out and counted.
 
 use serde::Serialize;
 
 use super::load::Job;
 use super::shares;
 
-/// Ranks leave an operation up to this long apart, so that who waited less was not the last, ns.
+/// Ranks leave an operation up to this long apart, so a shorter wait says nothing about who was
+/// last, ns.
 pub(in crate::cli) const APART_NS: i64 = 10_000;
-/// Columns of the map at most.
+/// The most columns of the map.
 const COLUMNS: usize = 100;
 
 /// How late ranks came.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::cli) struct Lateness {
-    /// What each rank is called.
+    /// The name of each rank.
     pub(in crate::cli) ranks: Vec<String>,
     /// Columns are steps, or else parts of the time.
     pub(in crate::cli) is_by_step: bool,
@@ -26,7 +27,7 @@ pub(in crate::cli) struct Lateness {
     pub(in crate::cli) edges: Vec<u64>,
     /// What is known, in order of rank and column.
     pub(in crate::cli) cells: Vec<Cell>,
-    /// How many operations count, and of how many it is not known who came when.
+    /// How many operations count, and for how many it is not known who came when.
     pub(in crate::cli) known: u64,
     pub(in crate::cli) unknown: u64,
 }

@@ -97,7 +97,7 @@ pub(super) struct Job {
     pub(super) sizes: FxHashMap<u32, Option<usize>>,
     pub(super) links: Vec<Link>,
     pub(super) uses: Vec<Use>,
-    /// What GPUs took that they had received over links, by item.
+    /// What GPUs took of what they had received over links, by item.
     pub(super) taken: FxHashMap<usize, Taken>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,

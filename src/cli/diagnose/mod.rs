@@ -5,7 +5,8 @@
 //! ```
 //!
 //! [`graph`] is the job as items that depend on each other, and replays it with changes.
-//! [`causes`](mod@causes) tries what differs between ranks, links and steps, and keeps what costs something.
+//! [`causes`](mod@causes) tries out what differs between ranks, links and steps, and keeps what
+//! costs something.
 
 mod answer;
 mod causes;
@@ -104,8 +105,8 @@ pub(super) struct Seen {
     pub(super) file: PathBuf,
 }
 
-/// What makes the job of these traces of ours slow, the most expensive first; nothing if nobody can
-/// tell.
+/// What makes the job of these traces slow, the most expensive first; empty if that cannot be told.
+/// The traces must be ours.
 pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     let Ok(job) = load::load(traces, &load::Wish::default()) else { return Vec::new() };
     let found = causes::find(&job);

@@ -1,4 +1,4 @@
-//! What the time of each rank, and each kind of operation, goes into (pure).
+//! How each rank, and each kind of operation, spends its time (pure).
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::load::Job;
 
-/// The fraction of a step that the others must wait if a rank's coming last is to count.
+/// Coming last counts only if the others wait for at least this fraction of a step.
 const COUNTS: f64 = 0.01;
 
-/// What a rank's time goes into, in a step on average, ns.
+/// How a rank spends its time, per step on average, ns.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct OfRank {
     /// The application's kernels and copies.
@@ -54,7 +54,7 @@ pub(super) struct OfCommunicator {
 
 /// When the application's kernels ran on a rank.
 struct Busy {
-    /// Spans that do not overlap, in order; and what those before each of them add up to.
+    /// Spans that do not overlap, in order; each with the total length of those before it.
     spans: Vec<(i64, i64, i64)>,
 }
 
@@ -84,7 +84,7 @@ impl Busy {
     }
 }
 
-/// What each rank's time goes into; `step` is what a step takes, ns.
+/// How each rank spends its time; `step` is the duration of a step, ns.
 pub(super) fn of_ranks(job: &Job, step: f64) -> Vec<OfRank> {
     let steps = job.steps.len().max(1) as f64;
     let mut all: Vec<OfRank> = (0..job.ranks.len()).map(|rank| of_rank(job, rank)).collect();
@@ -164,7 +164,7 @@ pub(super) fn last_of(job: &Job, members: &[u32], step: f64) -> Option<u32> {
     last.filter(|_| longest as f64 > COUNTS * step)
 }
 
-/// What each kind of operation takes; the one that takes most comes first.
+/// The time of each kind of operation, longest first.
 pub(super) fn of_operations(job: &Job, step: f64) -> Vec<OfOperation> {
     // Kernels, waits, transfers, hidden.
     let mut sums: BTreeMap<u32, [i64; 4]> = BTreeMap::new();
@@ -205,7 +205,7 @@ pub(super) fn of_operations(job: &Job, step: f64) -> Vec<OfOperation> {
     all.into_iter().map(|it| it.1).collect()
 }
 
-/// The same by communicator; the one that takes most comes first.
+/// The same by communicator, longest first.
 pub(super) fn of_communicators(operations: &[OfOperation]) -> Vec<OfCommunicator> {
     let mut all: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
     for it in operations {

@@ -1,4 +1,4 @@
-//! Jobs made up of plain values, each with one thing that makes it slow, and what is said of them.
+//! Jobs made of plain values, each with one thing that makes it slow, and the answers about them.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ struct Made {
     steps: usize,
     /// What a rank's kernels take, in hundredths, by rank and step.
     work: fn(usize, usize) -> i64,
-    /// How long a rank's GPU has nothing to do before a step, us.
+    /// How long a rank's GPU is idle before a step, us.
     pause: fn(usize, usize) -> i64,
     /// How long the link from a rank takes for an operation, us, in a step.
     link: fn(usize, usize) -> i64,
@@ -138,7 +138,7 @@ fn written(report: &Report) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Always the same numbers, without a pattern.
+/// Fixed numbers without a pattern.
 fn noise(rank: usize, step: usize) -> i64 {
     let mixed = ((rank * 1009 + step) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as i64

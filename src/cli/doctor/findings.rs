@@ -29,7 +29,7 @@ pub(super) struct Finding {
     pub(super) about: &'static str,
     /// What was found.
     pub(super) found: String,
-    /// What follows from it, unless that is obvious.
+    /// Its consequence, unless that is obvious.
     pub(super) follows: Option<String>,
     /// What to do, if anything.
     pub(super) advice: Option<String>,

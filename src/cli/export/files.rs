@@ -1,7 +1,7 @@
 //! The tables of one trace as Parquet files, each at `TABLE/job=JOB/rank=RANK/PROCESS.parquet`.
 //!
-//! Rows are collected until they make a row group, sorted, and written to a hidden file beside the
-//! final one. The final names appear when the whole trace has been read.
+//! Rows are collected up to a row group, sorted, and written to a hidden file. When the whole trace
+//! has been read, the files get their final names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ pub(super) struct Written {
 pub(super) struct Files<'a> {
     out: &'a Path,
     trace: &'a Path,
-    /// What the job is called, if the command line says so.
+    /// The job's name, if the command line gives one.
     job: Option<&'a str>,
     /// By process; in the order of [`TABLES`].
     processes: FxHashMap<i64, Vec<Rows>>,
@@ -287,8 +287,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Completes the hidden file. A table without rows has a file, too: then whoever reads it finds
-    /// it.
+    /// Completes the hidden file. A table without rows has a file, too, so that readers find it.
     fn close(&mut self, out: &Path) -> Result<Written, Reason> {
         if self.count > 0 || self.writer.is_none() {
             self.write(out)?;
@@ -313,8 +312,8 @@ impl Rows {
     }
 }
 
-/// The name of a file until it is complete: engines pass over what begins with a dot. Whoever else
-/// may be writing the same file has another name.
+/// The name of a file until it is complete: engines skip names that begin with a dot. Another
+/// process that writes the same file uses another name.
 fn hidden(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}-{}{PART}", escaped(&sys::host_name()), std::process::id()))
@@ -323,7 +322,7 @@ fn hidden(path: &Path) -> PathBuf {
 /// The ending of hidden files.
 const PART: &str = ".part";
 
-/// Removes what interrupted exports left of a file that is complete now.
+/// Removes what interrupted exports left behind of a file that is complete now.
 fn remove_hidden(path: &Path) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return };
     let begin = format!(".{}.", name.to_string_lossy());
@@ -379,7 +378,7 @@ fn properties(table: &Table) -> WriterProperties {
     properties.build()
 }
 
-/// Whether a column's values are mostly different, and near those of the row before.
+/// Whether most values of a column are different, and close to those of the previous row.
 fn is_delta(table: &Table, column: &super::schema::Column) -> bool {
     table.sorted_by().is_some()
         && (column.of == Type::Time

@@ -5,9 +5,8 @@
 //!            schema (what the tables are)       -> otlp  (spans and figures, sent)
 //! ```
 //!
-//! Each rank is written by itself, with nothing of the others, so that thousands can be written at
-//! the same time on as many machines. What relates the ranks is left to the engine that reads the
-//! tables.
+//! Each rank is written independently of the others, so that thousands can be written at the same
+//! time on as many machines. Relating the ranks is left to the engine that reads the tables.
 
 mod files;
 mod otlp;
@@ -29,11 +28,11 @@ use crate::cli::reason::Reason;
 use crate::trace::names;
 use crate::trace::reader::blocks;
 
-/// Traces that are exported side by side at most: each holds a row group of each table.
+/// The most traces exported in parallel: each holds a row group of each table.
 const ABREAST: usize = 4;
-/// Where it is noted what was exported; engines pass over what begins with an underscore.
+/// The folder of notes on what was exported; engines skip names that begin with an underscore.
 const DONE: &str = "_exported";
-/// Bytes at the begin of a trace that tell it from others, also while it grows.
+/// Bytes at the beginning of a trace that identify it, even while it grows.
 const HEAD: u64 = 4 << 10;
 
 /// What to export.
@@ -54,7 +53,7 @@ pub(super) struct Wish {
     job: Option<String>,
 }
 
-/// What is noted about an exported trace.
+/// The note on an exported trace.
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
     schema_version: u32,
@@ -63,10 +62,10 @@ struct Done {
     files: Vec<Written>,
 }
 
-/// What became of a trace.
+/// The outcome for a trace.
 enum Became {
     Written(Vec<Written>),
-    /// It was there already.
+    /// It had been exported already.
     There,
 }
 
@@ -79,7 +78,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
 }
 
-/// Exports traces, several side by side.
+/// Exports traces, several in parallel.
 pub(super) fn parquet(traces: &[PathBuf], folder: &Path, job: Option<&str>, out: &mut dyn Write) -> Result<(), Reason> {
     let (mut written, mut whole, mut there) = (Vec::new(), 0, 0);
     let take = |became| match became {
@@ -104,11 +103,11 @@ pub(super) fn parquet(traces: &[PathBuf], folder: &Path, job: Option<&str>, out:
     Reason::all(reasons)
 }
 
-/// What became of a trace, and what is wrong with it.
+/// The outcome for a trace, and what is wrong with it.
 type Outcome<T> = (Option<T>, Option<Reason>);
 
-/// Does something with each trace, several side by side, and passes on what became of them; after a
-/// `None`, with no other. Returns what is wrong.
+/// Does something with each trace, several in parallel, and passes on the outcomes; stops after a
+/// `None`. Returns what is wrong.
 fn abreast<T: Send>(
     what: &str,
     traces: &[PathBuf],
@@ -145,8 +144,8 @@ fn abreast<T: Send>(
     reasons
 }
 
-/// Exports a trace, unless that was done. It may have been exported as far as it could be read, and
-/// yet something is wrong with it.
+/// Exports a trace, unless that was done already. A damaged trace is exported as far as it can be
+/// read, and reported as wrong, too.
 fn one(path: &Path, folder: &Path, job: Option<&str>, threads: usize) -> Outcome<Became> {
     let try_one = || -> Result<(Became, Option<Reason>), Reason> {
         let bytes = fs::metadata(path).map_err(Reason::read(path))?.len();
@@ -175,8 +174,8 @@ fn one(path: &Path, folder: &Path, job: Option<&str>, threads: usize) -> Outcome
     }
 }
 
-/// The name of the note about a trace. Traces of different folders may have one name, and one trace
-/// may be exported as of several jobs.
+/// The name of the note on a trace. Traces in different folders may have the same name, and one
+/// trace may be exported under several job names.
 fn note(path: &Path, job: Option<&str>) -> Result<String, Reason> {
     let mut head = Vec::new();
     let file = File::open(path).map_err(Reason::read(path))?;

@@ -1,5 +1,5 @@
-//! What a trace says, as rows of the tables of [`schema`](super::schema): one pass in bounded
-//! memory.
+//! The contents of a trace as rows of the tables of [`schema`](super::schema), in one pass and
+//! bounded memory.
 
 mod columns;
 
@@ -20,7 +20,8 @@ use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, instant, track, wait};
 use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
 
-/// Operations whose kernel is waited for. Beyond that, the oldest has a row without a kernel.
+/// The most operations that wait for their kernel. Beyond that, the oldest gets a row without a
+/// kernel.
 const PENDING: usize = 1 << 17;
 /// Processes in one file.
 const PROCESSES: usize = 64;
@@ -74,7 +75,7 @@ pub(super) struct Process {
     id: i64,
     first: Option<HostNs>,
     last: HostNs,
-    /// Its recording's last word: the errors of its clocks.
+    /// From its recording's last remark: the errors of its clocks.
     ended: Option<[Option<u64>; 3]>,
     pending: Pending,
 }
@@ -118,7 +119,7 @@ impl Process {
         Some(self.run.as_deref()?.split_once('=')?.1).filter(|job| !job.is_empty())
     }
 
-    /// What the command line calls the job, or else the recording.
+    /// The job's name, from the command line or else from the recording.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl Process {
         })
     }
 
-    /// Once its first event comes: what it says about itself comes before.
+    /// To be called at its first event: what a recording says about itself comes before.
     fn identify(&mut self, time: HostNs) {
         if self.first.is_some() {
             return;
@@ -147,7 +148,7 @@ impl Process {
 #[derive(Default)]
 struct Pending {
     all: BTreeMap<u64, HandOver>,
-    /// Their numbers, by what they have in common with their kernel.
+    /// Their numbers, by the key that they share with their kernel.
     by_key: FxHashMap<Key, VecDeque<u64>>,
     next: u64,
 }
@@ -201,7 +202,7 @@ struct Track {
     connection: Option<Connection>,
 }
 
-/// Between which ranks the transfers of a track go.
+/// The ranks between which the transfers of a track go.
 #[derive(Clone, Copy)]
 struct Connection {
     comm: Option<u64>,
@@ -242,13 +243,12 @@ pub(super) trait Sink {
     fn row(&mut self, process: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason>;
 }
 
-/// Reads a file on so many threads, and gives its rows to `sink`: whatever could be read, even if it
-/// is damaged.
+/// Reads a file on this many threads, and gives its rows to `sink`: everything that can be read,
+/// even if the file is damaged.
 ///
 /// # Errors
 ///
-/// The sink's, or what keeps the file from being exported at all. What else is wrong with it is in
-/// the result.
+/// The sink's, or what keeps the file from being exported at all. Other problems are in the result.
 pub(super) fn read(path: &Path, threads: usize, sink: &mut impl Sink) -> Result<Result<Extent, Reason>, Reason> {
     let file = std::fs::File::open(path).map_err(Reason::read(path))?;
     let mut rows = Rows::new(path, sink);
@@ -279,7 +279,7 @@ struct Rows<'a, S> {
     spare: Vec<Vec<u8>>,
 }
 
-/// What a hand-over and its kernel have in common.
+/// The key that a hand-over and its kernel share.
 fn key(args: &[u8], mark: Option<u64>) -> Key {
     let Args { numbers: [comm, function, replay], texts: [name] } =
         Args::of(args, [nccl::COMM, nccl::FUNCTION, nccl::REPLAY], [nccl::COMM_NAME]);
@@ -367,7 +367,7 @@ impl<'a, S: Sink> Rows<'a, S> {
         let Ok(packet) = packet.decode() else { return Ok(()) };
         let place = self.process(tag)?;
         let process = &mut self.processes[place];
-        // Less than the time since the boot is a wall clock that was not known.
+        // A value below the time since boot means that the wall clock was not known.
         process.to_utc = process.to_utc.or_else(|| reader::to_utc_ns(&packet).filter(|offset| *offset >= 0));
         for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
             match said.key() {
@@ -469,7 +469,7 @@ impl<'a, S: Sink> Rows<'a, S> {
         let of_it = taken.filter(|_| tid.is_none());
         let args;
         let args = match &of_it {
-            // Only the hand-over names the thread; all else is in both.
+            // Only the hand-over names the thread; everything else is in both.
             Some(of_it) => {
                 args = [&of_it.args[..], &open.args].concat();
                 &args
@@ -485,7 +485,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.processes[place].summary.comm_init(time, &Facts::of(event.args()));
                 self.communicator(place, event, time)
             }
-            // What found no lane.
+            // Slices that found no lane.
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
                 let key = key(event.args(), event.correlation);
                 let hand_over = HandOver { key, time, mark: event.correlation, args: event.args().into() };
@@ -532,7 +532,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.never_ran(place, &hand_over)?;
             }
             let process = &self.processes[place];
-            // What a merge drew is no recording, nor is a track without a process.
+            // Tracks drawn by a merge are no recording, nor are tracks without a process.
             if !process.name.is_empty() && !self.merged.contains(&process.tag) {
                 self.about(place, remark)?;
             }
@@ -542,7 +542,7 @@ impl<'a, S: Sink> Rows<'a, S> {
 }
 
 impl Step {
-    /// A wait inside of it took so long; its arguments may state bytes.
+    /// Adds a wait inside it; its arguments may state bytes.
     fn waited(&mut self, wait: Option<Wait>, ns: u64, args: &[u8]) {
         const ORDER: [&str; 4] = [wait::GPU, wait::PEER, wait::NETWORK, wait::FLUSH];
         if let Some(place) = wait.and_then(|wait| ORDER.iter().position(|name| *name == wait.name())) {
@@ -553,8 +553,8 @@ impl Step {
     }
 }
 
-/// Whether a slice on a stream is of an operation whose communicator is not known: then it is the
-/// only one. Other tools' files may state bytes and no count.
+/// Whether a slice on a stream stands for an operation whose communicator is not known: then it is
+/// the operation's only slice. Other tools' files may state bytes and no count.
 fn is_alone(args: &[u8]) -> bool {
     let Args { numbers: [count, bytes, function, operations, comm], texts: [function_text, name] } = Args::of(
         args,
@@ -568,7 +568,7 @@ fn is_alone(args: &[u8]) -> bool {
         && name.is_empty()
 }
 
-/// Begins a transfer; an operation of the proxy says between whom the transfers beside it are.
+/// Begins a transfer. A proxy operation says between which ranks the transfers beside it go.
 fn proxy(track: &mut Track, connections: &mut FxHashMap<(u64, String), Connection>, event: &Event<'_>) -> Option<Step> {
     let [step, steps, peer, comm] = event.uints([nccl::STEP, nccl::STEPS, nccl::PEER, nccl::COMM]);
     let told = peer.map(|peer| Connection { comm, peer: peer as i32 });

@@ -68,8 +68,7 @@ const PROCESS: Column = column(
     "process",
     Type::Long,
     "",
-    "The recording process: the same number in all tables, and in no other process's. A rank that was started again has \
-     several",
+    "The recording process: the same number in all tables, and unique. A rank that was restarted has several",
 );
 const COMM: Column = column(
     "comm",
@@ -81,7 +80,8 @@ const BEGIN: Column = column(
     "begin",
     Type::Time,
     "ns since 1970, UTC",
-    "When it began. By one clock on each host: begin less clock_bounds.utc_offset_ns is the time since the host's boot",
+    "When it began. All times of a host are on one clock: begin minus clock_bounds.utc_offset_ns is the time \
+     since the host's boot",
 );
 const DURATION: Column = column("duration_ns", Type::Long, "ns", "How long it took; NULL if it had not ended");
 const ERROR: Column = column(
@@ -95,8 +95,8 @@ const OPERATION: Column = column(
     "operation",
     Type::Long,
     "",
-    "The operation's mark. All ranks' rows of an operation have the same comm, operation and replay; both ends of a send \
-     and its receive, too. NULL if nothing tells",
+    "The operation's mark. The rows of all ranks of an operation have the same comm, operation and replay, and \
+     so do a send and its receive. NULL if not known",
 );
 const REPLAY: Column =
     column("replay", Type::Long, "", "Which run of a captured graph, counted from 1; NULL outside of graphs");
@@ -116,8 +116,8 @@ const MATCH: Column = column(
 pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "operations",
-        about: "The operations that were asked of NCCL, one row for each rank and run: from the begin to the end of the \
-                kernel that carried them. Those that no kernel is known of have a NULL as begin",
+        about: "NCCL's operations, one row for each rank and run: from the begin to the end of the kernel that \
+                carried them. If no kernel is known, begin is NULL",
         columns: &[
             PROCESS,
             COMM,
@@ -232,7 +232,7 @@ pub(super) const TABLES: [Table; 8] = [
     },
     Table {
         name: "communicators",
-        about: "The communicators, one row for each rank of them",
+        about: "The communicators, one row for each of their ranks",
         columns: &[
             PROCESS,
             COMM,
@@ -269,7 +269,7 @@ pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "clock_bounds",
         about: "One row for each process: its clock, and how far its times may be off. Clocks of one boot are one clock. \
-                What relates two boots is the order of the operations that they share (sql/tables.sql)",
+                The order of the operations that two boots share relates their clocks (sql/tables/views.sql)",
         columns: &[
             PROCESS,
             column("boot", Type::Text, "", "The id of the host's boot, which names the clock; NULL if it is not known"),

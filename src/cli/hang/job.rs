@@ -157,7 +157,7 @@ impl Job {
         (0..self.members.len()).filter(is_silent).collect()
     }
 
-    /// If a rank fell silent, the other ranks wait in what they handed over next.
+    /// If a rank fell silent, the other ranks wait in the operation that they handed over next.
     pub(super) fn stand_where_others_went_on(&mut self) {
         for ((hash, _), next) in std::mem::take(&mut self.next) {
             let oldest = next.iter().max_by_key(|(member, _, time)| self.age(*member, *time));

@@ -32,7 +32,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     hangs
 }
 
-/// Notes for ranks that are missing in one operation in which other one they wait.
+/// For ranks that are missing in one operation, notes the other operation in which they wait.
 fn explain(hangs: &mut [Hang], job: &Job) {
     let mut waits: HashMap<u64, String> = HashMap::new();
     for standing in &job.standing {

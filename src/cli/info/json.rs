@@ -89,7 +89,7 @@ fn communicator(nccl: &Nccl) -> Value {
     })
 }
 
-/// The figures of a last word, by their names in the trace, without those that are absent.
+/// The figures of a last remark, by their names in the trace, without those that are absent.
 fn figures(end: &Nccl) -> Map<String, Value> {
     macro_rules! figures {
         ($($name:ident)*) => { [$((stringify!($name), end.$name.map(Value::from))),*] };

@@ -11,7 +11,7 @@ use super::{Info, sum};
 use crate::trace::names;
 use crate::trace::reader::{Extent, Nccl};
 
-/// A figure in the recordings' last words: what it counts, and whether it is a reason to doubt.
+/// A figure in the recordings' last remarks: what it counts, and whether it is a reason to doubt.
 pub(super) type Figure = (&'static str, fn(&Nccl) -> u64, bool);
 
 /// Figures of NCCL's calls.
@@ -67,8 +67,8 @@ pub(super) const KERNELS: &[Figure] = &[
     ("NVTX markers without their other half", Nccl::markers_unpaired, false),
 ];
 
-/// How far off host times may be before they are worth a reservation, ns. What people compare
-/// across ranks takes microseconds.
+/// How far off host times may be before that is worth a reservation, ns. Events that people compare
+/// across ranks take microseconds.
 const HOST_TIMES_NS: u64 = 1_000_000;
 /// How many communicators are named.
 const NAMED: usize = 4;
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A trace of two recordings with this last word.
+    /// A trace of two recordings with this last remark.
     fn trace(end: Nccl) -> Info {
         Info {
             recordings: HashMap::from([(1, "rank 0".to_owned()), (2, "rank 1".to_owned())]),

@@ -1,5 +1,5 @@
-//! Many files on all cores: they are looked through side by side, and written one after the other
-//! while their packets are compressed.
+//! Many files on all cores: they are read in parallel, and written one after the other while their
+//! packets are compressed.
 
 use std::fs::File;
 use std::io::{self, Take, Write as _};
@@ -14,9 +14,9 @@ use crate::trace::reader::{self, blocks};
 /// How many files' results each thread may have ready before they are taken in order.
 const AHEAD: usize = 2;
 
-/// Calls `work` for all items side by side, and `each` with the results, in the items' order.
-/// `work` also gets how many threads it may use itself. Memory holds little more than the items
-/// being worked on.
+/// Calls `work` for all items in parallel, and `each` with the results, in the items' order. `work`
+/// also gets how many threads it may use itself. Memory holds little more than the items being
+/// worked on.
 pub(super) fn look<'a, T: Sync, R: Send>(
     all: &'a [T],
     work: impl Fn(&'a T, usize) -> R + Sync,

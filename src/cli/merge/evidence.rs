@@ -24,7 +24,7 @@ const ENDS: usize = 1 << 20;
 const OF_FILE: usize = 512;
 /// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
-/// The assumed error of a host's time if the recording has no last word that states it, ns.
+/// The assumed error of a host's time if the recording has no last remark that states it, ns.
 const UNSTATED_NS: u64 = 10_000;
 
 /// A rank of a communicator, as one process's tracks show it.

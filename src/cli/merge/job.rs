@@ -1,5 +1,5 @@
-//! Who waited for whom: what the parts of all ranks in a collective, or of both ranks in a send and
-//! receive, show once they are on one clock.
+//! Who waited for whom: what all ranks of a collective, or both ranks of a send and receive, show
+//! once they are on one clock.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -84,8 +84,8 @@ pub(super) struct LeftOut {
     pub(super) tracks: u64,
 }
 
-/// Draws it, what makes the job slow (from when to when, in words), and the arrows of transfers, and
-/// hands the packets to `put`.
+/// Draws who waited for whom, the causes that make the job slow (time range and words), and the
+/// arrows of transfers. Hands the packets to `put`.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
@@ -189,7 +189,7 @@ fn is_exchange(visits: &[Visit]) -> bool {
     visits.iter().any(|it| it.is_send_recv)
 }
 
-/// What tells a visit's kernel from all others.
+/// What identifies a visit's kernel.
 fn kernel(visit: &Visit) -> (u32, [HostNs; 2]) {
     (visit.member, visit.times().map(|it| it.time))
 }
@@ -252,8 +252,8 @@ fn collective<'a>(visits: &'a [Visit], shared: &'a Shared, moves: &'a [Option<Mo
     Some(Known { it, parts, last: by.came(), last_of_hosts, error_ns: 0 })
 }
 
-/// What is known about the sends and receives of a kernel: it cannot receive before the peer has
-/// come, and it cannot finish a send that fills NCCL's buffers.
+/// What is known about the sends and receives of a kernel: before the peer has come, it cannot
+/// receive, and cannot finish a send that fills NCCL's buffers.
 fn exchange<'a>(
     transfers: &[Exchanged<'a>],
     lonely: &[&Visit],
@@ -318,7 +318,7 @@ fn exchange<'a>(
     Some(Known { it, parts: vec![own], last: by.came(), last_of_hosts, error_ns })
 }
 
-/// The part in the transfer with the peer that came last, or else in the first one.
+/// The part in the transfer with the peer that came last, or else in the first transfer.
 fn by_peer<'a>(transfers: &[Exchanged<'a>], last: &Visit) -> &'a Visit {
     transfers.iter().find(|it| std::ptr::eq(it.peer, last)).unwrap_or(&transfers[0]).own
 }

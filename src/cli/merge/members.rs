@@ -1,4 +1,4 @@
-//! What only all files together show: which of the job's ranks a communicator has.
+//! Which of the job's ranks a communicator has: only all files together show it.
 //!
 //! A process knows its own rank in the job and in each of its communicators, so a communicator
 //! without a name is recognised by its hash. If the files of all its members are merged and their

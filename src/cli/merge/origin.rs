@@ -22,7 +22,7 @@ use crate::trace::words::instant;
 use crate::trace::writer::{TRACK_BITS, attribute};
 
 /// By how much the wall clock may be set while a job runs, in ns: if only the host's name says that
-/// a boot is the same; and if nothing does.
+/// a boot is the same, and if nothing does.
 const SET_NS: u64 = 60_000_000_000;
 const STEERED_NS: u64 = 1_000_000_000;
 
@@ -32,7 +32,7 @@ pub(super) struct Origin {
     path: PathBuf,
     /// The tags of its processes.
     pub(super) tags: BTreeSet<u64>,
-    /// Each tag with what tells the process from others with the same tag: its name and its pid.
+    /// Each tag with the process's name and pid, which tell it from others with the same tag.
     processes: BTreeSet<(u64, String)>,
     /// Its ranks: tag, NCCL's hash of the communicator, and the rank there.
     ranks: BTreeSet<(u64, u64, u64)>,

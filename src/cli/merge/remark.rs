@@ -1,5 +1,5 @@
-//! Gives a file's processes other marks. A mark is the 20 random bits of a process's tag, so among
-//! a thousand processes two often share one, and their tracks, sequences and arrows would be mixed
+//! Gives a file's processes other marks. A mark is the 20 random bits of a process's tag. Among a
+//! thousand processes two often share one, and their tracks, sequences and arrows would be mixed
 //! up.
 
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ fn event(event: &[u8], marks: &Marks) -> Vec<u8> {
     })
 }
 
-/// What an earlier merge drew has a mark, too, which is stated in an attribute.
+/// Events drawn by an earlier merge have a mark, too, which is stated in an attribute.
 fn attributes(attributes: &[u8], marks: &Marks) -> Vec<u8> {
     edited(attributes, |number, said, out| {
         let text = |which| fields(said.bytes()).find(|it| it.number == which).map_or(&b""[..], |it| it.bytes());

@@ -1,9 +1,9 @@
-//! Whether a file is what a recording wrote. Our traces follow stricter rules than Perfetto's format:
-//! tracks and sequences are defined before they are used; slices begin before they end. Where events
-//! are compressed, zlib's checksum has shown the rest. Elsewhere there is no checksum, and more rules
-//! are held against them: fields have the types of the schema and occur once; names are defined
-//! before they are used. Hardly any other bytes follow all of them. A changed value that is still
-//! valid is not noticed.
+//! Whether a file is what a recording wrote. Our traces follow stricter rules than Perfetto's
+//! format: tracks and sequences are defined before they are used; slices begin before they end. For
+//! compressed events, zlib's checksum shows the rest. Others have no checksum, so more rules are
+//! checked: fields have the types of the schema and occur once; names are defined before they are
+//! used. Hardly any damaged bytes follow all of these rules. A changed value that is still valid is
+//! not noticed.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

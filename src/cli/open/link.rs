@@ -39,7 +39,7 @@ pub(super) fn busy(survey: &Survey, hang: Option<&Hang>, (first, last): (HostNs,
     (begin.saturating_sub(margin).max(first), end.saturating_add(margin).min(last))
 }
 
-/// What the first view is about, and from when to when it reaches.
+/// The subject and the time range of the first view.
 pub(super) struct First<'a> {
     pub(super) hang: Option<&'a Hang>,
     pub(super) causes: &'a [Seen],

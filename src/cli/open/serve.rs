@@ -1,4 +1,5 @@
-//! The server: the trace below its secret path, once; and a copy of the viewer, if there is one.
+//! The server. It serves the trace at its secret path, once; and a copy of the viewer, if there is
+//! one.
 
 use std::fmt::Display;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Which rank sent how much to which, and how long that waited for the network: the rows of the
-//! summary's table of the proxy, by the job's ranks (pure).
+//! How much each rank sent to each other rank, and how long that waited for the network: the rows
+//! of the summary's table of the proxy, by the job's ranks (pure).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::summary::{Link, Summary};
 
-/// Rows and columns of the matrix at most: beyond that, each stands for several ranks.
+/// The most rows and columns of the matrix: beyond that, each stands for several ranks.
 const SIDE: usize = 128;
 /// Links that are listed.
 const LISTED: usize = 2_000;
@@ -16,7 +16,7 @@ const LISTED: usize = 2_000;
 /// Who sent what to whom.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Links {
-    /// What each row and column is called.
+    /// The name of each row and column.
     labels: Vec<String>,
     /// How many ranks each of them stands for.
     each: usize,
@@ -35,10 +35,11 @@ struct Cell {
     links: u64,
     transfers: u64,
     bytes: u64,
-    /// Of the slowest link: bytes per time that transfers waited for the network; `None` where the
-    /// sender's file is not here.
+    /// Bytes per time that transfers waited for the network, on the slowest link; `None` where the
+    /// sender's file is missing.
     bytes_per_s: Option<u64>,
-    /// Of the link with the longest: how long a transfer waited for the network on average, ns.
+    /// How long a transfer waited for the network on average, on the link where that was longest,
+    /// ns.
     network_wait_ns: Option<u64>,
 }
 
@@ -58,14 +59,14 @@ struct OfLink {
 /// What is known so far.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// What each process is called, and its rank in the job.
+    /// The name of each process, and its rank in the job.
     processes: Vec<(String, Option<u32>)>,
     /// Which process is which rank of a communicator, by hash and rank.
     members: FxHashMap<(u64, i32), usize>,
     rows: Vec<(usize, Link)>,
 }
 
-/// One end of a link, in the order in which ends are shown.
+/// One end of a link; ends are shown in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// A rank of the job, and a process of it.
@@ -158,7 +159,7 @@ fn rate(bytes: u64, ns: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000 / u128::from(ns)).try_into().unwrap_or(u64::MAX)
 }
 
-/// What each so many of them are called together: `ranks 8–15`.
+/// The names of groups of this many of them: `ranks 8–15`.
 pub(super) fn several(names: &[String], each: usize) -> Vec<String> {
     let name = |names: &[String]| match names {
         [] => String::new(),

@@ -1,4 +1,4 @@
-//! `ncclscope report`: one page with the pictures that a timeline cannot draw.
+//! `ncclscope report`: one page with the charts that a timeline cannot show.
 //!
 //! ```text
 //!   files -> summary  -> tables, links, slowest --\
@@ -7,9 +7,9 @@
 //!   summaries of a job without traces -> tables, shares, stretches -> data
 //! ```
 //!
-//! The figures are those of `ncclscope summary` and `ncclscope diagnose`; nothing is computed in
-//! another way here. The page is one file: it has its data, its script and the library that draws
-//! (`vendor/`) in it, and forbids itself the network.
+//! The figures are those of `ncclscope summary` and `ncclscope diagnose`; nothing is computed here.
+//! The page is one file: it contains its data, its script and the chart library (`vendor/`), and
+//! its policy forbids network access.
 
 mod links;
 mod slowest;
@@ -32,9 +32,9 @@ use crate::sys;
 
 /// The version of the data in the page.
 const FORMAT_VERSION: u32 = 1;
-/// Rows of the map of lateness at most: beyond that, each stands for several ranks.
+/// The most rows of the map of lateness: beyond that, each stands for several ranks.
 const MAP_ROWS: usize = 128;
-/// How often a name may occur in the environment before the rest is only counted.
+/// How often a name may occur in the environment; further ones are only counted.
 const ALIKE: usize = 16;
 /// How many ranks a loss names.
 const NAMED: usize = 4;
@@ -72,7 +72,7 @@ struct Data {
     diagnosis: Option<Value>,
     no_diagnosis: Option<String>,
     lateness: Option<Map>,
-    /// What the time of GPUs went into, where there is no diagnosis to say more.
+    /// How GPUs spent their time, where there is no diagnosis to say more.
     gpus: Option<Value>,
     /// Tables of `ncclscope summary`: of all processes together, if there are several.
     operations: Value,
@@ -157,7 +157,7 @@ fn of_summaries(wish: &Wish, files: &[PathBuf]) -> Result<Data, Reason> {
 }
 
 impl Data {
-    /// What the tables of a summary say, and nothing else.
+    /// Only the tables of a summary.
     fn of_tables(wish: &Wish, report: &mut Report, files: usize, processes: usize, reasons: &[Reason]) -> Data {
         let mut table = |name: &str| taken(report, name);
         let of_whole = |mut table: Table| {
@@ -193,7 +193,7 @@ fn is_named(reasons: &[Reason], file: &Path) -> bool {
     reasons.iter().any(|reason| matches!(reason, Reason::File(path, _) | Reason::Read(path, _) if path == file))
 }
 
-/// The page. Nothing of the data is markup: the script sets texts.
+/// The page. No data becomes markup: the script sets text.
 fn page(data: &Data) -> Result<String, Reason> {
     let data = serde_json::to_string(data).map_err(Reason::failed("write JSON"))?;
     let mut safe = String::with_capacity(data.len());
@@ -204,7 +204,7 @@ fn page(data: &Data) -> Result<String, Reason> {
             _ => safe.push(letter),
         }
     }
-    // Only scripts that know it are run, and no trace can.
+    // Only scripts that carry the nonce are run, and no trace can know it.
     let nonce = format!("{:016x}{:016x}", sys::random(), sys::random());
     let licence = LICENCE.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let parts = [
@@ -230,7 +230,7 @@ fn taken(report: &mut Report, name: &str) -> Table {
     Table { rows: std::mem::take(&mut table.rows), ..table.clone() }
 }
 
-/// A table as the page takes it.
+/// A table in the page's format.
 fn plain(table: &Table) -> Value {
     let kind = |kind: Of| match kind {
         Of::Text => "text",
@@ -251,7 +251,7 @@ fn plain(table: &Table) -> Value {
     json!({ "columns": columns, "rows": rows })
 }
 
-/// The environment, without what all of very many ranks say of themselves.
+/// The environment; entries that very many ranks have are shortened to a count.
 fn environment(mut table: Table) -> Table {
     let mut alike: BTreeMap<String, usize> = BTreeMap::new();
     let name = |row: &[Cell]| match row.get(1) {
@@ -351,13 +351,13 @@ fn losses(table: &Table, processes: usize) -> Value {
 /// How late ranks came, in as many rows as fit.
 #[derive(Serialize)]
 struct Map {
-    /// What each row is called, and how many ranks it stands for.
+    /// The name of each row, and how many ranks it stands for.
     labels: Vec<String>,
     each: usize,
     is_by_step: bool,
     edges: Vec<u64>,
-    /// Row, column, and of the rank of the row that came latest on average: which it is, mean and
-    /// most ns, operations, and to how many of them it came last.
+    /// Row, column; and for the rank of the row that came latest on average: the rank, mean and
+    /// maximum in ns, its operations, and to how many of them it came last.
     cells: Vec<[u64; 7]>,
     ranks: Vec<OfRank>,
     known: u64,

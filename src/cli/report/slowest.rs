@@ -1,5 +1,4 @@
-//! How long kernels took, by kind of operation: how many of which length, and the slowest ones
-//! (pure).
+//! How long kernels took, by kind of operation: a histogram, and the slowest ones (pure).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,9 +11,9 @@ use crate::cli::summary::{Lasted, OfFile};
 use crate::model::time::HostNs;
 use crate::summary::{Row, Summary};
 
-/// Lengths that are told apart for each power of ten.
+/// Bins for each power of ten.
 const PER_DECADE: f64 = 10.0;
-/// The slowest ones that are kept of each kind.
+/// How many of the slowest are kept for each kind.
 const KEPT: usize = 10;
 /// Kinds of operations that are shown; the slowest come first.
 const KINDS: usize = 100;
@@ -29,7 +28,8 @@ pub(super) struct Kind {
     /// The table of the summary, and the row there.
     table: &'static str,
     row: usize,
-    /// How many are of each length that occurs, the shortest first: length n begins at 10^(n/10) ns.
+    /// The bins that are not empty, shortest first, with their counts: bin n begins at 10^(n/10)
+    /// ns.
     lengths: Vec<(u32, u64)>,
     slowest: Vec<Slow>,
 }
@@ -57,7 +57,7 @@ struct Found {
     ns: u64,
     begin: HostNs,
     mark: Option<(u64, u64)>,
-    /// Once its file has been read: what its process is called, the file, its begin.
+    /// Set once its file has been read: the process's name, the file, its begin.
     place: Option<(String, usize, HostNs)>,
 }
 
@@ -146,14 +146,14 @@ impl Slowest {
     }
 }
 
-/// Which length a duration counts as.
+/// The bin of a duration.
 fn bin(ns: u64) -> u32 {
     let near = ((ns.max(1) as f64).log10() * PER_DECADE) as u32;
     // The logarithm may be off by a little.
     [near + 1, near].into_iter().find(|bin| edge(*bin) <= ns).unwrap_or(near.saturating_sub(1))
 }
 
-/// Where a length begins, ns.
+/// Where a bin begins, ns.
 fn edge(bin: u32) -> u64 {
     10_f64.powf(f64::from(bin) / PER_DECADE).ceil() as u64
 }

@@ -1,15 +1,15 @@
 //! Who came late, from the summaries of a job without traces.
 //!
-//! Each rank says how long its kernels of successive collectives took together. An AllReduce, say,
-//! ends on all ranks at once, so who took the least came last. What each operation would show, a
-//! stretch shows on average: two ranks that come late by turns even out.
+//! Each rank says how long its kernels of successive collectives took in total. An AllReduce, for
+//! example, ends on all ranks at once, so the rank that took the least came last. A stretch shows
+//! the average of its operations: two ranks that take turns in coming late even out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::diagnose::{APART_NS, Late, Lateness};
 use crate::summary::{Cell, Report, Table};
 
-/// Columns of the map at most.
+/// The most columns of the map.
 const COLUMNS: u64 = 64;
 
 /// Successive collectives of one rank: their number, when the first began (ns after the beginning

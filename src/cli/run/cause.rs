@@ -77,7 +77,7 @@ pub(super) fn cause(evidence: &Evidence, library: &Path) -> String {
 pub(super) struct Without {
     /// What kept the library out.
     pub(super) certain: BTreeMap<String, Vec<u32>>,
-    /// Nothing that was seen kept it out. Processes that merely have NCCL loaded are here: a
+    /// Nothing that was seen kept it out. This includes processes that merely have NCCL loaded: a
     /// launcher that imports PyTorch, a data loader.
     open: BTreeMap<String, Vec<u32>>,
 }

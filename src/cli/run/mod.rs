@@ -260,8 +260,8 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
     Ok(status)
 }
 
-/// Whether a trace is of one of our processes on this host. Its name, `node7.4711.1795000000`, has the
-/// process; one that was too short to be seen is told by our rank.
+/// Whether a trace comes from one of our processes on this host. Its name, `node7.4711.1795000000`,
+/// has the process id; a process that was too short-lived to be seen is recognised by our rank.
 fn is_own(trace: &Path, pids: &[u32], rank: Option<u32>) -> bool {
     let name = trace.file_name().unwrap_or_default().to_string_lossy();
     let Some(rest) = name.strip_prefix(&sys::host_name()).and_then(|rest| rest.strip_prefix('.')) else { return false };
@@ -284,7 +284,8 @@ fn rank_of(trace: &Path) -> Option<u32> {
     rank.filter(|_| found.is_err())
 }
 
-/// Writes traces as tables beside them, and says so. The job is done: nothing here changes its end.
+/// Writes traces as tables beside them, and says so. The job has ended: nothing here changes its
+/// exit code.
 fn export_parquet(traces: &[PathBuf]) {
     let full: Vec<PathBuf> = traces.iter().filter(|trace| !is_empty(trace)).cloned().collect();
     let Some(folder) = full.first().and_then(|trace| trace.parent()) else { return };

@@ -1,4 +1,4 @@
-//! What texts name.
+//! What a text in a trace can be the name of.
 
 /// What a text names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// One of them and several of them, in the report.
+    /// The singular and the plural, for the report.
     pub(super) fn counted(self) -> [&'static str; 2] {
         match self {
             Kind::Host => ["host name", "host names"],

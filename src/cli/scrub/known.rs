@@ -1,5 +1,5 @@
-//! The first reading: which texts of a file name a host, a communicator, a thread. Texts that mention
-//! them may come before.
+//! The first pass: which texts of a file name a host, a communicator, a thread. Texts that mention
+//! them may come earlier in the file.
 
 use std::collections::BTreeSet;
 use std::path::Path;

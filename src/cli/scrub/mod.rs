@@ -5,10 +5,10 @@
 //!            words (the vocabulary, everything else is replaced)    stand (what stands for what)
 //! ```
 //!
-//! It lets through what it knows and replaces the rest, never the other way round: fields that this
-//! build does not know are left out; a text is kept if each of its words is one that ncclscope, NCCL
-//! or CUDA says ([`words`]), and otherwise a stand-in takes its place. The same text has the same
-//! stand-in in all files of one call, so that the copies can still be merged and diagnosed.
+//! It keeps what it knows and replaces the rest, never the other way round: fields that this build
+//! does not know are left out; a word in a text is kept only if ncclscope, NCCL or CUDA uses it
+//! ([`words`]), and otherwise a stand-in takes its place. The same text has the same stand-in in
+//! all files of one call, so that the copies can still be merged and diagnosed.
 
 mod kind;
 mod known;
@@ -69,7 +69,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let outputs = if is_folder {
         std::fs::create_dir(&wish.output).map_err(Reason::write(&wish.output))?;
-        // Two files may say that they are of one rank.
+        // Two files may claim the same rank.
         let mut taken = std::collections::HashSet::new();
         let numbered = |(at, name): (usize, String)| match taken.insert(name.clone()) {
             true => wish.output.join(name),
@@ -83,7 +83,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     for (path, output) in files.iter().zip(&outputs) {
         let copied = copy(path, output, &mut names);
         size += copied.inspect_err(|_| {
-            // What is not whole may not be what it seems.
+            // A damaged file may not be what it seems.
             outputs.iter().for_each(|output| drop(std::fs::remove_file(output)));
             if is_folder {
                 let _ = std::fs::remove_dir(&wish.output);

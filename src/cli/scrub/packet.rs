@@ -1,4 +1,4 @@
-//! The second reading: copies a packet, with stand-ins for its texts. Only fields that this build
+//! The second pass: copies a packet, with stand-ins for its texts. Only fields that this build
 //! knows are in the copy.
 
 use prost::Message as _;

@@ -1,4 +1,4 @@
-//! What stands for what: the same text, the same stand-in.
+//! Stand-ins for texts: the same text always has the same stand-in.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,18 @@ use crate::model::activity::is_nccl;
 use crate::sys;
 use crate::trace::names;
 
-/// Texts that have stand-ins of their own, of each kind. Further ones share one, so that memory is
+/// The most texts of each kind with their own stand-ins. Further ones share one, so that memory is
 /// bounded.
 const TEXTS: usize = 200_000;
 
-/// What stands for what.
+/// The stand-ins given so far.
 pub(super) struct StandIns {
     known: [FxHashMap<Box<str>, u32>; Kind::ALL.len()],
-    /// Which kinds a text has, for those that are met inside of others.
+    /// The kind of each text, for texts that occur inside others.
     any: FxHashMap<Box<str>, Kind>,
     /// Short forms of communicators' hashes.
     hashes: FxHashSet<String>,
-    /// Makes pointers into others, in a way that nobody can undo.
+    /// Turns pointers into other numbers, irreversibly.
     key: u64,
     pointers: u64,
     keeps_names: bool,
@@ -40,7 +40,7 @@ impl StandIns {
         }
     }
 
-    /// What stands for a text of this kind.
+    /// The stand-in for a text of this kind.
     pub(super) fn stand(&mut self, kind: Kind, text: &str) -> String {
         let known = &mut self.known[kind as usize];
         let number = match known.get(text) {
@@ -69,7 +69,7 @@ impl StandIns {
         }
     }
 
-    /// The hash is one of a communicator.
+    /// Notes a communicator's hash.
     pub(super) fn hash(&mut self, hash: u64) {
         self.hashes.insert(names::short_hash(hash));
         self.hashes.insert(format!("{hash:016x}"));
@@ -83,7 +83,7 @@ impl StandIns {
             return name.to_owned();
         }
         let number = self.stand(Kind::Kernel, &plain);
-        // It has to be told from the application's.
+        // It must be distinguishable from the application's.
         if is_nccl(name) { format!("ncclKernel_{number}") } else { number }
     }
 
@@ -101,7 +101,7 @@ impl StandIns {
         }
     }
 
-    /// Where something was, or what it was called, by a number in place of its address.
+    /// A number in place of an address.
     pub(super) fn pointer(&mut self, address: u64) -> u64 {
         if address == 0 {
             return 0;
@@ -124,7 +124,7 @@ impl StandIns {
         words::is_known(word) || self.hashes.contains(word)
     }
 
-    /// A text of ncclscope's, with stand-ins for what it says of others.
+    /// A text of ncclscope, with stand-ins for the names in it.
     pub(super) fn text(&mut self, text: &str) -> String {
         if self.is_plain(text) || words::is_model_of_maker(text) {
             return text.to_owned();
@@ -165,7 +165,7 @@ impl StandIns {
                 Word::Between(between) => plain.push_str(between),
                 Word::Text(word) if self.is_known(word) => plain.push_str(word),
                 Word::Text(word) => {
-                    // What was seen by itself keeps its stand-in.
+                    // A text that was seen on its own keeps its stand-in.
                     let kind = self.any.get(word).copied().unwrap_or_else(|| words::kind(word));
                     plain.push_str(&self.stand(kind, word));
                 }

@@ -6,7 +6,7 @@ use super::kind::Kind;
 use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
-/// Where the texts come from that are in traces.
+/// The sources of the texts in traces.
 const SOURCES: [&str; 16] = [
     "src/trace",
     "src/correlate",
@@ -36,7 +36,7 @@ fn sources(path: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// The texts in a source, without its tests and what stands in braces.
+/// The string literals in a source, without its tests and without placeholders in braces.
 fn literals(source: &str) -> Vec<String> {
     let source = source.split("#[cfg(test)]\nmod").next().unwrap_or_default();
     let lines: Vec<&str> = source.lines().filter(|line| !line.trim_start().starts_with("//")).collect();

@@ -1,4 +1,4 @@
-//! The vocabulary: words that ncclscope, NCCL and CUDA say themselves. What is none of them may be
+//! The vocabulary: words that ncclscope, NCCL and CUDA use themselves. Any other word may be
 //! somebody's name.
 
 use std::sync::LazyLock;
@@ -7,17 +7,17 @@ use rustc_hash::FxHashSet;
 
 use super::kind::Kind;
 
-/// One a line, in lower case: the words of the texts that ncclscope writes into traces. A test
-/// compares it with the source.
+/// One word per line, in lower case: the words of the texts that ncclscope writes into traces. A
+/// test compares it with the source.
 pub(super) const WORDS: &str = include_str!("words.txt");
 static KNOWN: LazyLock<FxHashSet<&'static str>> = LazyLock::new(|| WORDS.lines().collect());
 
-/// What a number may be followed by.
+/// What may follow a number.
 const UNITS: [&str; 30] = [
     "", "b", "kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "ns", "us", "µs", "ms", "s", "min", "h", "hz", "khz",
     "mhz", "ghz", "x", "k", "m", "u", "ul", "st", "nd", "rd", "th",
 ];
-/// The most digits of a number in a text: longer ones are numbers of something.
+/// The most digits of a plain number in a text: longer ones may be ids.
 const DIGITS: usize = 9;
 /// Beginnings of NCCL's kernels, as they are in a name.
 const KERNELS: [&str; 10] = [
@@ -32,7 +32,7 @@ const KERNELS: [&str; 10] = [
     "ncclsymkdevworkargs4k",
     "ncclwork",
 ];
-/// What names of GPUs are made of, apart from numbers.
+/// The words in names of GPUs, apart from numbers.
 const MODELS: [&str; 29] = [
     "nvidia",
     "amd",
@@ -68,7 +68,7 @@ const MODELS: [&str; 29] = [
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word<'a> {
-    /// A word, a number, a path: what has no blank in it.
+    /// A word, a number, a path: anything without blanks.
     Text(&'a str),
     /// Blanks and signs.
     Between(&'a str),
@@ -76,7 +76,7 @@ pub(super) enum Word<'a> {
 
 /// The words of a text, and what is between them.
 pub(super) fn split(text: &str) -> impl Iterator<Item = Word<'_>> {
-    // These hold together what is one: node17.example.com, /home/ann, fe80::1, ann@example.com.
+    // These join the parts of one word: node17.example.com, /home/ann, fe80::1, ann@example.com.
     let is_of_word = |letter: char| letter.is_alphanumeric() || "_-./:@\\~$%+".contains(letter);
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -106,15 +106,15 @@ pub(super) fn split(text: &str) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-/// Whether a word is one that ncclscope, NCCL or CUDA says, or a plain number.
+/// Whether ncclscope, NCCL or CUDA uses this word, or it is a plain number.
 pub(super) fn is_known(word: &str) -> bool {
-    // Of several, as in `launch-bracket` or `GB/s`, each.
+    // In compounds such as `launch-bracket` or `GB/s`, each part counts.
     kind(word) != Kind::Network && word.split(['_', '-', '.', '/', ':', '+', '%']).all(is_known_alone)
 }
 
 fn is_known_alone(word: &str) -> bool {
     let word = word.to_lowercase();
-    // `compute{s}`, `run{s}`: what is said of one and of several.
+    // `compute{s}`, `run{s}`: texts with a singular and a plural.
     let of_one = word.strip_suffix('s').unwrap_or(&word);
     word.is_empty() || KNOWN.contains(word.as_str()) || KNOWN.contains(of_one) || is_number(&word)
 }
@@ -202,13 +202,13 @@ pub(super) fn is_model(name: &str) -> bool {
         && parts.map(str::to_lowercase).all(|part| MODELS.contains(&part.as_str()) || is_number(&part))
 }
 
-/// The same where it may as well be something else: it begins with the maker.
+/// The same where the text may also be something else: it must begin with the maker.
 pub(super) fn is_model_of_maker(name: &str) -> bool {
     const MAKERS: [&str; 6] = ["nvidia", "tesla", "geforce", "quadro", "amd", "emulated"];
     name.split(' ').next().is_some_and(|first| MAKERS.contains(&first.to_lowercase().as_str())) && is_model(name)
 }
 
-/// Whether what ran on a GPU may have its name from us: an operation, a copy.
+/// Whether the name of something that ran on a GPU comes from us: an operation, a copy.
 pub(super) fn is_drawn(name: &str) -> bool {
     const FIRST: [&str; 23] = [
         "allreduce",

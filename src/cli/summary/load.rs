@@ -14,10 +14,10 @@ use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, instant, track};
 use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
 
-/// What the processes of a file add up to.
+/// The totals of the processes of a file.
 #[derive(Default)]
 pub(super) struct Load {
-    /// In the order of the file; `None` for what is no recording.
+    /// In the order of the file; `None` for processes that are no recording.
     pub(super) recorded: Vec<Option<Summary>>,
     processes: Vec<Summary>,
     tags: Vec<u64>,
@@ -41,7 +41,7 @@ pub(in crate::cli) struct Lasted {
     pub(in crate::cli) row: Row,
     pub(in crate::cli) begin: HostNs,
     pub(in crate::cli) ns: u64,
-    /// What tells its operation from others, the same on all ranks: its mark, and the replay.
+    /// What identifies its operation, the same on all ranks: its mark, and the replay.
     pub(in crate::cli) mark: Option<(u64, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Load {
         (load, result)
     }
 
-    /// Takes a packet; returns the process that it is of.
+    /// Takes a packet; returns its process.
     fn take(&mut self, packet: &Packet<'_>) -> Option<usize> {
         if let Some(descriptor) = packet.track_descriptor() {
             let uuid = descriptor.uuid();
@@ -144,7 +144,7 @@ impl Load {
         let open = match event.category {
             Some(Category::Api) => {
                 let facts = facts();
-                // Calls of threads that share a track are told by their thread.
+                // Calls of threads that share a track are distinguished by their thread.
                 let call = if facts.tid.is_none() { summary.call(&facts) } else { None };
                 call.map_or(Open::Other, |call| Open::Call(call, time))
             }
@@ -199,7 +199,7 @@ impl Load {
         let facts = || Facts::of(event.args());
         match event.category {
             Some(Category::Operation) if event.name == instant::COMM_INIT => summary.comm_init(time, &facts()),
-            // What found no lane.
+            // Slices that found no lane.
             Some(Category::Operation) => hand_over(summary, &facts()),
             Some(Category::Run) => {
                 let run = summary.run(&facts());
@@ -221,7 +221,7 @@ impl Load {
             }
         }
         let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
-        // What a merge drew is no recording, nor is a track without a process.
+        // Tracks drawn by a merge are no recording, nor are tracks without a process.
         self.recorded = processes
             .map(|(summary, tag)| Some(summary).filter(|it| !self.merged.contains(tag) && it.has_process()))
             .collect();

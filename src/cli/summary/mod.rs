@@ -1,4 +1,4 @@
-//! `ncclscope summary`: what traces add up to, as tables for people and for programs.
+//! `ncclscope summary`: the totals of traces, as tables for people and for programs.
 
 mod durations;
 mod load;
@@ -96,7 +96,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     Reason::all(added.reasons)
 }
 
-/// What several files add up to.
+/// The totals of several files.
 pub(super) struct Added {
     /// The tables of `ncclscope summary`.
     pub(super) report: Report,
@@ -112,7 +112,7 @@ pub(super) struct OfFile<'a> {
     pub(super) path: &'a Path,
     /// How many processes the files before it have.
     pub(super) before: usize,
-    /// Its processes in the order of the file; `None` for what is no recording.
+    /// Its processes in the order of the file; `None` for processes that are no recording.
     pub(super) recorded: Vec<Option<Summary>>,
     /// The places of their rows of operations and of groups in [`Added::all`].
     pub(super) places: &'a [Box<dyn Fn(Row) -> Row>],
@@ -183,7 +183,7 @@ pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         }
         let of_folder = runs::named(std::slice::from_ref(path))?;
         let before = files.len();
-        // One that should be a trace and is none is named later.
+        // A file that should be a trace but is not is named later.
         let is_trace = |path: &PathBuf| {
             let is_named_so = path.extension().is_some_and(|ending| ending == "perfetto-trace");
             is_named_so || matches!(import::format(path), Ok(Of::Perfetto))
@@ -227,7 +227,7 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
     written.map_err(Reason::Output)
 }
 
-/// Prints the lists of durations: what of, how many, and each in microseconds.
+/// Prints the lists of durations: what they are of, how many, and each in microseconds.
 fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &mut dyn Write) -> Result<(), Reason> {
     let wrote = Reason::Output;
     let Some(columns) = labels.iter().flatten().next() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Summaries that jobs without traces left, as comma-separated values.
+//! Summaries in comma-separated values, from jobs without traces.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +65,7 @@ fn tables(path: &Path) -> Result<Report, Reason> {
     let file = fs::File::open(path).map_err(Reason::read(path))?;
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);
     let mut report = Report::empty();
-    // The table at hand, and which of its columns each value is of.
+    // The current table, and the column of each value.
     let (mut table, mut columns): (Option<usize>, Option<Vec<Option<usize>>>) = (None, None);
     for record in reader.records() {
         let record = record.map_err(Reason::file(path))?;
@@ -77,7 +77,7 @@ fn tables(path: &Path) -> Result<Report, Reason> {
                 let text = format!("it has format {format}; ncclscope {} reads format {FORMAT_VERSION}", version());
                 return Err(Reason::file(path)(text));
             }
-            // A table that a later version has, too.
+            // A table of a later version.
             table = report.tables.iter().position(|table| table.name == name);
             columns = None;
             continue;
@@ -116,8 +116,8 @@ fn row(table: &Table, columns: &[Option<usize>], record: &csv::StringRecord) -> 
     Some(row)
 }
 
-/// The rows of all ranks together: sums, the least and the most. What cannot be told from rows, such
-/// as percentiles, is empty. Communicators of one name are one.
+/// The rows of all ranks together: sums, minima and maxima. What rows cannot give, such as
+/// percentiles, is empty. Communicators with the same name are combined.
 fn all(report: &Report) -> Report {
     let mut joined = Report::empty();
     for (table, into) in report.tables.iter().zip(&mut joined.tables) {
@@ -157,7 +157,7 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
                 name if name.ends_with("_min_ns") => values().min(),
                 name if name.ends_with("_max_ns") => values().max(),
                 name if name.ends_with("_total_ns") => values().reduce(u64::saturating_add),
-                // Bytes by the time that all of them took.
+                // Bytes divided by the time that all of them took.
                 name if name.ends_with("bw_bytes_per_s") => {
                     let parts = || of.iter().filter_map(|row| Some((number(row, Some(column))?, number(row, total)?)));
                     let (bytes, ns) = parts().fold((0_u128, 0_u128), |(bytes, time), (rate, ns)| {

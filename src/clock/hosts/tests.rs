@@ -79,7 +79,8 @@ fn the_true_clock_is_within_the_bound() {
     }
 }
 
-/// A clock whose rate changes by these many ns per second, each after a pause of so many seconds.
+/// A clock whose rate changes again and again: each pair is a pause in seconds, and the change
+/// after it in ns per second.
 struct Unsteady(Vec<(f64, f64)>);
 
 impl Unsteady {

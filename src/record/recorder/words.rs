@@ -14,7 +14,7 @@ use crate::model::word::Word;
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Entry {
-    /// Where the string is. [`SLOW`] is added if a look at 16 bytes is not enough or not allowed:
+    /// Where the string is. [`SLOW`] is added if comparing 16 bytes is not enough or not allowed:
     /// the string is longer, or near the end of its page.
     address: usize,
     word: Word,
@@ -42,7 +42,8 @@ impl Words {
         Words([const { Cell::new(EMPTY) }; ENTRIES])
     }
 
-    /// The words for some of NCCL's strings: one look at each, and one decision for all of them.
+    /// The words for some of NCCL's strings: one comparison of each, and one branch for all of
+    /// them.
     ///
     /// # Safety
     ///

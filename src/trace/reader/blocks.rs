@@ -20,7 +20,7 @@ const PACKET: u8 = (trace::PACKET << 3 | 2) as u8;
 const BLOCK: usize = 16 << 10;
 /// No packet is this large, compressed or not: Perfetto compresses less than 512 KiB at a time.
 const TOO_LARGE: u64 = 256 << 20;
-/// The most threads that decompress; by then whoever takes the packets is busy.
+/// The most threads that decompress; with more, the thread that takes the packets is the limit.
 const THREADS: usize = 8;
 
 /// How much of a file is a valid trace.
@@ -148,14 +148,14 @@ fn frame(bytes: &[u8]) -> Frame {
     }
 }
 
-/// How many threads may unpack a file that is read alone.
+/// How many threads may unpack a file if it is the only one being read.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS)
 }
 
 /// Works on the blocks of a file on `threads` threads (1: on this one), and calls `each` for the
-/// results, one after the other and in order. `work` gets a result that it may overwrite, whose
-/// memory it then need not ask for again.
+/// results, one after the other and in order. `work` gets an old result to overwrite, which saves
+/// allocating memory again.
 fn in_order<T: Default + Send, E: From<Error>>(
     threads: usize,
     source: impl Read + Send,
@@ -354,7 +354,7 @@ fn compressed(packet: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Memory that is used again without being cleared.
+/// Memory that is reused without being cleared.
 #[derive(Default)]
 struct Bytes {
     all: Vec<u8>,
@@ -366,7 +366,7 @@ impl Bytes {
         &self.all[..self.used]
     }
 
-    /// Room for at least so many more bytes.
+    /// Room for at least this many more bytes.
     fn room(&mut self, least: usize) -> &mut [u8] {
         if self.all.len() - self.used < least {
             self.all.resize(self.used + least, 0);
@@ -380,7 +380,7 @@ impl Bytes {
     }
 }
 
-/// Decompresses, with a state that is made once. In one piece if possible, which spares zlib a
+/// Decompresses, with a state that is made once. In one call if possible, so that zlib needs no
 /// window of its own.
 struct Inflater(Decompress);
 

@@ -24,9 +24,8 @@ pub(crate) const TERMINATING_FLOW_IDS: u32 = 48;
 /// Ids of clocks that belong to one sequence.
 const PRIVATE_CLOCKS: Range<u64> = 64..128;
 
-/// What a packet says by itself, and where that is in its block: the half of reading that needs no
-/// other packet. There is one for each packet of a block, so it is small: what is optional is in
-/// `has`.
+/// What a packet says by itself, and where in its block: the half of reading that needs no other
+/// packet. There is one for each packet of a block, so it is small: what is optional is in `has`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skim {
     /// Where in its block of the file it begins, or the compressed packet that contains it.
@@ -208,7 +207,7 @@ impl Skim {
         }
     }
 
-    /// In the place of the packets in the compressed packet that is here.
+    /// Stands for all packets in the compressed packet at this place.
     pub(super) fn passed(at: u32) -> Skim {
         Skim { at, has: Has::PASSED, ..Skim::default() }
     }
@@ -406,7 +405,7 @@ pub(crate) fn nccl(args: &[u8]) -> Nccl {
     Nccl::decode(args).unwrap_or_default()
 }
 
-/// The same, for many one after the other: a new `Nccl` takes longer than what is in it.
+/// The same for many in a row: making a new `Nccl` takes longer than decoding.
 pub(crate) fn decode_nccl(args: &[u8], nccl: &mut Nccl) {
     nccl.clear();
     if nccl.merge(args).is_err() {
@@ -426,7 +425,7 @@ pub(crate) fn uints<const N: usize>(args: &[u8], numbers: [u32; N]) -> [Option<u
     found
 }
 
-/// The numbers among an event's arguments, all decoded at once: for those who look for many.
+/// The numbers among an event's arguments, all decoded at once, for callers that need many.
 pub(crate) struct Numbers {
     /// By field number.
     all: [u64; Numbers::MOST],
@@ -443,7 +442,7 @@ impl Numbers {
     /// More than the highest field number of `Nccl`, and a multiple of 64.
     const MOST: usize = 256;
 
-    /// Replaces what it holds. Of a field that is there twice, the first one counts.
+    /// Replaces what it holds. If a field occurs twice, the first one counts.
     pub(crate) fn decode(&mut self, args: &[u8]) {
         self.is_there = [0; Numbers::MOST / 64];
         let mut fields = fields(args);
@@ -583,8 +582,8 @@ impl Sequences {
 }
 
 impl Sequences {
-    /// Goes on behind packets that were not read: the last time on each sequence among them that
-    /// counts in distances.
+    /// Continues after packets that were not read, with the last time on each of their sequences
+    /// that count in deltas.
     pub(super) fn pass(&mut self, times: &[(u64, HostNs)]) {
         for (sequence, time) in times {
             let clocks = &mut self.of(*sequence as u32).clocks;

@@ -1,5 +1,5 @@
-//! Reads traces of any size: the packets of a file in order, with what earlier packets said for
-//! them.
+//! Reads traces of any size: the packets of a file in order, completed by what earlier packets
+//! said.
 //!
 //! ```text
 //!   blocks   whole packets of the file, decompressed in parallel on all cores
@@ -144,7 +144,7 @@ pub fn read<E: From<Error>>(
     read_on(blocks::cores(), source, each)
 }
 
-/// The same with so many threads to unpack; with one, on this thread alone.
+/// The same with this many threads to unpack; with one, on this thread alone.
 pub(crate) fn read_on<E: From<Error>>(
     threads: usize,
     source: impl Read + Send,
@@ -155,12 +155,12 @@ pub(crate) fn read_on<E: From<Error>>(
     blocks::unpacked(threads, source, &none, |at, bytes, skim| sequences.take(at, bytes, skim, &mut each))
 }
 
-/// Says of a compressed packet, by its position in the file, whether it is passed over instead of
-/// unpacked: then the last time on each sequence in it that counts in distances. It must contain
+/// For a compressed packet, by its position in the file: `Some` if it is skipped instead of
+/// unpacked, with the last time on each of its sequences that count in deltas. It must contain
 /// nothing that later packets leave out.
 pub(crate) type Passed<'a> = dyn Fn(u64) -> Option<&'a [(u64, HostNs)]> + Sync + 'a;
 
-/// The same without the packets that are passed over.
+/// The same without the packets that are skipped.
 pub(crate) fn read_parts<E: From<Error>>(
     source: impl Read + Send,
     passed: &Passed<'_>,

@@ -1,4 +1,4 @@
-//! What is said about a job, in sentences.
+//! The sentences about a job.
 
 use super::{LookAt, OfLink, Told, look_at, percent};
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, What};
@@ -10,10 +10,10 @@ use crate::trace::names::{duration, quoted, short};
 const NAMED: usize = 8;
 /// The fraction of a step that one rank's wait for others must take if it is to be mentioned.
 const MUCH: f64 = 0.1;
-/// How much longer than in the middle steps are on average if long ones are to be explained.
+/// How much the mean step must exceed the median for long steps to be mentioned, as a fraction.
 const LONG: f64 = 0.15;
 
-/// Says things about a job.
+/// Words the sentences about a job.
 pub(super) struct Names<'a> {
     pub(super) job: &'a Job,
 }

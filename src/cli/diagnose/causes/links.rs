@@ -1,4 +1,4 @@
-//! Links that are slow, or stand still now and then (pure).
+//! Links that are slow, or that stall now and then (pure).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::load::{Job, SLOW, Taken, Use};
 use super::{ALIKE, HABIT, Suspect, What, median, quarter};
 
-/// How many times longer than any other a link stands still if it is at fault.
+/// A link at fault stalls this many times longer than any other.
 const STANDS_OUT: f64 = 3.0;
 
 /// How each link was used by the operations of one kind, in order.
@@ -29,7 +29,7 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
 
 fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
     let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
-    // What the link in the middle does with each operation, and with all of them.
+    // The median link's figures for each operation, and for all of them.
     let at = |turn: usize, of: &dyn Fn(&Use) -> f64| {
         median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
     };
@@ -39,7 +39,7 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
     let taking = Taking::of(job, of_links);
     for (link, uses) in of_links {
         let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
-        // A link that has nothing to do for half of the time is not what the ranks wait for.
+        // A link that is idle for half of the time is not what the ranks wait for.
         let delays = |it: &Use| 2.0 * it.busy >= transfer(job, it.item);
         let is_longer =
             uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
@@ -56,7 +56,7 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
             // Stalls are another cause.
             let busy = it.busy.min(2.0 * usual);
             let least = match job.graph.through(it.item) {
-                // It would be one like those of the other links.
+                // Without the fault it would be like the other links' transfers.
                 Some(_) => median(&transfers),
                 // The other links and the GPUs need their time, too.
                 None => others + taking.at(job, it.item),
@@ -85,7 +85,7 @@ fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<u
     }
 }
 
-/// For how long GPUs must take what they receive, in operations of one kind.
+/// How long GPUs need to take what they receive, in operations of one kind.
 struct Taking {
     /// For one transfer: most of them take longer, because the GPU has something else to wait for,
     /// ns.
@@ -107,7 +107,7 @@ impl Taking {
     }
 }
 
-/// What nearly all of these are, if they are the same.
+/// The value that nearly all of these have, if there is one.
 fn habitual(channels: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32> {
     let all = channels.len() as f64;
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
@@ -115,8 +115,8 @@ fn habitual(channels: impl ExactSizeIterator<Item = Option<u32>>) -> Option<u32>
     counts.into_iter().find(|(_, count)| *count as f64 >= HABIT * all).map(|it| it.0)
 }
 
-/// On a busy machine every link stands still at times: those at fault stand out. There may be
-/// several: what crosses one cable stands still together.
+/// On a busy machine every link stalls at times: those at fault stand out. There may be several:
+/// links that share a cable stall together.
 fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
     stalled.sort_by(|one, other| other.sum.total_cmp(&one.sum));
     let sum = |at: usize| stalled.get(at).map_or(0.0, |it| it.sum);
@@ -157,8 +157,8 @@ fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
     }
 }
 
-/// Links that are about as slow as the slowest one are one suspect: those of several ranks may lead
-/// through one cable, and nothing is won while one of them is left.
+/// Links that are about as slow as the slowest are one suspect: those of several ranks may share a
+/// cable, and fixing all but one of them gains nothing.
 fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
     let mut all: Vec<Suspect> = Vec::new();
@@ -176,12 +176,12 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     all
 }
 
-/// What the transfer of an operation takes, ns: a send may end before its data is through.
+/// The duration of an operation's transfer, ns: a send may end before its data has arrived.
 fn transfer(job: &Job, item: usize) -> f64 {
     job.graph.through(item).unwrap_or(0).max(job.graph.length(item)) as f64
 }
 
-/// The transfer of an operation takes so much less, on all its ranks.
+/// Shortens the transfer of an operation on all its ranks.
 fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
     let by = by as i64;
     if let Some(through) = job.graph.through(item) {

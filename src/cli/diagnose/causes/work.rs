@@ -1,17 +1,17 @@
-//! What ranks do themselves: kernels that take longer than those of other ranks, GPUs that have
-//! nothing to do (pure).
+//! What ranks do themselves: kernels that take longer than those of other ranks, GPUs that are idle
+//! (pure).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::load::Job;
 use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
 
-/// By which fraction of the average work the longest work of a step exceeds it if work is unequal.
+/// Work is unequal if the longest in a step exceeds the average by at least this fraction.
 const UNEQUAL: f64 = 0.11;
-/// The fraction of a step that GPUs have nothing to do if a job is bound by its hosts.
+/// A job is host-bound if its GPUs are idle for at least this fraction of a step.
 const IDLE: f64 = 0.15;
-/// What a quarter of the steps have less of than the median, as a fraction of it, if something is
-/// steady.
+/// Something is steady if its lower quartile over the steps is at least this fraction of the
+/// median.
 const STEADY: f64 = 0.6;
 /// The fraction of a step from which a difference counts in that step.
 const COUNTS: f64 = 0.01;
@@ -20,7 +20,7 @@ const COUNTS: f64 = 0.01;
 pub(super) struct Sums {
     /// The application's items in these steps.
     own: Vec<Own>,
-    /// By rank and step: work, and the work beyond that of the ranks in the middle, ns.
+    /// By rank and step: work, and the work beyond that of the median rank, ns.
     work: Vec<Vec<f64>>,
     excess: Vec<Vec<f64>>,
     /// By rank and step: how long nothing ran, ns.
@@ -35,12 +35,12 @@ struct Own {
     /// Counted from the first step that is looked at.
     step: usize,
     kind: u32,
-    /// Which of its kind in the step.
+    /// Its number among those of its kind in the step.
     nth: u32,
     rank: usize,
     item: usize,
     length: i64,
-    /// Of the same item on the rank in the middle; 0 if the other ranks do without it.
+    /// The duration of the same item on the median rank; 0 if the other ranks do not have it.
     middle: i64,
     mean: i64,
 }
@@ -83,8 +83,8 @@ impl Sums {
     fn compare(&mut self, ranks: usize) {
         self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.nth, it.length, it.rank));
         let is_same = |one: &Own, other: &Own| (one.step, one.kind, one.nth) == (other.step, other.kind, other.nth);
-        // What only a few ranks run belongs to their part of the model if they run little else;
-        // otherwise the others go without it.
+        // If a few ranks run something that the others do not, and little else, it is their part of
+        // the model; otherwise it is extra work.
         let mut common = vec![[0; 2]; ranks];
         for same in self.own.chunk_by(is_same) {
             let is_common = usize::from(2 * same.len() > ranks);
@@ -105,7 +105,7 @@ impl Sums {
         }
     }
 
-    /// Whether something is so in nearly every step.
+    /// Whether something holds in nearly every step.
     fn is_habit(&self, by_step: impl Iterator<Item = f64>) -> bool {
         let (mut count, mut all) = (0, 0);
         for excess in by_step {
@@ -117,14 +117,14 @@ impl Sums {
 
     /// Ranks whose own kernels always take longer than those of the others.
     pub(super) fn kernels(&self, job: &Job) -> Vec<Suspect> {
-        // A slow rank is slow by much the same each time. Otherwise its work differs.
+        // A slow rank is slow by about the same each time. Otherwise its work differs.
         let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
         let steady = self.excess.iter().enumerate().filter(|(_, excess)| is_steady(excess));
         self.habitual(steady).into_iter().map(|ranks| self.of_ranks(job, ranks)).collect()
     }
 
-    /// The ranks of which something is so in nearly every step: those that are about as far off as
-    /// the worst one, and the others.
+    /// The ranks for which something holds in nearly every step: those that deviate about as much
+    /// as the worst one, and the others.
     fn habitual<'a>(&self, excesses: impl Iterator<Item = (usize, &'a Vec<f64>)>) -> Vec<Vec<usize>> {
         let habits: Vec<(usize, f64)> = excesses
             .filter(|(_, excess)| self.is_habit(excess.iter().copied()))
@@ -163,7 +163,7 @@ impl Sums {
         }
     }
 
-    /// Where in each step the work of another rank takes longest.
+    /// Whether in each step the work of a different rank takes longest.
     pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
         let ranks = job.ranks.len();
         if ranks < 2 {
@@ -185,7 +185,7 @@ impl Sums {
                 worst = (work(rank, step) - mean, step);
             }
         }
-        // What one rank does in most steps is not by turns.
+        // If it is the same rank in most steps, ranks do not take turns.
         let is_by_turns = times.iter().all(|count| (*count as f64) < 0.7 * steps as f64);
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
         self.own.iter().for_each(|it| *kinds.entry(it.kind).or_default() += (it.length - it.mean).abs() as f64);
@@ -203,11 +203,11 @@ impl Sums {
         })
     }
 
-    /// GPUs that have nothing to do: on some ranks, now and then, or everywhere.
+    /// Idle GPUs: on some ranks, now and then, or everywhere.
     pub(super) fn hosts(&self, job: &Job, step: f64) -> Vec<Suspect> {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let (pauses, paused) = self.pauses(job, step);
-        // What is left when pauses are taken out, and the rank in the middle.
+        // Idle time without the pauses, and the median rank.
         let idle = |rank: usize, at: usize| {
             if paused[rank].contains(&at) { median(&self.idle[rank]) } else { self.idle[rank][at] }
         };
@@ -243,7 +243,7 @@ impl Sums {
         suspects
     }
 
-    /// The lags of a rank's items if it had nothing to do for only so long in each step.
+    /// The lags of a rank's items if it were idle for only this long in each step.
     fn shorter(&self, job: &Job, rank: usize, wanted: impl Fn(usize) -> f64) -> Vec<(usize, i64)> {
         let mut lags = Vec::new();
         for (at, step) in job.steps.clone().enumerate() {
@@ -258,8 +258,7 @@ impl Sums {
         lags
     }
 
-    /// Steps in which GPUs had nothing to do for much longer than usual; and which they are, by
-    /// rank.
+    /// Steps in which GPUs were idle for much longer than usual, by rank.
     fn pauses(&self, job: &Job, step: f64) -> (Vec<Suspect>, Vec<BTreeSet<usize>>) {
         let (ranks, steps) = (job.ranks.len(), job.steps.len());
         let mut by_step: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
@@ -287,7 +286,7 @@ impl Sums {
             return (Vec::new(), none());
         }
         let every = period(&at);
-        // A few pauses of one host at no regular times say little about the job.
+        // A few irregular pauses of one host say little about the job.
         if every.is_none() && at.len() < 3 {
             return (Vec::new(), none());
         }
@@ -312,7 +311,7 @@ impl Sums {
     }
 }
 
-/// The distance of these numbers, if they are equally far apart. One may be missing.
+/// The period of these numbers, if they are evenly spaced. One may be missing.
 fn period(at: &[usize]) -> Option<usize> {
     let gaps: Vec<usize> = at.windows(2).map(|two| two[1] - two[0]).collect();
     let least = *gaps.iter().min()?;

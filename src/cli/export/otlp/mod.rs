@@ -1,9 +1,8 @@
-//! A trace as OpenTelemetry's spans and metrics, sent to a collector. docs/otlp.md says what becomes
-//! of what.
+//! A trace as OpenTelemetry's spans and metrics, sent to a collector. docs/otlp.md has the mapping.
 //!
-//! The same rows as those of the tables: each of the operations is a span, and all of them, and those
-//! of the proxy and of losses, add up to metrics. Ids follow from what they stand for, so ranks agree
-//! on the id of an operation, and sending again makes the same ids.
+//! It uses the same rows as the tables: each operation is a span; operations, the proxy's transfers
+//! and losses add up to metrics. Ids are hashes of what they stand for, so ranks agree on the id of
+//! an operation, and sending again makes the same ids.
 
 mod send;
 
@@ -36,14 +35,14 @@ mod proto {
 /// Spans of a request, and their bytes, at most.
 const SPANS: usize = 512;
 const BYTES: usize = 1 << 20;
-/// Different sets of attributes of all metrics of a process, as OpenTelemetry's own limit. What is
-/// beyond is counted together.
+/// The most sets of attributes of all metrics of a process: OpenTelemetry's own limit. Beyond it,
+/// further ones are counted together.
 const SERIES: usize = 2_000;
 /// OpenTelemetry's name for what was counted together.
 const OVERFLOW: &str = "otel.metric.overflow";
 /// The version of the semantic conventions whose names are used.
 const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
-/// What a job is called as a service if nothing is said.
+/// The default of `service.name`.
 const SERVICE: &str = "nccl-job";
 /// The upper bounds of durations, s.
 const BOUNDS: [f64; 25] = [
@@ -58,7 +57,7 @@ struct Sent {
     points: u64,
 }
 
-/// Sends traces, several side by side.
+/// Sends traces, several in parallel.
 pub(super) fn send(traces: &[PathBuf], endpoint: &str, job: Option<&str>, out: &mut dyn Write) -> Result<(), Reason> {
     let collector = Collector::new(endpoint)?;
     let told = Told::new(job)?;
@@ -97,7 +96,7 @@ pub(super) fn send(traces: &[PathBuf], endpoint: &str, job: Option<&str>, out: &
     Reason::all(reasons)
 }
 
-/// What is said about all resources.
+/// What all resources have in common.
 struct Told<'a> {
     job: Option<&'a str>,
     attributes: Vec<KeyValue>,
@@ -238,7 +237,7 @@ impl Batch {
         let (begin, handed_over) = (wall(row.cell("begin")), wall(row.cell("handed_over")));
         let Some(start) = begin.or(handed_over) else { return };
         let duration = row.number("duration_ns").map(i64::cast_unsigned);
-        // A time that is not known is not made up: then the span has no length, and says why.
+        // Unknown times are not made up: the span then has no length, and says why.
         let times = match (begin, duration) {
             (Some(_), Some(_)) => "kernel",
             (Some(_), None) => "begin of kernel",
@@ -274,7 +273,8 @@ impl Batch {
         self.spans.push(span);
     }
 
-    /// The same on all ranks of an operation. What nothing relates to other ranks is on its own.
+    /// The same on all ranks of an operation. An operation that nothing relates to other ranks has
+    /// its own.
     fn trace_id(&self, process: &Process, row: &Row<'_>, start: u64) -> u128 {
         let comm = row.text("comm");
         let [mark, seq, replay] = ["operation", "seq", "replay"].map(|name| row.number(name));
@@ -308,7 +308,7 @@ impl Batch {
     }
 }
 
-/// What a process adds up to, by the attributes of what is counted: few names and values, no times.
+/// The totals of a process, by attributes with few names and values, without times.
 #[derive(Default)]
 struct Metrics {
     operations: FxHashMap<Series, Operations>,
@@ -317,7 +317,7 @@ struct Metrics {
     losses: FxHashMap<Series, u64>,
 }
 
-/// The attributes of a data point. None at all: what was too much.
+/// The attributes of a data point. Empty for everything beyond the limit.
 type Series = Vec<(&'static str, Box<str>)>;
 
 #[derive(Default)]
@@ -378,7 +378,7 @@ impl Metrics {
     }
 
     fn loss(&mut self, row: &Row<'_>) {
-        // What has no number happened once.
+        // Without a number, it happened once.
         let number = row.number("number").unwrap_or(1).cast_unsigned();
         *counted(&mut self.losses, row.series(&[("ncclscope.loss", "what")])) += number;
     }
@@ -460,7 +460,7 @@ impl Metrics {
     }
 }
 
-/// The place to count something at.
+/// The place where something is counted.
 fn counted<T: Default>(all: &mut FxHashMap<Series, T>, series: Series) -> &mut T {
     let series = if all.len() < SERIES || all.contains_key(&series) { series } else { Series::new() };
     all.entry(series).or_default()

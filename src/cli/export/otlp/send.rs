@@ -1,7 +1,7 @@
-//! The way to an OpenTelemetry collector: OTLP over HTTP, as its specification demands of a client.
+//! Sends to an OpenTelemetry collector: OTLP over HTTP, as its specification requires of a client.
 //!
-//! Nothing is sent twice on purpose, but what got no answer is sent again. The receiver knows a span
-//! by its ids, which are the same then.
+//! A request that got no answer is sent again. The receiver recognises spans by their ids, which
+//! stay the same.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -21,18 +21,18 @@ use crate::cli::Reason;
 
 /// How long an answer may take: OpenTelemetry's own default.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failure it waits for this long, then for twice as long, and so on.
+/// The wait after the first failure; it doubles after each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// How often it tries.
 const TRIES: u32 = 6;
-/// The longest that it waits because the receiver says so.
+/// The longest wait that the receiver may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The longest answer: OTLP's own limit for clients.
 const ANSWER: u64 = 4 << 20;
 /// The port for the other transport.
 const GRPC: u16 = 4317;
 
-/// What is sent, by the end of its URL.
+/// What is sent; each kind has its own URL.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signal {
     Traces,
@@ -64,7 +64,7 @@ pub(super) struct Collector {
     remark: OnceLock<String>,
 }
 
-/// What is in a header or an attribute of `OTEL_EXPORTER_OTLP_HEADERS` and the like.
+/// The pairs in `OTEL_EXPORTER_OTLP_HEADERS` and similar variables.
 ///
 /// # Errors
 ///
@@ -134,7 +134,7 @@ impl Collector {
         })
     }
 
-    /// Whether something could not be sent: then nothing else should be.
+    /// Whether something could not be sent: then nothing more is sent.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
@@ -185,7 +185,7 @@ impl Collector {
                 Ok(Answer::Later(why, told)) => (why, told),
                 Err(error) => {
                     let why = self.explained(error);
-                    // Whoever mistyped the endpoint should not wait to hear of it.
+                    // A user who mistyped the endpoint should learn so at once.
                     if !self.is_there.load(Ordering::Relaxed) {
                         return Err(failed(why.into()));
                     }
@@ -222,7 +222,7 @@ impl Collector {
         let said = answer.body_mut().with_config().limit(ANSWER).read_to_vec();
         if status.is_success() {
             let said = said?;
-            // An answer in another form tells nothing about a part that was not taken.
+            // An answer in another format says nothing about rejected parts.
             let partial = is_protobuf.then(|| ExportServiceResponse::decode(&said[..]).ok()).flatten();
             return Ok(match partial {
                 Some(answer) => Answer::Taken(answer.partial_success.unwrap_or_default()),
@@ -283,7 +283,7 @@ fn after(text: &str) -> Option<Duration> {
     text.parse().ok().map(Duration::from_secs).or_else(date)
 }
 
-/// Between half and one and a half of a time, so that not all ranks of a job come again at once.
+/// Between 0.5 and 1.5 times a wait, so that the ranks of a job do not all retry at once.
 fn varied(wait: Duration) -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
     wait / 2 + wait.mul_f64(f64::from(now ^ std::process::id()) % 1e9 / 1e9)

@@ -9,8 +9,8 @@ use crate::clock::chains::{self, Transfer};
 use crate::clock::hosts::Orders;
 use crate::model::time::{Bounded, HostNs};
 
-/// How many times of other hosts all transfers together may carry, 8 bytes each. Beyond that, a
-/// transfer relates only its own two hosts.
+/// How many timestamps of other hosts all transfers together may carry, 8 bytes each. Beyond that,
+/// a transfer relates only its own two hosts.
 const CHAINED: usize = 64 << 20;
 
 /// What all files together show.
@@ -173,7 +173,7 @@ impl Shared {
         self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
     }
 
-    /// What the files show about each two clocks, by the clocks' numbers.
+    /// What the files show about each pair of clocks, by the clocks' numbers.
     pub(in crate::cli::merge) fn orders(&self) -> HashMap<(usize, usize), Orders> {
         let mut orders: HashMap<(usize, usize), Orders> = HashMap::new();
         // For each clock: the last rank that others wait for arrived at this time or later; the
@@ -238,8 +238,8 @@ impl Shared {
 
 #[cfg(test)]
 impl Shared {
-    /// What two ranks show of each send and receive between them: the rank and its peer, whether it
-    /// sends, and when its kernel began and ended. Each rank is on the clock with its number.
+    /// The sends and receives between two ranks, as both show them: the rank and its peer, whether
+    /// it sends, and when its kernel began and ended. Each rank is on the clock with its number.
     pub(in crate::cli::merge) fn exchanges(parts: &[(i32, i32, bool, [u64; 2])]) -> Shared {
         let ranks = parts.iter().map(|part| part.0 + 1).max().unwrap_or(0);
         let member = |rank: i32| Member {

@@ -159,6 +159,33 @@ enum Open {
     Other,
 }
 
+/// A trace that is looked through.
+pub(super) struct Looking<'s> {
+    survey: &'s mut Survey,
+    of_file: OfFile,
+    numbers: Numbers,
+    is_twin: bool,
+}
+
+impl Looking<'_> {
+    /// Takes the next packet; returns the numbers among the arguments of its event.
+    pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
+        let Looking { survey, of_file, numbers, is_twin } = self;
+        numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
+        *is_twin = *is_twin || survey.packet(packet, numbers, of_file);
+        numbers
+    }
+
+    /// Ends it, as far as it could be read. An error if not to its end, or if an earlier file has the
+    /// same recording.
+    pub(super) fn end(self, path: &Path, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
+        self.survey.processes_of(&self.of_file);
+        let extent = if self.is_twin { Err(Fault::Other(twins(path))) } else { extent };
+        self.survey.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
+        extent
+    }
+}
+
 /// What the first pass over one file gathers about its processes, by track.
 #[derive(Default)]
 struct OfFile {
@@ -277,29 +304,29 @@ impl Survey {
     ) -> (Survey, Vec<Option<Fault>>) {
         let (mut survey, mut faults) = (self, Vec::new());
         for (number, path) in paths.iter().enumerate() {
-            let trace = super::must_be_trace(path).map_err(Fault::Other);
-            let extent = trace.and_then(|()| survey.look(path, |packet, numbers| each(number, packet, numbers)));
-            survey.extents.push((path.clone(), *extent.as_ref().unwrap_or(&Extent::default())));
-            faults.push(extent.err());
+            let mut looking = survey.look();
+            let extent = super::must_be_trace(path).map_err(Fault::Other).and_then(|()| {
+                reader::read_file(path, |packet| {
+                    each(number, packet, looking.take(packet));
+                    Ok(())
+                })
+            });
+            faults.push(looking.end(path, extent).err());
         }
-        let tracks = survey.tracks.iter_mut();
-        survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
-        survey.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
-        (survey, faults)
+        (survey.done(), faults)
     }
 
-    /// Looks through one more trace.
-    fn look(&mut self, path: &Path, mut each: impl FnMut(&Packet<'_>, &Numbers)) -> Result<Extent, Fault> {
-        let (mut of_file, mut numbers) = (OfFile::default(), Numbers::default());
-        let mut is_twin = false;
-        let extent = reader::read_file(path, |packet| {
-            numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
-            each(packet, &numbers);
-            is_twin = is_twin || self.packet(packet, &numbers, &mut of_file);
-            Ok(())
-        });
-        self.processes_of(&of_file);
-        if is_twin { Err(Fault::Other(twins(path))) } else { extent }
+    /// Looks through one more trace, whose packets are handed over.
+    pub(super) fn look(&mut self) -> Looking<'_> {
+        Looking { survey: self, of_file: OfFile::default(), numbers: Numbers::default(), is_twin: false }
+    }
+
+    /// What all traces show.
+    pub(super) fn done(mut self) -> Survey {
+        let tracks = self.tracks.iter_mut();
+        self.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
+        self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
+        self
     }
 
     /// A track's uuid, unlike those of all other files.

@@ -13,12 +13,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read as _};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::model::activity::Place;
 use crate::model::activity::{Api, is_nccl};
 use crate::model::time::{FileNs, Shift};
+use crate::trace::reader::Packet;
 
 pub mod kernel_name;
 mod kineto;
@@ -357,7 +359,7 @@ pub struct Communicator {
     pub members: Option<String>,
 }
 
-/// What NCCL was asked to do: one collective, one send or one receive.
+/// An operation of NCCL's: one collective, one send or one receive.
 #[derive(Clone, Debug, Default)]
 pub struct Operation {
     /// The process, as an index into [`Profile::processes`].
@@ -366,10 +368,21 @@ pub struct Operation {
     pub call: Option<Span>,
     /// The thread of the call.
     pub tid: Option<i64>,
-    /// `AllReduce`, `Send`.
-    pub function: String,
     /// The communicator, as an index into [`Profile::communicators`].
     pub communicator: Option<usize>,
+    /// What NCCL was asked to do: shared by operations that do not differ in it.
+    pub request: Arc<Request>,
+    /// NCCL's or the process group's sequence number.
+    pub seq: Option<u64>,
+    /// The number that the operation has on every rank of the run.
+    pub correlation: Option<u64>,
+}
+
+/// What NCCL was asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// `AllReduce`, `Send`.
+    pub function: String,
     /// Elements.
     pub count: Option<u64>,
     /// Bytes as NCCL counts them for the call: its count times the size of its type.
@@ -388,10 +401,14 @@ pub struct Operation {
     pub root: Option<i32>,
     /// The reduction, as in `ncclRedOp_t` without the prefix: `Sum`, `Prod`.
     pub reduction: Option<String>,
-    /// NCCL's or the process group's sequence number.
-    pub seq: Option<u64>,
-    /// The number that the operation has on every rank of the run.
-    pub correlation: Option<u64>,
+}
+
+impl Deref for Operation {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.request
+    }
 }
 
 impl Operation {
@@ -467,7 +484,7 @@ pub struct Transfer {
     /// It goes to the other rank; otherwise it comes from there.
     pub is_send: bool,
     /// What it waited for, in order of time, and for how many ns.
-    pub waits: Vec<(String, u64)>,
+    pub waits: Vec<(Arc<str>, u64)>,
 }
 
 impl Profile {
@@ -645,29 +662,47 @@ pub fn format(path: &Path) -> Result<Format, Error> {
     })
 }
 
-/// Reads a file of any supported tool.
+/// How much of one of our traces is read. Other tools' files are read whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanted {
+    /// What ran; calls into NCCL as long as no kernel is found.
+    #[default]
+    Work,
+    /// And all calls into NCCL, and its launches.
+    Calls,
+    /// And its plans, groups and hand-overs, and the arrows.
+    Arrows,
+}
+
+/// Reads a file of any supported tool. Of our traces, plans, groups, hand-overs and arrows are left
+/// out.
 ///
 /// # Errors
 ///
 /// See [`Error`].
 pub fn open(path: &Path) -> Result<Profile, Error> {
+    open_as(path, Wanted::Calls, |_| {})
+}
+
+/// The same with as much as is wanted of one of our traces; `also` gets its packets, too.
+pub(crate) fn open_as(path: &Path, wanted: Wanted, also: impl FnMut(&Packet<'_>)) -> Result<Profile, Error> {
     let mut profile = match format(path)? {
         Format::Sqlite => nsight::read(path)?,
         Format::Json => kineto::read(path)?,
-        Format::Perfetto => ours::read(&[path])?,
+        Format::Perfetto => ours::read(&[path], wanted, also)?,
     };
     profile.source.path = path.to_owned();
     profile.sort();
     Ok(profile)
 }
 
-/// Reads several of our traces as one profile, as far as they can be read.
+/// Reads several of our traces as one profile, as far as they can be read, with everything.
 ///
 /// # Errors
 ///
 /// See [`Error`].
 pub fn open_traces(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
-    let mut profile = ours::read(paths)?;
+    let mut profile = ours::read(paths, Wanted::Arrows, |_| {})?;
     profile.sort();
     Ok(profile)
 }

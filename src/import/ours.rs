@@ -1,14 +1,15 @@
 //! Our own traces, of one process or of many.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Carried, Clock, Communicator, Copy, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation, Place,
-    Process, Profile, Range, Source, Span, Tool, Transfer,
+    Process, Profile, Range, Request, Source, Span, Tool, Transfer, Wanted,
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
@@ -19,7 +20,8 @@ use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, MatchedBy, Protocol};
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
-use crate::trace::reader::{self, Event, Nccl, Packet, TracePacket};
+use crate::trace::reader::wire::fields;
+use crate::trace::reader::{self, Event, Nccl, Numbers, Packet, TracePacket};
 use crate::trace::words::{Category, instant, remark, track};
 use crate::trace::writer::{TRACK_BITS, attribute};
 
@@ -37,17 +39,36 @@ const CATEGORIES: [Category; 8] = [
 /// The prefix of a communicator's members in the remark about it.
 pub(crate) const WORLD_RANKS: &str = "world ranks ";
 
-/// Reads traces as one profile.
-pub(super) fn read(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
-    let mut reader = Reader::default();
+/// The arguments that say what NCCL was asked to do, and the texts of those that have no number.
+const REQUEST: [u32; 9] = [
+    nccl::FUNCTION,
+    nccl::COUNT,
+    nccl::BYTES,
+    nccl::DATATYPE,
+    nccl::ALGORITHM,
+    nccl::PROTOCOL,
+    nccl::CHANNELS,
+    nccl::PEER,
+    nccl::ROOT,
+];
+const REQUEST_TEXTS: [u32; 4] = [nccl::FUNCTION_TEXT, nccl::DATATYPE_TEXT, nccl::ALGORITHM_TEXT, nccl::PROTOCOL_TEXT];
+
+/// Reads traces as one profile. `also` gets the packets, too.
+pub(super) fn read(
+    paths: &[impl AsRef<Path>],
+    wanted: Wanted,
+    mut also: impl FnMut(&Packet<'_>),
+) -> Result<Profile, Error> {
+    let mut reader = Reader { wanted, ..Reader::default() };
     for path in paths {
-        reader.read(std::fs::File::open(path)?)?;
+        reader.read(std::fs::File::open(path)?, &mut also)?;
     }
     reader.finish()
 }
 
 #[derive(Default)]
 struct Reader {
+    wanted: Wanted,
     profile: Profile,
     tracks: FxHashMap<u64, Track>,
     /// Processes by their tag.
@@ -57,15 +78,16 @@ struct Reader {
     communicators: FxHashMap<(usize, u64, String), usize>,
     /// Operations by process, correlation number (the same on every rank) and function: a rank's
     /// send to itself and the matching receive share a number.
-    operations: FxHashMap<(usize, u64, Option<i32>), usize>,
+    operations: FxHashMap<(usize, u64, Option<u64>), usize>,
     /// Kernels with several operations, by where and when they ran.
     several: FxHashMap<(usize, String, Span), usize>,
     carried: Vec<(usize, String, Span, usize)>,
-    /// By track: what has ended inside an open step.
-    waits: FxHashMap<u64, Vec<(String, u64)>>,
+    /// What is the same in many slices: requests, by their arguments, and the names of kernels.
+    requests: FxHashMap<[Option<u64>; REQUEST.len()], Arc<Request>>,
+    names: FxHashSet<Arc<str>>,
     /// Memory for the arguments of slices, as written and decoded.
     spare: Vec<Vec<u8>>,
-    decoded: Option<Box<Nccl>>,
+    numbers: Box<Numbers>,
     versions: BTreeSet<String>,
     /// The tool whose file it was imported from.
     imported: Option<Source>,
@@ -79,6 +101,10 @@ struct Track {
     parent: Option<u64>,
     name: Arc<str>,
     thread: Option<(i64, String)>,
+    /// For one with transfers: whether it sends, and to whom, or from whom.
+    transfers: Option<(bool, Option<i32>)>,
+    /// What has ended inside an open transfer.
+    waits: Vec<(Arc<str>, u64)>,
     /// Its open slices, outermost first; `None` for those that are not read.
     open: Vec<Option<Open>>,
 }
@@ -93,9 +119,47 @@ struct Open {
     arrows: Vec<u64>,
 }
 
+/// The arguments of a slice, as written, and the numbers among them.
+#[derive(Clone, Copy)]
+struct Args<'a> {
+    raw: &'a [u8],
+    numbers: &'a Numbers,
+}
+
+impl<'a> Args<'a> {
+    fn get(self, number: u32) -> Option<u64> {
+        self.numbers.get(number)
+    }
+
+    /// 0 if it is absent.
+    fn uint(self, number: u32) -> u64 {
+        self.get(number).unwrap_or(0)
+    }
+
+    fn has(self, number: u32) -> bool {
+        self.get(number).is_some()
+    }
+
+    fn text(self, number: u32) -> Option<Cow<'a, str>> {
+        let field = fields(self.raw).find(|field| field.number == number && self.has(number))?;
+        Some(String::from_utf8_lossy(field.bytes()))
+    }
+
+    fn tid(self) -> Option<i64> {
+        self.get(nccl::TID).map(|tid| i64::from(tid as i32))
+    }
+
+    fn place(self) -> Place {
+        let [device, context, stream] =
+            [nccl::DEVICE, nccl::CONTEXT, nccl::STREAM_ID].map(|number| self.uint(number) as u32);
+        Place { device, context, stream }
+    }
+}
+
 impl Reader {
-    fn read(&mut self, source: impl std::io::Read + Send) -> Result<(), Error> {
+    fn read(&mut self, source: impl std::io::Read + Send, also: &mut impl FnMut(&Packet<'_>)) -> Result<(), Error> {
         let extent = reader::read(source, |packet| {
+            also(packet);
             self.take(packet);
             Ok(())
         });
@@ -143,6 +207,10 @@ impl Reader {
         track.parent = descriptor.parent_uuid;
         track.name = descriptor.name().into();
         track.thread = thread;
+        // `dp · send → 4 · steps`.
+        let peer = |name: &str| name.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
+        let transfers = Some(descriptor.name()).filter(|name| name.ends_with(track::STEPS));
+        track.transfers = transfers.map(|name| (name.contains(track::SEND), peer(name)));
     }
 
     /// What an imported trace says about its origin.
@@ -175,13 +243,14 @@ impl Reader {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
-                let category = event.category.filter(|it| CATEGORIES.contains(it));
+                let category = event.category.filter(|it| self.reads(*it));
                 let open = category.map(|category| {
                     let mut args = self.spare.pop().unwrap_or_default();
                     args.extend_from_slice(event.args());
                     let (begin, name, correlation) = (time, event.shared_name(), event.correlation);
                     // Those of others do not count.
                     let has_arrows = matches!(category, Category::Api | Category::Operation);
+                    let has_arrows = has_arrows && self.wanted == Wanted::Arrows;
                     let arrows = if has_arrows { event.flows().collect() } else { Vec::new() };
                     Open { begin, name, category, args, correlation, arrows }
                 });
@@ -199,6 +268,12 @@ impl Reader {
             Type::Instant => self.instant(uuid, event.name, time, event.category, event.nccl()),
             _ => {}
         }
+    }
+
+    /// Whether slices of this category are read.
+    fn reads(&self, category: Category) -> bool {
+        let stands_in = self.wanted > Wanted::Work || self.profile.kernels.is_empty();
+        CATEGORIES.contains(&category) && (category != Category::Api || stands_in)
     }
 
     fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: Option<Category>, nccl: Nccl) {
@@ -244,7 +319,8 @@ impl Reader {
                 self.profile.notes.push(format!("{lost} calls from NCCL are not in the trace"));
             }
             _ if matches!(category, Some(Category::Nvtx | Category::PyTorch)) => {
-                let range = self.range(uuid, process, Span { start: time, end: time }, name, &nccl);
+                let span = Span { start: time, end: time };
+                let range = self.range(uuid, process, span, name, nccl.nvtx_domain.as_deref());
                 self.profile.ranges.push(range);
             }
             _ => {}
@@ -254,33 +330,32 @@ impl Reader {
     fn slice(&mut self, uuid: u64, open: &mut Open, end: FileNs, depth: usize) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         let span = Span { start: open.begin, end: end.max(open.begin) };
-        let track = self.tracks.get(&uuid).map_or_else(|| "".into(), |track| Arc::clone(&track.name));
         if open.category == Category::Proxy {
-            if track.ends_with(track::STEPS) {
-                self.transfer(uuid, process, span, open, depth);
-            }
-            return;
+            return self.transfer(uuid, process, span, open, depth);
         }
-        let mut decoded = self.decoded.take().unwrap_or_default();
-        reader::decode_nccl(&open.args, &mut decoded);
-        let nccl = &*decoded;
+        let track = self.tracks.get(&uuid).map_or_else(|| "".into(), |track| Arc::clone(&track.name));
+        let (raw, mut numbers) = (std::mem::take(&mut open.args), std::mem::take(&mut self.numbers));
+        numbers.decode(&raw);
+        let args = Args { raw: &raw, numbers: &numbers };
         match open.category {
-            Category::Kernel if nccl.kernel.is_some() => self.kernel(process, &track, span, open, nccl),
-            Category::Kernel => self.copy(process, span, open, nccl),
+            Category::Kernel if args.has(nccl::KERNEL) => self.kernel(process, &track, span, open, args),
+            Category::Kernel => self.copy(process, span, open, args),
             Category::Carried => {
-                let operation = self.operation(process, open, nccl);
+                let operation = self.operation(process, open, args);
                 let of = track.strip_suffix(track::OPERATIONS).unwrap_or(&track).to_owned();
                 self.carried.push((process, of, span, operation));
             }
             Category::Operation => {
-                self.handover(process, span, open, nccl);
-                let operation = self.operation(process, open, nccl);
+                if self.wanted == Wanted::Arrows {
+                    self.handover(process, span, open, args);
+                }
+                let operation = self.operation(process, open, args);
                 let operation = &mut self.profile.operations[operation];
-                (operation.call, operation.tid) = (Some(span), nccl.tid.map(i64::from));
+                (operation.call, operation.tid) = (Some(span), args.tid());
             }
-            Category::Api => self.api(uuid, process, span, open, nccl),
+            Category::Api => self.api(uuid, process, span, open, args),
             Category::Cuda => {
-                let tid = nccl.tid.map(i64::from).or_else(|| self.thread(uuid));
+                let tid = args.tid().or_else(|| self.thread(uuid));
                 let call = CudaCall {
                     process,
                     tid: tid.unwrap_or(0),
@@ -289,18 +364,18 @@ impl Reader {
                         .into_iter()
                         .find(|api| track.starts_with(api.name()))
                         .unwrap_or(Api::Runtime),
-                    correlation: nccl.correlation(),
+                    correlation: args.uint(nccl::CORRELATION) as u32,
                     name: Arc::clone(&open.name),
                 };
                 self.profile.cuda_calls.push(call);
             }
             Category::Nvtx | Category::PyTorch => {
-                let range = self.range(uuid, process, span, &open.name, nccl);
+                let range = self.range(uuid, process, span, &open.name, args.text(nccl::NVTX_DOMAIN).as_deref());
                 self.profile.ranges.push(range);
             }
             _ => {}
         }
-        self.decoded = Some(decoded);
+        (open.args, self.numbers) = (raw, numbers);
     }
 
     /// The id of the thread that a track belongs to.
@@ -316,18 +391,14 @@ impl Reader {
         None
     }
 
-    fn range(&self, uuid: u64, process: usize, span: Span, name: &str, nccl: &Nccl) -> Range {
+    fn range(&self, uuid: u64, process: usize, span: Span, name: &str, domain: Option<&str>) -> Range {
         let track = self.tracks.get(&uuid).map_or("", |track| &*track.name);
-        let domain = nccl
-            .nvtx_domain
-            .as_deref()
-            .or_else(|| track.strip_prefix(track::PYTORCH)?.strip_prefix(" · "))
-            .map(Into::into);
+        let domain = domain.or_else(|| track.strip_prefix(track::PYTORCH)?.strip_prefix(" · ")).map(Into::into);
         Range { process, tid: self.thread(uuid), span, name: name.into(), domain }
     }
 
-    fn kernel(&mut self, process: usize, track: &str, span: Span, open: &Open, nccl: &Nccl) {
-        let how = match nccl.r#match() {
+    fn kernel(&mut self, process: usize, track: &str, span: Span, open: &Open, args: Args<'_>) {
+        let how = match MatchedBy::try_from(args.uint(nccl::MATCH) as i32).unwrap_or_default() {
             MatchedBy::ExactLaunchBracket | MatchedBy::ExactGraphNode | MatchedBy::ExactExternalId => How::Exact,
             MatchedBy::InferredCallBracket
             | MatchedBy::InferredThreadOrder
@@ -339,28 +410,35 @@ impl Reader {
             MatchedBy::Contradicted | MatchedBy::Unmatched | MatchedBy::MatchAbsent => How::Unknown,
         };
         let how = if self.imported.is_some() && how == How::Exact { How::Told } else { how };
-        let count = if how == How::Unknown { 0 } else { nccl.operations() };
+        let count = if how == How::Unknown { 0 } else { args.uint(nccl::OPERATIONS) as u32 };
         let mut carried = Carried { count, operations: Vec::new(), how };
         match carried.count {
             0 => {}
-            1 => carried.operations.push(self.operation(process, open, nccl)),
+            1 => carried.operations = vec![self.operation(process, open, args)],
             _ => drop(self.several.insert((process, track.to_owned(), span), self.profile.kernels.len())),
         }
+        let name = args.text(nccl::KERNEL).unwrap_or_default();
+        let name = self.names.get(&*name).cloned().unwrap_or_else(|| {
+            let name: Arc<str> = name.into();
+            self.names.insert(Arc::clone(&name));
+            name
+        });
         self.profile.kernels.push(Kernel {
             process,
             span,
-            place: place(nccl),
-            correlation: nccl.correlation(),
-            name: nccl.kernel().into(),
-            grid: [nccl.grid(), 0, 0],
-            block: [nccl.block(), 0, 0],
-            graph_node: nccl.graph_node(),
+            place: args.place(),
+            correlation: args.uint(nccl::CORRELATION) as u32,
+            name,
+            grid: [args.uint(nccl::GRID) as u32, 0, 0],
+            block: [args.uint(nccl::BLOCK) as u32, 0, 0],
+            graph_node: args.uint(nccl::GRAPH_NODE),
             carried,
         });
     }
 
-    fn copy(&mut self, process: usize, span: Span, open: &Open, nccl: &Nccl) {
-        let name = nccl.note.as_deref().unwrap_or(&open.name);
+    fn copy(&mut self, process: usize, span: Span, open: &Open, args: Args<'_>) {
+        let note = args.text(nccl::NOTE);
+        let name = note.as_deref().unwrap_or(&open.name);
         let kinds = [
             CopyKind::HostToDevice,
             CopyKind::DeviceToHost,
@@ -369,32 +447,32 @@ impl Reader {
             CopyKind::Set,
         ];
         let kind = kinds.into_iter().find(|kind| names::copy(*kind) == name).unwrap_or(CopyKind::Other(0));
-        let (place, correlation, bytes) = (place(nccl), nccl.correlation(), nccl.bytes);
+        let correlation = args.uint(nccl::CORRELATION) as u32;
+        let (place, bytes) = (args.place(), args.get(nccl::BYTES));
         self.profile.copies.push(Copy { process, span, place, correlation, bytes, kind });
     }
 
-    fn api(&mut self, uuid: u64, process: usize, span: Span, open: &mut Open, nccl: &Nccl) {
+    fn api(&mut self, uuid: u64, process: usize, span: Span, open: &mut Open, args: Args<'_>) {
         let Some(tid) = self.thread(uuid) else { return };
-        let communicator = self.communicator_of(process, nccl);
-        let launch = Launch { process, tid, span, communicator, stream: nccl.stream() };
+        let communicator = self.communicator_of(process, args);
+        let launch = Launch { process, tid, span, communicator, stream: args.uint(nccl::STREAM) };
         let lists = [
-            (Kind::KernelLaunch, &mut self.profile.launches),
-            (Kind::Group, &mut self.profile.plans),
-            (Kind::GroupApi, &mut self.profile.groups),
+            (Kind::KernelLaunch, Wanted::Calls, &mut self.profile.launches),
+            (Kind::Group, Wanted::Arrows, &mut self.profile.plans),
+            (Kind::GroupApi, Wanted::Arrows, &mut self.profile.groups),
         ];
-        let list = lists.into_iter().find(|(kind, _)| kind.name() == &*open.name).map(|(_, list)| list);
-        if let Some(list) = list {
-            list.push(launch);
-        } else if nccl.count.is_some() {
+        let list = lists.into_iter().find(|(kind, ..)| kind.name() == &*open.name);
+        if let Some((_, level, list)) = list {
+            list.extend((self.wanted >= level).then_some(launch));
+        } else if args.has(nccl::COUNT) {
             // The operation of the call; its run has an entry of its own.
-            let operation = describe(process, nccl, None, None);
-            let operation = Operation { call: Some(span), tid: Some(tid), ..operation };
+            let operation = self.described(process, args, None);
             self.profile.nccl_calls.push(NcclCall {
                 process,
                 tid,
                 span,
-                operation: Operation { communicator, ..operation },
-                captured: nccl.captured(),
+                operation: Operation { call: Some(span), tid: Some(tid), ..operation },
+                captured: args.uint(nccl::CAPTURED) != 0,
                 arrows: std::mem::take(&mut open.arrows),
             });
         }
@@ -402,49 +480,60 @@ impl Reader {
 
     /// All replays of an operation in a graph share one number, so its entry among the operations
     /// does not show each of them.
-    fn handover(&mut self, process: usize, span: Span, open: &mut Open, nccl: &Nccl) {
-        let Some(tid) = nccl.tid.map(i64::from) else { return };
-        let communicator = self.communicator_of(process, nccl);
-        let operation = describe(process, nccl, open.correlation, communicator);
+    fn handover(&mut self, process: usize, span: Span, open: &mut Open, args: Args<'_>) {
+        let Some(tid) = args.tid() else { return };
+        let operation = self.described(process, args, open.correlation);
         let arrows = std::mem::take(&mut open.arrows);
         self.profile.handovers.push(Handover { process, tid, span, operation, arrows });
     }
 
     fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: &Open, depth: usize) {
+        let Some(track) = self.tracks.get_mut(&uuid) else { return };
+        let Some((is_send, peer)) = track.transfers else { return };
         if depth > 0 {
-            self.waits.entry(uuid).or_default().push((open.name.to_string(), span.duration()));
-            return;
+            return track.waits.push((Arc::clone(&open.name), span.duration()));
         }
-        let waits = self.waits.remove(&uuid).unwrap_or_default();
-        // `dp · send → 4 · steps`.
-        let track = self.tracks.get(&uuid).map_or("", |track| &*track.name);
-        let peer = track.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
-        let is_send = track.contains(track::SEND);
+        let waits = std::mem::take(&mut track.waits);
         let [bytes, channel] = reader::uints(&open.args, [nccl::BYTES, nccl::CHANNEL]);
         let (correlation, channel) = (open.correlation, channel.map(|channel| channel as u32));
         self.profile.transfers.push(Transfer { process, span, correlation, bytes, peer, channel, is_send, waits });
     }
 
-    fn operation(&mut self, process: usize, open: &Open, nccl: &Nccl) -> usize {
-        let key = open.correlation.map(|number| (process, number, nccl.function));
+    fn operation(&mut self, process: usize, open: &Open, args: Args<'_>) -> usize {
+        let key = open.correlation.map(|number| (process, number, args.get(nccl::FUNCTION)));
         let known = key.and_then(|key| self.operations.get(&key)).copied();
         if let Some(known) = known {
             return known;
         }
-        let communicator = self.communicator_of(process, nccl);
         let new = self.profile.operations.len();
-        self.profile.operations.push(describe(process, nccl, open.correlation, communicator));
+        let operation = self.described(process, args, open.correlation);
+        self.profile.operations.push(operation);
         if let Some(key) = key {
             self.operations.insert(key, new);
         }
         new
     }
 
+    /// The operation described by the arguments of a slice.
+    fn described(&mut self, process: usize, args: Args<'_>, correlation: Option<u64>) -> Operation {
+        let communicator = self.communicator_of(process, args);
+        let made = || Arc::new(request(&reader::nccl(args.raw)));
+        let request = match REQUEST_TEXTS.iter().any(|number| args.has(*number)) {
+            true => made(),
+            false => {
+                let key = REQUEST.map(|number| args.get(number));
+                Arc::clone(self.requests.entry(key).or_insert_with(made))
+            }
+        };
+        Operation { process, call: None, tid: None, communicator, request, seq: args.get(nccl::SEQ), correlation }
+    }
+
     /// The communicator that something names: by hash, or by name for process groups of other
     /// tools.
-    fn communicator_of(&mut self, process: usize, nccl: &Nccl) -> Option<usize> {
-        (nccl.comm() != 0 || nccl.comm_name.is_some())
-            .then(|| self.communicator(process, nccl.comm(), nccl.comm_name()))
+    fn communicator_of(&mut self, process: usize, args: Args<'_>) -> Option<usize> {
+        let hash = args.uint(nccl::COMM);
+        let name = args.text(nccl::COMM_NAME).filter(|_| hash == 0);
+        (hash != 0 || name.is_some()).then(|| self.communicator(process, hash, &name.unwrap_or_default()))
     }
 
     fn communicator(&mut self, process: usize, hash: u64, name: &str) -> usize {
@@ -483,23 +572,15 @@ impl Reader {
     }
 }
 
-fn place(nccl: &Nccl) -> Place {
-    Place { device: nccl.device(), context: nccl.context(), stream: nccl.stream_id() }
-}
-
-/// The operation described by the arguments of a slice.
-fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator: Option<usize>) -> Operation {
+/// What NCCL was asked to do.
+fn request(nccl: &Nccl) -> Request {
     let word = |known: Option<&str>, text: &Option<String>| known.map(str::to_owned).or_else(|| text.clone());
     let function = Some(nccl.function()).filter(|it| *it != Function::Absent);
     let datatype = Some(nccl.datatype()).filter(|it| *it != DataType::DatatypeAbsent);
     let algorithm = Some(nccl.algorithm()).filter(|it| *it != Algorithm::Absent);
     let protocol = Some(nccl.protocol()).filter(|it| *it != Protocol::Absent);
-    Operation {
-        process,
-        call: None,
-        tid: None,
+    Request {
         function: word(function.map(|it| it.as_str_name()), &nccl.function_text).unwrap_or_else(|| "operation".into()),
-        communicator,
         count: nccl.count,
         bytes: nccl.bytes,
         datatype: word(datatype.map(|it| it.as_str_name()), &nccl.datatype_text),
@@ -510,8 +591,6 @@ fn describe(process: usize, nccl: &Nccl, correlation: Option<u64>, communicator:
         root: nccl.root,
         // The interface had it only up to NCCL 2.23, as the number of a device function.
         reduction: None,
-        seq: nccl.seq,
-        correlation,
     }
 }
 
@@ -557,7 +636,7 @@ mod tests {
             event(track_event::Type::SliceEnd),
         ];
         let mut reader = Reader::default();
-        reader.read(&Trace { packet }.encode_to_vec()[..]).unwrap();
+        reader.read(&Trace { packet }.encode_to_vec()[..], &mut |_| ()).unwrap();
         let profile = reader.finish().unwrap();
         assert_eq!((profile.processes.len(), profile.nccl_calls.len()), (1, 0));
     }

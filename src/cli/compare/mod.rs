@@ -83,7 +83,10 @@ fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Reaso
     let case = recognised.case;
     let of_both = knowledge::facts(a).into_iter().zip(knowledge::facts(b));
     let is_kernels = !a.kernels.is_empty() && !b.kernels.is_empty();
-    let (ranks_a, ranks_b) = (Ranks::of(a, is_kernels), Ranks::of(b, is_kernels));
+    let [ranks_a, ranks_b] = [a, b].map(|run| {
+        let ranks = Ranks::of(run, is_kernels);
+        if is_kernels { ranks.with_waits(run) } else { ranks }
+    });
     let slower = (case == Case::TwoRuns).then(|| slower::compare([a, b], [&ranks_a, &ranks_b]));
     Ok(Report {
         format_version: FORMAT_VERSION,

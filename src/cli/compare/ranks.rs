@@ -6,10 +6,12 @@
 //! kernel takes beyond that is waiting. Durations need no common clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::import::{Kernel, Operation, Place, Profile, Span, kernel_name};
+use crate::import::{Kernel, Operation, Place, Profile, Request, Span, kernel_name};
 use crate::model::time::FileNs;
 use crate::trace::names;
 
@@ -75,7 +77,7 @@ pub(crate) struct Ranks {
 
 impl Ranks {
     /// The ranks of a profile, with kernels or, if the two profiles do not both have them, with
-    /// calls into NCCL.
+    /// calls into NCCL. How much of it was waiting is not looked for.
     pub(crate) fn of(profile: &Profile, with_kernels: bool) -> Ranks {
         let mut ranks = Ranks::default();
         let mut kinds = HashMap::new();
@@ -100,10 +102,9 @@ impl Ranks {
         // If the job's rank is unknown, the rank in the largest communicator is the same in the
         // next run. A process id is not.
         let mut largest: HashMap<usize, (i32, i32)> = HashMap::new();
-        for operation in profile.operations.iter().chain(profile.nccl_calls.iter().map(|call| &call.operation)) {
-            let communicator = operation.communicator.map(|at| &profile.communicators[at]);
-            if let Some((size, own)) = communicator.and_then(|it| it.ranks.zip(it.rank)) {
-                let known = largest.entry(operation.process).or_insert((size, own));
+        for communicator in &profile.communicators {
+            if let Some((size, own)) = communicator.ranks.zip(communicator.rank) {
+                let known = largest.entry(communicator.process).or_insert((size, own));
                 if size > known.0 {
                     *known = (size, own);
                 }
@@ -132,6 +133,16 @@ impl Ranks {
         ranks
     }
 
+    /// Adds how much of each collective was waiting for other ranks.
+    pub(crate) fn with_waits(mut self, profile: &Profile) -> Ranks {
+        let (waited, is_partial) = waiting(profile);
+        self.is_partial = is_partial;
+        for item in self.all.iter_mut().flat_map(|rank| &mut rank.items) {
+            item.waited = item.kernel.and_then(|kernel| waited.get(&kernel).copied());
+        }
+        self
+    }
+
     fn kind(&mut self, known: &mut HashMap<Kind, usize>, class: Class, name: String) -> usize {
         let kind = Kind { class, name };
         *known.entry(kind).or_insert_with_key(|kind| {
@@ -146,28 +157,34 @@ impl Ranks {
         kinds: &mut HashMap<Kind, usize>,
         lists: &mut BTreeMap<(usize, u32), Vec<Item>>,
     ) {
-        let calls: HashMap<(usize, u32), FileNs> =
+        let calls: FxHashMap<(usize, u32), FileNs> =
             profile.cuda_calls.iter().map(|it| ((it.process, it.correlation), it.span.start)).collect();
-        let (waited, is_partial) = waiting(profile);
-        self.is_partial = is_partial;
-        // Kernels have few names, and the common form of a name takes a while to find.
-        let mut own: HashMap<&str, usize> = HashMap::new();
+        // Kernels have few names, which take a while to find, and carry few kinds of operations.
+        let mut known: FxHashMap<(&str, Option<(*const Request, Option<usize>)>), usize> = FxHashMap::default();
         for (at, kernel) in profile.kernels.iter().enumerate() {
-            let kind = if kernel.is_nccl() {
-                let name = carried(profile, kernel).unwrap_or_else(|| kernel_name::base(&kernel.name));
-                self.kind(kinds, Class::Communication, name)
-            } else if let Some(kind) = own.get(&*kernel.name) {
-                *kind
-            } else {
-                let kind = self.kind(kinds, Class::Kernel, kernel_name::common(&kernel.name));
-                own.insert(&kernel.name, kind);
-                kind
+            let key = match kernel.carried.operations[..] {
+                [] => Some((&*kernel.name, None)),
+                [one] if kernel.carried.count <= 1 => {
+                    let one = &profile.operations[one];
+                    Some((&*kernel.name, Some((Arc::as_ptr(&one.request), one.communicator))))
+                }
+                _ => None,
             };
+            let kind = key.and_then(|key| known.get(&key)).copied().unwrap_or_else(|| {
+                let kind = if kernel.is_nccl() {
+                    let name = carried(profile, kernel).unwrap_or_else(|| kernel_name::base(&kernel.name));
+                    self.kind(kinds, Class::Communication, name)
+                } else {
+                    self.kind(kinds, Class::Kernel, kernel_name::common(&kernel.name))
+                };
+                known.extend(key.map(|key| (key, kind)));
+                kind
+            });
             let launched = calls.get(&(kernel.process, kernel.correlation)).copied();
             let item = Item {
                 kind,
                 span: kernel.span,
-                waited: waited.get(&at).copied(),
+                waited: None,
                 launched,
                 place: kernel.place,
                 correlation: kernel.correlation,
@@ -198,9 +215,9 @@ type Shared<'a> = (Option<u64>, &'a str, u64, usize);
 
 /// How long each kernel of a collective waited for other ranks, by index; and whether members are
 /// missing.
-fn waiting(profile: &Profile) -> (HashMap<usize, u64>, bool) {
-    let mut turns: HashMap<(usize, u32, Option<u64>, u64), usize> = HashMap::new();
-    let mut shared: HashMap<Shared<'_>, Vec<usize>> = HashMap::new();
+fn waiting(profile: &Profile) -> (FxHashMap<usize, u64>, bool) {
+    let mut turns: FxHashMap<(usize, u32, Option<u64>, u64), usize> = FxHashMap::default();
+    let mut shared: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
     for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
         let Some(first) = kernel.carried.operations.first().map(|first| &profile.operations[*first]) else { continue };
         // An operation has the same number on every rank. A replay of a graph has the number of its
@@ -213,7 +230,7 @@ fn waiting(profile: &Profile) -> (HashMap<usize, u64>, bool) {
         shared.entry((hash, name, number, *turn)).or_default().push(at);
         *turn += 1;
     }
-    let (mut waited, mut is_partial) = (HashMap::new(), false);
+    let (mut waited, mut is_partial) = (FxHashMap::default(), false);
     for kernels in shared.into_values() {
         let kernel = |at: &usize| &profile.kernels[*at];
         let ranks: BTreeSet<(usize, u32)> =

@@ -120,10 +120,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     all.ranges.append(&mut one.ranges);
     all.operations.append(&mut one.operations);
     all.launches.append(&mut one.launches);
-    all.plans.append(&mut one.plans);
-    all.groups.append(&mut one.groups);
     all.nccl_calls.append(&mut one.nccl_calls);
-    all.handovers.append(&mut one.handovers);
     all.transfers.append(&mut one.transfers);
     all.nccl_versions.append(&mut one.nccl_versions);
     all.notes.append(&mut one.notes);
@@ -150,16 +147,13 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
     profile.cuda_calls.iter_mut().for_each(|it| it.process += processes);
     profile.ranges.iter_mut().for_each(|it| it.process += processes);
     profile.transfers.iter_mut().for_each(|it| it.process += processes);
-    for launch in profile.launches.iter_mut().chain(&mut profile.plans).chain(&mut profile.groups) {
+    profile.communicators.iter_mut().for_each(|it| it.process += processes);
+    for launch in &mut profile.launches {
         launch.process += processes;
         launch.communicator = launch.communicator.map(|at| at + communicators);
     }
     for call in &mut profile.nccl_calls {
         call.process += processes;
         operation(&mut call.operation);
-    }
-    for handover in &mut profile.handovers {
-        handover.process += processes;
-        operation(&mut handover.operation);
     }
 }

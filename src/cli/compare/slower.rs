@@ -328,7 +328,7 @@ fn links(profiles: [&Profile; 2], couples: &[[&Rank; 2]]) -> Vec<Link> {
     let waits = |side: usize| {
         let mut all: BTreeMap<(usize, i32), Vec<f64>> = BTreeMap::new();
         for transfer in profiles[side].transfers.iter().filter(|transfer| transfer.is_send) {
-            let network = transfer.waits.iter().filter(|(what, _)| what == wait::NETWORK).map(|(_, ns)| *ns);
+            let network = transfer.waits.iter().filter(|(what, _)| **what == *wait::NETWORK).map(|(_, ns)| *ns);
             if let (Some(peer), Some(ns)) = (transfer.peer, network.reduce(|all, ns| all + ns)) {
                 all.entry((transfer.process, peer)).or_default().push(ns as f64);
             }

@@ -8,7 +8,7 @@ use super::slower::Part;
 use super::steps::Source;
 use super::*;
 use crate::import::{
-    Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Span, Tool, Transfer,
+    Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Request, Span, Tool, Transfer,
 };
 use crate::model::time::Shift;
 
@@ -98,12 +98,16 @@ impl Job {
             for rank in 0..self.ranks {
                 let at = &mut now[rank as usize];
                 let operation = profile.operations.len();
-                profile.operations.push(Operation {
-                    process: rank as usize,
+                let request = Request {
                     function: "AllReduce".into(),
-                    communicator: Some(rank as usize),
                     bytes: Some(self.bytes),
                     datatype: Some("ncclFloat32".into()),
+                    ..Request::default()
+                };
+                profile.operations.push(Operation {
+                    process: rank as usize,
+                    communicator: Some(rank as usize),
+                    request: request.into(),
                     correlation: Some(step as u64),
                     ..Operation::default()
                 });
@@ -387,7 +391,8 @@ fn calls_stand_in_for_kernels() {
     let calls = |us: i64, seed| {
         let mut profile = Job { seed, ..HEALTHY }.profile();
         for kernel in std::mem::take(&mut profile.kernels) {
-            let operation = Operation { function: kernel.name.to_string(), ..Operation::default() };
+            let request = Request { function: kernel.name.to_string(), ..Request::default() }.into();
+            let operation = Operation { request, ..Operation::default() };
             let start = kernel.span.start.0;
             let span = Span::of(start, start + us * 1000 + start % 1000);
             let process = kernel.process;

@@ -137,15 +137,38 @@ struct Loading {
     gaps: Option<String>,
 }
 
-/// Reads the files of a job. A file that cannot be read is named in the notes; an error if none
-/// can.
-pub(super) fn load(files: &[PathBuf], wish: &Wish) -> Result<Job, Reason> {
+/// An operation that an item carried: its number, and its communicator by hash.
+#[derive(Clone, Copy, Debug)]
+struct Carrier {
+    shared: u64,
+    item: usize,
+    comm: u64,
+}
+
+/// From when to when the network, or a GPU, had something of a transfer of an item.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    item: usize,
+    comm: u64,
+    peer: i32,
+    channel: Option<u32>,
+    from: i64,
+    to: i64,
+}
+
+/// Reads the files of a job with `open`. A file that cannot be read is named in the notes; an error
+/// if none can.
+pub(super) fn load(
+    files: &[PathBuf],
+    wish: &Wish,
+    mut open: impl FnMut(&Path) -> Result<Profile, import::Error>,
+) -> Result<Job, Reason> {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
     let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
     let (mut loading, mut notes, mut faults) = (Loading::default(), Vec::new(), Vec::new());
     let budget = ITEMS / files.len().max(1);
     for path in files {
-        match import::open(path) {
+        match open(path) {
             Ok(profile) => loading.take(path, &profile, wish, budget),
             Err(fault) => faults.push(Reason::file(path)(fault)),
         }
@@ -223,20 +246,13 @@ impl Loading {
         self.sources.push(source);
     }
 
-    /// Takes the items of a rank at these places. Returns, for each operation, the items that
-    /// carried it, with their times.
-    fn items_of(
-        &mut self,
-        profile: &Profile,
-        ranks: &Ranks,
-        rank: &Rank,
-        places: &Range<usize>,
-    ) -> FxHashMap<u64, Vec<(Span, usize)>> {
+    /// Takes the items of a rank at these places. Returns what they carried.
+    fn items_of(&mut self, profile: &Profile, ranks: &Ranks, rank: &Rank, places: &Range<usize>) -> Vec<Carrier> {
         let rank_number = self.items.len() as u32;
         let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
         // How often each operation has run before: replays of a graph share its number.
         let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
-        let mut carriers: FxHashMap<u64, Vec<(Span, usize)>> = FxHashMap::default();
+        let mut carriers = Vec::new();
         let mut items = Vec::with_capacity(places.len());
         for (at, item) in rank.items.iter().enumerate().take(places.end) {
             let is_kept = places.contains(&at);
@@ -250,7 +266,7 @@ impl Loading {
                 *turn += 1;
                 if is_kept {
                     self.joined.push((mixed(&(comm, shared, *turn)), rank_number, items.len() as u32));
-                    carriers.entry(shared).or_default().push((item.span, items.len()));
+                    carriers.push(Carrier { shared, item: items.len(), comm });
                 }
             }
             if !is_kept {
@@ -285,6 +301,7 @@ impl Loading {
             });
         }
         self.items.push(items);
+        carriers.sort_unstable_by_key(|it| (it.shared, it.item));
         carriers
     }
 
@@ -299,52 +316,44 @@ impl Loading {
 
     /// For how long the network had something of a rank's sends, by item and peer; and its GPU
     /// something that it had received.
-    fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &FxHashMap<u64, Vec<(Span, usize)>>) {
-        let comms: FxHashMap<u64, u64> = (profile.operations.iter())
-            .filter(|it| it.process == process)
-            .filter_map(|it| {
-                let communicator = &profile.communicators[it.communicator?];
-                Some((it.correlation?, hash_of(communicator.hash, communicator.name.as_deref())))
-            })
-            .collect();
-        let mut sent: BTreeMap<(usize, u64, i32), Channels> = BTreeMap::new();
-        let mut taken: BTreeMap<usize, Channels> = BTreeMap::new();
+    fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &[Carrier]) {
+        let (mut sent, mut taken) = (Vec::new(), Vec::new());
         for transfer in profile.transfers.iter().filter(|it| it.process == process) {
             let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
-            let Some(carriers) = carriers.get(&number) else { continue };
+            let of_it = &carriers[carriers.partition_point(|it| it.shared < number)..];
+            let of_it = of_it.iter().take_while(|it| it.shared == number);
             // Replays of a graph share a number.
-            let Some((_, item)) = carriers.iter().min_by_key(|(span, _)| apart(*span, transfer.span)) else { continue };
-            let mut at = transfer.span.start.0;
+            let far = |it: &&Carrier| {
+                let item = &self.items[rank][it.item];
+                apart(Span::of(item.start, item.end), transfer.span)
+            };
+            let Some(Carrier { item, comm, .. }) = of_it.min_by_key(far) else { continue };
+            let mut from = transfer.span.start.0;
             for (what, ns) in &transfer.waits {
-                let end = at.saturating_add_unsigned(*ns);
-                let channels = if transfer.is_send && what.starts_with(wait::NETWORK) {
-                    let comm = comms.get(&number).copied().unwrap_or(0);
-                    Some(sent.entry((*item, comm, peer)).or_default())
+                let to = from.saturating_add_unsigned(*ns);
+                let stretch = Stretch { item: *item, comm: *comm, peer, channel: transfer.channel, from, to };
+                if transfer.is_send && what.starts_with(wait::NETWORK) {
+                    sent.push(stretch);
                 } else if !transfer.is_send && what.starts_with(wait::GPU) {
-                    Some(taken.entry(*item).or_default())
-                } else {
-                    None
-                };
-                if let Some(channels) = channels {
-                    channels.entry(transfer.channel).or_default().push((at, end));
+                    taken.push(stretch);
                 }
-                at = end;
+                from = to;
             }
         }
-        for ((item, comm, peer), channels) in sent {
-            let (each, channel) = slowest(&channels);
-            let spans: Vec<(i64, i64)> = channels.into_values().flatten().collect();
-            let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
-            let busy = covered(spans);
+        sent.sort_unstable_by_key(|it| (it.item, it.comm, it.peer, it.channel));
+        for of_use in sent.chunk_by(|one, other| (one.item, one.comm, one.peer) == (other.item, other.comm, other.peer))
+        {
+            let Stretch { item, comm, peer, .. } = of_use[0];
+            let (each, channel) = slowest(of_use);
             let it = &mut self.items[rank][item];
-            it.sent = it.sent.max(last - it.start);
-            self.uses.push((comm, peer, Use { link: rank, item, busy, each, channel }));
+            it.sent = it.sent.max(of_use.iter().map(|it| it.to).max().unwrap_or(0) - it.start);
+            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(of_use), each, channel }));
         }
-        for (item, channels) in taken {
-            let count = channels.values().map(Vec::len).max().unwrap_or(0);
-            let spans: Vec<(i64, i64)> = channels.into_values().flatten().collect();
-            let each = lengths(&spans)[spans.len() / 4] as f64;
-            self.taken.push((rank, item, Taken { busy: covered(spans), each, count }));
+        taken.sort_unstable_by_key(|it| (it.item, it.channel));
+        for of_item in taken.chunk_by(|one, other| one.item == other.item) {
+            let count = by_channel(of_item).map(<[Stretch]>::len).max().unwrap_or(0);
+            let each = lengths(of_item)[of_item.len() / 4] as f64;
+            self.taken.push((rank, of_item[0].item, Taken { busy: covered(of_item), each, count }));
         }
     }
 
@@ -421,29 +430,31 @@ fn only_gives(profile: &Profile, kernel: &Kernel) -> bool {
     !operations.is_empty() && operations.iter().all(|operation| gives(&profile.operations[*operation]))
 }
 
-/// From when to when something lasted, by channel.
-type Channels = BTreeMap<Option<u32>, Vec<(i64, i64)>>;
-
 /// What a transfer takes in the middle on the slowest channel, ns; and the channel, if the others
 /// are much faster.
-fn slowest(channels: &Channels) -> (f64, Option<u32>) {
-    let middle = |spans: &Vec<(i64, i64)>| lengths(spans)[spans.len() / 2];
-    let mut middles: Vec<(i64, Option<u32>)> = channels.iter().map(|it| (middle(it.1), *it.0)).collect();
+fn slowest(stretches: &[Stretch]) -> (f64, Option<u32>) {
+    let middle = |of: &[Stretch]| (lengths(of)[of.len() / 2], of[0].channel);
+    let mut middles: Vec<(i64, Option<u32>)> = by_channel(stretches).map(middle).collect();
     middles.sort_unstable();
     let Some((each, channel)) = middles.pop() else { return (0.0, None) };
     let stands_out = middles.last().is_some_and(|next| each as f64 >= SLOW * next.0 as f64);
     (each as f64, channel.filter(|_| stands_out))
 }
 
+fn by_channel(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
+    stretches.chunk_by(|one, other| one.channel == other.channel)
+}
+
 /// The shortest comes first, ns.
-fn lengths(spans: &[(i64, i64)]) -> Vec<i64> {
-    let mut lengths: Vec<i64> = spans.iter().map(|(from, to)| to - from).collect();
+fn lengths(stretches: &[Stretch]) -> Vec<i64> {
+    let mut lengths: Vec<i64> = stretches.iter().map(|it| it.to - it.from).collect();
     lengths.sort_unstable();
     lengths
 }
 
-/// How much time these spans cover, ns.
-fn covered(mut spans: Vec<(i64, i64)>) -> f64 {
+/// How much time they cover, ns.
+fn covered(stretches: &[Stretch]) -> f64 {
+    let mut spans: Vec<(i64, i64)> = stretches.iter().map(|it| (it.from, it.to)).collect();
     spans.sort_unstable();
     let (mut until, mut sum) = (i64::MIN, 0);
     for (from, to) in spans {
@@ -521,13 +532,15 @@ mod tests {
     #[test]
     fn only_a_channel_that_takes_much_longer_is_named() {
         let each = |ns: [i64; 2]| {
-            let channels: Channels =
-                (0..).map(Some).zip(ns.map(|ns| vec![(0, ns), (500, 500 + ns), (900, 900 + 9 * ns)])).collect();
-            slowest(&channels)
+            let stretch = |channel, from, to| Stretch { channel: Some(channel), from, to, ..Stretch::default() };
+            let on = |(channel, ns)| {
+                [stretch(channel, 0, ns), stretch(channel, 500, 500 + ns), stretch(channel, 900, 900 + 9 * ns)]
+            };
+            slowest(&(0..).zip(ns).flat_map(on).collect::<Vec<_>>())
         };
         assert_eq!(each([100, 300]), (300.0, Some(1)));
         assert_eq!(each([300, 100]), (300.0, Some(0)));
         assert_eq!(each([200, 300]), (300.0, None));
-        assert_eq!(slowest(&Channels::from([(None, vec![(0, 70)])])), (70.0, None));
+        assert_eq!(slowest(&[Stretch { to: 70, ..Stretch::default() }]), (70.0, None));
     }
 }

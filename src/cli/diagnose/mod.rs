@@ -19,7 +19,7 @@ mod tests;
 
 use std::io::Write;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -30,8 +30,9 @@ use super::compare::runs;
 use super::hang;
 use super::survey::Survey;
 use crate::cli::reason::Reason;
-use crate::import::{self, Format};
+use crate::import::{self, Format, Wanted};
 use crate::model::time::HostNs;
+use crate::trace::reader::Extent;
 
 /// What to look at.
 #[derive(clap::Args)]
@@ -71,10 +72,19 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let ours: Vec<PathBuf> =
         files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
-    let (survey, _) = Survey::of_what_can_be_read(&ours, |_, _, _| {});
-    let hangs = hang::find(&survey, &ours);
-    drop(survey);
-    let (report, lateness) = match load::load(files, wish) {
+    let mut survey = Survey::default();
+    let loaded = load::load(files, wish, |path| {
+        if !ours.iter().any(|it| it == path) {
+            return import::open(path);
+        }
+        let mut looking = survey.look();
+        let profile = import::open_as(path, Wanted::Work, |packet| _ = looking.take(packet));
+        // What cannot be read is told by the profile.
+        let _ = looking.end(path, Ok(Extent::default()));
+        profile
+    });
+    let hangs = hang::find(&survey.done(), &ours);
+    let (report, lateness) = match loaded {
         Ok(job) => {
             let found = causes::find(&job);
             (Report::of(&job, &found, hangs), Lateness::of(&job, found.steps.mean))
@@ -108,7 +118,8 @@ pub(super) struct Seen {
 /// What makes the job of these traces slow, the most expensive first; empty if that cannot be told.
 /// The traces must be ours.
 pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
-    let Ok(job) = load::load(traces, &load::Wish::default()) else { return Vec::new() };
+    let open = |path: &Path| import::open_as(path, Wanted::Work, |_| {});
+    let Ok(job) = load::load(traces, &load::Wish::default(), open) else { return Vec::new() };
     let found = causes::find(&job);
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
     let texts = Report::of(&job, &found, Vec::new()).cause_lines();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::event::{Arguments, Id};
-use crate::import::{Carried, Communicator, How, Operation, Place, Profile, Span, kernel_name};
+use crate::import::{Carried, Communicator, How, Operation, Place, Profile, Request, Span, kernel_name};
 use crate::model::word::Word;
 
 /// The prefix of the ranges that PyTorch puts around its calls of NCCL.
@@ -95,9 +95,7 @@ impl Asked {
             _ => args.elements_in.or(args.elements_out),
         };
         let size = datatype.as_ref().and_then(|(_, size)| *size);
-        let operation = Operation {
-            process,
-            communicator: self.group(profile, process, args),
+        let request = Request {
             count,
             bytes: count.zip(size).and_then(|(count, size)| count.checked_mul(size)),
             datatype: datatype.map(|(name, _)| name),
@@ -106,11 +104,12 @@ impl Asked {
                 "Recv" => args.source_rank,
                 _ => None,
             },
-            seq: args.sequence,
             function,
-            ..Operation::default()
+            ..Request::default()
         };
-        profile.operations.push(operation);
+        let communicator = self.group(profile, process, args);
+        let (request, seq) = (request.into(), args.sequence);
+        profile.operations.push(Operation { process, communicator, request, seq, ..Operation::default() });
         profile.operations.len() - 1
     }
 
@@ -135,7 +134,8 @@ impl Asked {
 
 fn add(profile: &mut Profile, kernel: usize, function: &str, call: Option<Span>, tid: Option<i64>) -> usize {
     let process = profile.kernels[kernel].process;
-    profile.operations.push(Operation { process, call, tid, function: function.to_owned(), ..Operation::default() });
+    let request = Request { function: function.to_owned(), ..Request::default() }.into();
+    profile.operations.push(Operation { process, call, tid, request, ..Operation::default() });
     profile.operations.len() - 1
 }
 

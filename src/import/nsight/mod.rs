@@ -17,8 +17,8 @@ use rusqlite::{Connection, OpenFlags, Row};
 
 use self::payloads::{Payload, Payloads, Schemas};
 use super::{
-    Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, SINCE_1970, Source,
-    Span, Tool, kernel_name,
+    Carried, Clock, Copy, CudaCall, Error, How, Kernel, Operation, Place, Process, Profile, Range, Request, SINCE_1970,
+    Source, Span, Tool, kernel_name,
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::time::FileNs;
@@ -640,12 +640,15 @@ impl Groups {
                     process: group.process,
                     call: Some(*call),
                     tid: Some(group.tid),
-                    function: (*function).to_owned(),
                     communicator: communicator.copied(),
-                    bytes: payload.bytes,
-                    peer: payload.peer,
-                    root: payload.root,
-                    reduction: payload.reduction.map(str::to_owned),
+                    request: Arc::new(Request {
+                        function: (*function).to_owned(),
+                        bytes: payload.bytes,
+                        peer: payload.peer,
+                        root: payload.root,
+                        reduction: payload.reduction.map(str::to_owned),
+                        ..Request::default()
+                    }),
                     ..Operation::default()
                 });
             }

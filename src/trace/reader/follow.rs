@@ -405,14 +405,6 @@ pub(crate) fn nccl(args: &[u8]) -> Nccl {
     Nccl::decode(args).unwrap_or_default()
 }
 
-/// The same for many in a row: making a new `Nccl` takes longer than decoding.
-pub(crate) fn decode_nccl(args: &[u8], nccl: &mut Nccl) {
-    nccl.clear();
-    if nccl.merge(args).is_err() {
-        nccl.clear();
-    }
-}
-
 /// Several of our arguments as numbers, looked for at once.
 #[inline(always)]
 pub(crate) fn uints<const N: usize>(args: &[u8], numbers: [u32; N]) -> [Option<u64>; N] {

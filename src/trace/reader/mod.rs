@@ -24,7 +24,7 @@ pub(crate) mod wire;
 
 pub use self::blocks::{Extent, whole_length};
 pub use self::follow::{Event, Packet};
-pub(crate) use self::follow::{Numbers, Sequences, TERMINATING_FLOW_IDS, decode_nccl, nccl, uints};
+pub(crate) use self::follow::{Numbers, Sequences, TERMINATING_FLOW_IDS, nccl, uints};
 
 /// Perfetto's messages and ours, generated from `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]

@@ -63,16 +63,14 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // If a trace cannot be read to its end, that is reported below.
-    let mut infos: Vec<Info> = ours.iter().map(|_| Info::default()).collect();
-    let (survey, faults) =
-        Survey::of_what_can_be_read(&ours, |file, packet, numbers| infos[file].take(packet, numbers));
-    let found = hang::find(&survey, &ours);
-    let mut looks = infos.into_iter().zip(survey.extents).zip(faults);
+    let (survey, infos) = Survey::of_what_can_be_read(&ours, Info::take);
+    let found = hang::find(&survey);
+    let mut looks = infos.into_iter().zip(survey.extents);
     let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
     let mut status = 0;
     // A file that cannot be read does not hide the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
-        Some(((info, (_, extent)), fault)) => {
+        Some(((info, fault), (_, extent))) => {
             let (value, trust) = info.describe(path, extent, fault, out)?;
             status = status.max(trust.map_or(0, |trust| trust.status()));
             Ok(value)

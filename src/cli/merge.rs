@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Take, Write};
 use std::path::{Path, PathBuf};
 
-mod abreast;
+pub(super) mod abreast;
 mod archive;
 mod evidence;
 mod job;

@@ -53,7 +53,7 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let shared = serve::Shared::new(&survey, ui);
     let said = Reason::Output;
 
-    let hangs = hang::find(&survey, traces);
+    let hangs = hang::find(&survey);
     // What hangs shows better than what was slow before it.
     let is_large = survey.slices > MANY_SLICES;
     let causes = if hangs.is_empty() && !is_large { diagnose::causes(traces) } else { Vec::new() };

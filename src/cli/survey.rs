@@ -1,12 +1,14 @@
 //! A first pass over a trace: its time range, tracks, processes, communicators and operations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::Fault;
+use super::merge::abreast;
 use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
@@ -14,7 +16,7 @@ use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Numbers, Packet};
+use crate::trace::reader::{self, Event, Extent, Numbers, Packet, blocks};
 use crate::trace::words::{self, Category};
 use crate::trace::writer::TRACK_BITS;
 
@@ -53,8 +55,6 @@ pub(super) struct Track {
     /// The pid of its process, or the id of its thread.
     pub(super) pid: Option<u64>,
     pub(super) is_process: bool,
-    /// The file that described it.
-    file: usize,
     /// Communicators named on it: the first two, since of a track with several, none counts.
     pub(super) communicators: Vec<u64>,
     last_named: Option<u64>,
@@ -159,36 +159,11 @@ enum Open {
     Other,
 }
 
-/// A trace that is looked through.
-pub(super) struct Looking<'s> {
-    survey: &'s mut Survey,
-    of_file: OfFile,
-    numbers: Numbers,
-    is_twin: bool,
-}
-
-impl Looking<'_> {
-    /// Takes the next packet; returns the numbers among the arguments of its event.
-    pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
-        let Looking { survey, of_file, numbers, is_twin } = self;
-        numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
-        *is_twin = *is_twin || survey.packet(packet, numbers, of_file);
-        numbers
-    }
-
-    /// Ends it, as far as it could be read. An error if not to its end, or if an earlier file has the
-    /// same recording.
-    pub(super) fn end(self, path: &Path, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
-        self.survey.processes_of(&self.of_file);
-        let extent = if self.is_twin { Err(Fault::Other(twins(path))) } else { extent };
-        self.survey.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
-        extent
-    }
-}
-
-/// What the first pass over one file gathers about its processes, by track.
+/// What the first pass over one file gathers, with what its processes say, by track.
 #[derive(Default)]
-struct OfFile {
+pub(super) struct Looking {
+    survey: Survey,
+    numbers: Numbers,
     last: HostNs,
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
@@ -257,6 +232,75 @@ pub(super) struct Communicator {
     pub(super) ranks: Option<u64>,
 }
 
+impl Looking {
+    /// Looks through a trace as far as it can be read, on this many threads; `each` gets its packets
+    /// and the numbers among the arguments of their events, too.
+    fn at(
+        path: &Path,
+        threads: usize,
+        lists_work: bool,
+        mut each: impl FnMut(&Packet<'_>, &Numbers),
+    ) -> (Survey, Result<Extent, Fault>) {
+        let mut looking = Looking { survey: Survey { lists_work, ..Survey::default() }, ..Looking::default() };
+        let extent = super::must_be_trace(path).map_err(Fault::Other).and_then(|()| {
+            reader::read_on(threads, File::open(path).map_err(reader::Error::Io)?, |packet| {
+                each(packet, looking.take(packet));
+                Ok(())
+            })
+        });
+        (looking.done(), extent)
+    }
+
+    /// Takes the next packet; returns the numbers among the arguments of its event.
+    pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
+        self.numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
+        packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
+        if let Some(time) = packet.time {
+            self.timed(packet, time);
+        }
+        &self.numbers
+    }
+
+    fn timed(&mut self, packet: &Packet<'_>, time: HostNs) {
+        let (first, last) = self.survey.span.unwrap_or((time, time));
+        self.survey.span = Some((first.min(time), last.max(time)));
+        self.last = self.last.max(time);
+        let Some(event) = &packet.event else { return };
+        match event.kind {
+            kind::TYPE_INSTANT if self.numbers.get(nccl::RECORDED).is_some() => {
+                self.ended.insert(event.track, time);
+            }
+            kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
+                self.counted.insert(event.track);
+            }
+            _ => {}
+        }
+        self.survey.event(event, &self.numbers, time);
+    }
+
+    /// What the file shows.
+    pub(super) fn done(self) -> Survey {
+        let Looking { mut survey, last, ended, counted, .. } = self;
+        let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
+        survey.processes = processes.map(|(uuid, _)| (*uuid, Process { last, ..Process::default() })).collect();
+        for (track, time) in &ended {
+            // A process with several GPUs is drawn as several, with one tag.
+            let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
+            let processes = survey.processes.iter_mut().filter(|(uuid, _)| same(uuid));
+            processes.for_each(|(_, process)| process.ended = Some(*time));
+        }
+        for track in &counted {
+            let counts_losses = survey.tracks.get(track).is_some_and(|track| track.name == words::track::DROPS);
+            if counts_losses && let Some(process) = survey.process(*track) {
+                survey.processes.entry(process).or_default().is_lossy = true;
+            }
+        }
+        let tracks = survey.tracks.iter_mut();
+        survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
+        survey
+    }
+}
+
 impl Survey {
     /// Looks through traces, and lists their operations and kernels, too.
     ///
@@ -264,21 +308,8 @@ impl Survey {
     ///
     /// If one cannot be read, or is not a trace, or has a process tag that is in another one.
     pub(super) fn with_work(paths: &[PathBuf]) -> Result<Survey, Reason> {
-        Survey { lists_work: true, ..Survey::default() }.of_all(paths, |_| {})
-    }
-
-    /// Looks through one trace; `each` gets its packets, too.
-    ///
-    /// # Errors
-    ///
-    /// See [`Survey::with_work`].
-    pub(super) fn of_one(path: &Path, each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        Survey::default().of_all(&[path.to_owned()], each)
-    }
-
-    fn of_all(self, paths: &[PathBuf], mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        let (survey, faults) = self.of_readable(paths, |_, packet, _| each(packet));
-        if let Some(fault) = paths.iter().zip(faults).find_map(|(path, fault)| Some(fault?.of(path))) {
+        let (survey, looked) = Survey::of_readable(true, paths, |(), _, _| {});
+        if let Some(fault) = paths.iter().zip(looked).find_map(|(path, ((), fault))| Some(fault?.of(path))) {
             return Err(fault);
         }
         match survey.namesakes.first() {
@@ -287,46 +318,81 @@ impl Survey {
         }
     }
 
-    /// Looks through traces as far as they can be read, and says for each why it was not read to
-    /// its end. `each` gets the packets, too, with the index of their file and the numbers among the
-    /// arguments of their event.
-    pub(super) fn of_what_can_be_read(
-        paths: &[PathBuf],
-        each: impl FnMut(usize, &Packet<'_>, &Numbers),
-    ) -> (Survey, Vec<Option<Fault>>) {
-        Survey::default().of_readable(paths, each)
+    /// Looks through one trace; `each` gets its packets, too.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is not a trace.
+    pub(super) fn of_one(path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
+        let (mut survey, looked) = Looking::at(path, blocks::cores(), false, |packet, _| each(packet));
+        let extent = looked.map_err(|fault| fault.of(path))?;
+        survey.extents.push((path.to_owned(), extent));
+        Ok(survey)
     }
 
-    fn of_readable(
-        self,
+    /// Looks through traces as far as they can be read, side by side. Says for each why it was not
+    /// read to its end, and what `each` made of its packets and the numbers among the arguments of
+    /// their events.
+    pub(super) fn of_what_can_be_read<T: Default + Send>(
         paths: &[PathBuf],
-        mut each: impl FnMut(usize, &Packet<'_>, &Numbers),
-    ) -> (Survey, Vec<Option<Fault>>) {
-        let (mut survey, mut faults) = (self, Vec::new());
-        for (number, path) in paths.iter().enumerate() {
-            let mut looking = survey.look();
-            let extent = super::must_be_trace(path).map_err(Fault::Other).and_then(|()| {
-                reader::read_file(path, |packet| {
-                    each(number, packet, looking.take(packet));
-                    Ok(())
-                })
-            });
-            faults.push(looking.end(path, extent).err());
+        each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,
+    ) -> (Survey, Vec<(T, Option<Fault>)>) {
+        Survey::of_readable(false, paths, each)
+    }
+
+    fn of_readable<T: Default + Send>(
+        lists_work: bool,
+        paths: &[PathBuf],
+        each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,
+    ) -> (Survey, Vec<(T, Option<Fault>)>) {
+        let (mut all, mut looked) = (Survey::default(), Vec::new());
+        let look = |path: &PathBuf, threads| {
+            let mut made = T::default();
+            let (survey, extent) =
+                Looking::at(path, threads, lists_work, |packet, numbers| each(&mut made, packet, numbers));
+            (made, survey, extent)
+        };
+        abreast::look(paths, look, |path, (made, survey, extent)| {
+            looked.push((made, all.add(path, survey, extent).err()))
+        });
+        (all, looked)
+    }
+
+    /// Adds a further trace, as far as it could be read. An error if that is not to its end, or if an
+    /// earlier one has the same recording: a process with the same tag, name and pid.
+    pub(super) fn add(&mut self, path: &Path, other: Survey, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
+        let file = self.extents.len();
+        self.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
+        for (uuid, track) in other.tracks.iter().filter(|(_, track)| track.is_process) {
+            let Some(earlier) = self.tracks.get(uuid).filter(|known| known.is_process) else { continue };
+            if (earlier.pid, &earlier.name) == (track.pid, &track.name) {
+                return Err(Fault::Other(twins(path)));
+            }
+            self.namesakes.insert((file, uuid >> TRACK_BITS));
         }
-        (survey.done(), faults)
-    }
-
-    /// Looks through one more trace, whose packets are handed over.
-    pub(super) fn look(&mut self) -> Looking<'_> {
-        Looking { survey: self, of_file: OfFile::default(), numbers: Numbers::default(), is_twin: false }
-    }
-
-    /// What all traces show.
-    pub(super) fn done(mut self) -> Survey {
-        let tracks = self.tracks.iter_mut();
-        self.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
+        for (uuid, mut track) in other.tracks {
+            track.parent = track.parent.map(|parent| self.uuid(file, parent));
+            self.tracks.entry(self.uuid(file, uuid)).or_insert(track);
+        }
+        for mut slice in other.unfinished {
+            (slice.track, slice.place) = (self.uuid(file, slice.track), self.slices + slice.place);
+            self.unfinished.push(slice);
+        }
         self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
-        self
+        let processes: Vec<_> = other.processes.into_iter().map(|(uuid, it)| (self.uuid(file, uuid), it)).collect();
+        self.processes.extend(processes);
+        for (hash, communicator) in other.communicators {
+            let known = self.communicators.entry(hash).or_default();
+            if communicator != Communicator::default() {
+                *known = communicator;
+            }
+        }
+        self.operations.extend(other.operations);
+        self.kernels.extend(other.kernels);
+        self.span = self.span.into_iter().chain(other.span).reduce(|(a, b), (c, d)| (a.min(c), b.max(d)));
+        self.slices += other.slices;
+        self.dropped = self.dropped.saturating_add(other.dropped);
+        extent
     }
 
     /// A track's uuid, unlike those of all other files.
@@ -335,66 +401,9 @@ impl Survey {
         if self.namesakes.contains(&(file, uuid >> TRACK_BITS)) { uuid | beyond } else { uuid }
     }
 
-    /// Takes a packet. Returns whether an earlier file has the same recording.
-    fn packet(&mut self, packet: &Packet<'_>, numbers: &Numbers, of_file: &mut OfFile) -> bool {
-        if packet.descriptor.is_some_and(|descriptor| self.describe(descriptor)) {
-            return true;
-        }
-        self.timed(packet, numbers, of_file);
-        false
-    }
-
-    fn timed(&mut self, packet: &Packet<'_>, numbers: &Numbers, of_file: &mut OfFile) -> Option<()> {
-        let time = packet.time?;
-        let (first, last) = self.span.unwrap_or((time, time));
-        self.span = Some((first.min(time), last.max(time)));
-        of_file.last = of_file.last.max(time);
-        let mut event = packet.event.as_ref()?;
-        let mut of_namesake;
-        if !self.namesakes.is_empty() {
-            of_namesake = *event;
-            of_namesake.track = self.uuid(self.extents.len(), event.track);
-            event = &of_namesake;
-        }
-        match event.kind {
-            kind::TYPE_INSTANT if numbers.get(nccl::RECORDED).is_some() => {
-                of_file.ended.insert(event.track, time);
-            }
-            kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
-                of_file.counted.insert(event.track);
-            }
-            _ => {}
-        }
-        self.event(event, numbers, time);
-        None
-    }
-
-    /// What a file says about the processes in it.
-    fn processes_of(&mut self, of_file: &OfFile) {
-        let file = self.extents.len();
-        let of_it = self.tracks.iter().filter(|(_, track)| track.is_process && track.file == file);
-        for uuid in of_it.map(|(uuid, _)| *uuid).collect::<Vec<_>>() {
-            self.processes.insert(uuid, Process { last: of_file.last, ..Process::default() });
-        }
-        for (track, time) in &of_file.ended {
-            // A process with several GPUs is drawn as several, with one tag.
-            let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
-            let processes = self.processes.iter_mut().filter(|(uuid, _)| same(uuid));
-            processes.for_each(|(_, process)| process.ended = Some(*time));
-        }
-        for track in &of_file.counted {
-            let counts_losses = self.tracks.get(track).is_some_and(|track| track.name == words::track::DROPS);
-            if counts_losses && let Some(process) = self.process(*track) {
-                self.processes.entry(process).or_default().is_lossy = true;
-            }
-        }
-    }
-
-    /// Takes a track. Returns whether an earlier file has the same recording: a process with the
-    /// same tag, name and pid.
-    fn describe(&mut self, descriptor: &[u8]) -> bool {
+    fn describe(&mut self, descriptor: &[u8]) {
         let mut uuid = 0;
-        let mut track = Track { file: self.extents.len(), ..Track::default() };
+        let mut track = Track::default();
         for field in fields(descriptor) {
             let part = |number| fields(field.bytes()).find(|part| part.number == number);
             let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -412,17 +421,8 @@ impl Survey {
                 _ => {}
             }
         }
-        let earlier = self.tracks.get(&uuid).filter(|known| known.is_process && known.file != track.file);
-        if let Some(earlier) = earlier {
-            if (earlier.pid, &earlier.name) == (track.pid, &track.name) {
-                return true;
-            }
-            self.namesakes.insert((track.file, uuid >> TRACK_BITS));
-        }
-        track.parent = track.parent.map(|parent| self.uuid(track.file, parent));
-        let known = self.tracks.entry(self.uuid(track.file, uuid)).or_default();
+        let known = self.tracks.entry(uuid).or_default();
         *known = Track { communicators: std::mem::take(&mut known.communicators), ..track };
-        false
     }
 
     fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {

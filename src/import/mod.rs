@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use crate::model::activity::Place;
 use crate::model::activity::{Api, is_nccl};
 use crate::model::time::{FileNs, Shift};
-use crate::trace::reader::Packet;
+use crate::trace::reader::{Packet, blocks};
 
 pub mod kernel_name;
 mod kineto;
@@ -681,15 +681,21 @@ pub(crate) enum Wanted {
 ///
 /// See [`Error`].
 pub fn open(path: &Path) -> Result<Profile, Error> {
-    open_as(path, Wanted::Calls, |_| {})
+    open_as(path, blocks::cores(), Wanted::Calls, |_| {})
 }
 
-/// The same with as much as is wanted of one of our traces; `also` gets its packets, too.
-pub(crate) fn open_as(path: &Path, wanted: Wanted, also: impl FnMut(&Packet<'_>)) -> Result<Profile, Error> {
+/// The same with as much as is wanted of one of our traces, read on this many threads; `also` gets
+/// its packets, too.
+pub(crate) fn open_as(
+    path: &Path,
+    threads: usize,
+    wanted: Wanted,
+    also: impl FnMut(&Packet<'_>),
+) -> Result<Profile, Error> {
     let mut profile = match format(path)? {
         Format::Sqlite => nsight::read(path)?,
         Format::Json => kineto::read(path)?,
-        Format::Perfetto => ours::read(&[path], wanted, also)?,
+        Format::Perfetto => ours::read(&[path], threads, wanted, also)?,
     };
     profile.source.path = path.to_owned();
     profile.sort();
@@ -702,7 +708,7 @@ pub(crate) fn open_as(path: &Path, wanted: Wanted, also: impl FnMut(&Packet<'_>)
 ///
 /// See [`Error`].
 pub fn open_traces(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
-    let mut profile = ours::read(paths, Wanted::Arrows, |_| {})?;
+    let mut profile = ours::read(paths, blocks::cores(), Wanted::Arrows, |_| {})?;
     profile.sort();
     Ok(profile)
 }

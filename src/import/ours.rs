@@ -56,12 +56,13 @@ const REQUEST_TEXTS: [u32; 4] = [nccl::FUNCTION_TEXT, nccl::DATATYPE_TEXT, nccl:
 /// Reads traces as one profile. `also` gets the packets, too.
 pub(super) fn read(
     paths: &[impl AsRef<Path>],
+    threads: usize,
     wanted: Wanted,
     mut also: impl FnMut(&Packet<'_>),
 ) -> Result<Profile, Error> {
     let mut reader = Reader { wanted, ..Reader::default() };
     for path in paths {
-        reader.read(std::fs::File::open(path)?, &mut also)?;
+        reader.read(threads, std::fs::File::open(path)?, &mut also)?;
     }
     reader.finish()
 }
@@ -157,8 +158,13 @@ impl<'a> Args<'a> {
 }
 
 impl Reader {
-    fn read(&mut self, source: impl std::io::Read + Send, also: &mut impl FnMut(&Packet<'_>)) -> Result<(), Error> {
-        let extent = reader::read(source, |packet| {
+    fn read(
+        &mut self,
+        threads: usize,
+        source: impl std::io::Read + Send,
+        also: &mut impl FnMut(&Packet<'_>),
+    ) -> Result<(), Error> {
+        let extent = reader::read_on(threads, source, |packet| {
             also(packet);
             self.take(packet);
             Ok(())
@@ -636,7 +642,7 @@ mod tests {
             event(track_event::Type::SliceEnd),
         ];
         let mut reader = Reader::default();
-        reader.read(&Trace { packet }.encode_to_vec()[..], &mut |_| ()).unwrap();
+        reader.read(1, &Trace { packet }.encode_to_vec()[..], &mut |_| ()).unwrap();
         let profile = reader.finish().unwrap();
         assert_eq!((profile.processes.len(), profile.nccl_calls.len()), (1, 0));
     }

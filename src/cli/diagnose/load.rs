@@ -1,5 +1,5 @@
 //! Reads the files of a job into a [`Job`]: what ran on each rank's GPU, by step, and which of it
-//! the ranks met in. One file is read at a time, and of long recordings the first steps are kept.
+//! the ranks met in. Of long recordings the first steps are kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hasher as _;
@@ -11,10 +11,13 @@ use rustc_hash::{FxHashMap, FxHasher};
 use super::graph::{Graph, Item};
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
+use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::import::{self, Communicator, Kernel, Operation, Profile, Span, Tool};
+use crate::cli::survey::{Looking, Survey};
+use crate::import::{self, Communicator, Kernel, Operation, Profile, Span, Tool, Wanted};
 use crate::model::time::FileNs;
+use crate::trace::reader::{Extent, Packet};
 use crate::trace::words::wait;
 
 /// How many items are kept at most; each takes some 150 bytes.
@@ -156,49 +159,71 @@ struct Stretch {
     to: i64,
 }
 
-/// Reads the files of a job with `open`. A file that cannot be read is named in the notes; an error
-/// if none can.
-pub(super) fn load(
-    files: &[PathBuf],
-    wish: &Wish,
-    mut open: impl FnMut(&Path) -> Result<Profile, import::Error>,
-) -> Result<Job, Reason> {
+/// Reads the files of a job side by side, and hands over what a first pass over each gives if
+/// `surveys` says so. A file that cannot be read is named in the notes; an error if none can.
+pub(super) fn load(files: &[PathBuf], wish: &Wish, surveys: bool) -> (Survey, Result<Job, Reason>) {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
     let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
-    let (mut loading, mut notes, mut faults) = (Loading::default(), Vec::new(), Vec::new());
+    let (mut survey, mut loading, mut faults) = (Survey::default(), Loading::default(), Vec::new());
     let budget = ITEMS / files.len().max(1);
-    for path in files {
-        match open(path) {
-            Ok(profile) => loading.take(path, &profile, wish, budget),
+    let read = |path: &PathBuf, threads| {
+        let mut looking = Looking::default();
+        let look = |packet: &Packet<'_>| _ = surveys.then(|| looking.take(packet));
+        let read = import::open_as(path, threads, Wanted::Work, look);
+        (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, budget)))
+    };
+    abreast::look(files, read, |path, (looked, read)| {
+        // What cannot be read is named below.
+        let _ = survey.add(path, looked, Ok(Extent::default()));
+        match read {
+            Ok(of_file) => loading.add(of_file),
             Err(fault) => faults.push(Reason::file(path)(fault)),
         }
         stage.advance(size(path));
-    }
-    if faults.len() == files.len() {
-        return Err(if faults.len() == 1 { faults.remove(0) } else { Reason::Several(faults) });
-    }
-    let mut files: BTreeMap<i32, &Path> = BTreeMap::new();
-    for rank in &loading.ranks {
-        let Some(number) = rank.number else { continue };
-        if let Some(other) = files.insert(number, &rank.file) {
-            return Err(Reason::Refused(format!(
-                "rank {number} is in {} and in {}: give the files of one run, and no merged file beside them",
-                other.display(),
-                rank.file.display()
-            )));
-        }
-    }
-    notes.extend(faults.iter().map(|fault| format!("Left out: {fault}")));
-    Ok(loading.finish(wish, notes))
+    });
+    (survey, loading.finish(files.len(), faults, wish))
 }
 
 impl Loading {
-    fn take(&mut self, path: &Path, profile: &Profile, wish: &Wish, budget: usize) {
+    fn of(path: &Path, profile: &Profile, wish: &Wish, budget: usize) -> Loading {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
-        self.gaps = self.gaps.take().or(profile.gaps.clone());
+        let mut loading = Loading { gaps: profile.gaps.clone(), ..Loading::default() };
         for rank in &ranks.all {
-            self.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
+            loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
         }
+        loading
+    }
+
+    /// Adds what a further file gives.
+    fn add(&mut self, mut of_file: Loading) {
+        let before = self.ranks.len();
+        let kinds: Vec<u32> = of_file.kinds.iter().map(|kind| self.kind(kind)).collect();
+        let kind = |own: u32| kinds[own as usize];
+        of_file.items.iter_mut().flatten().for_each(|item| item.kind = kind(item.kind));
+        self.ranks.append(&mut of_file.ranks);
+        self.items.append(&mut of_file.items);
+        self.sources.append(&mut of_file.sources);
+        self.joined.extend(of_file.joined.into_iter().map(|(what, rank, item)| (what, before as u32 + rank, item)));
+        self.taken.extend(of_file.taken.into_iter().map(|(rank, item, it)| (before + rank, item, it)));
+        let uses = of_file.uses.into_iter();
+        self.uses.extend(uses.map(|(comm, peer, it)| (comm, peer, Use { link: before + it.link, ..it })));
+        for (own, name) in of_file.communicators {
+            self.communicators.entry(kind(own)).or_insert(name);
+        }
+        for (own, size) in of_file.sizes {
+            self.size(kind(own), size);
+        }
+        for (hash, (ranks, members)) in of_file.members {
+            let known = self.members.entry(hash).or_insert((ranks, BTreeMap::new()));
+            known.1.extend(members.into_iter().map(|(own, rank)| (own, before + rank)));
+        }
+        self.gaps = self.gaps.take().or(of_file.gaps);
+    }
+
+    /// How many ranks meet in an operation of a kind.
+    fn size(&mut self, kind: u32, size: Option<usize>) {
+        let known = self.sizes.entry(kind).or_insert(size);
+        *known = known.filter(|known| size == Some(*known));
     }
 
     fn rank(&mut self, path: &Path, profile: &Profile, ranks: &Ranks, rank: &Rank, wish: &Wish, budget: usize) {
@@ -286,8 +311,7 @@ impl Loading {
                     "Send" | "Recv" => Some(2),
                     _ => operation.communicator.and_then(|at| usize::try_from(profile.communicators[at].ranks?).ok()),
                 };
-                let known = self.sizes.entry(number).or_insert(size);
-                *known = known.filter(|known| size == Some(*known));
+                self.size(number, size);
             }
             items.push(Item {
                 stream,
@@ -357,7 +381,23 @@ impl Loading {
         }
     }
 
-    fn finish(self, wish: &Wish, mut notes: Vec<String>) -> Job {
+    /// The job of so many files, some of which could not be read.
+    fn finish(self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
+        if faults.len() == count {
+            return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
+        }
+        let mut files: BTreeMap<i32, &Path> = BTreeMap::new();
+        for rank in &self.ranks {
+            let Some(number) = rank.number else { continue };
+            if let Some(other) = files.insert(number, &rank.file) {
+                return Err(Reason::Refused(format!(
+                    "rank {number} is in {} and in {}: give the files of one run, and no merged file beside them",
+                    other.display(),
+                    rank.file.display()
+                )));
+            }
+        }
+        let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let Loading {
             ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, ..
         } = self;
@@ -385,7 +425,7 @@ impl Loading {
         let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
         in_order.sort_unstable_by_key(|it| it.1);
         let missing = members.values().map(|(ranks, known)| (*ranks as usize).saturating_sub(known.len())).max();
-        Job {
+        Ok(Job {
             gaps,
             ranks,
             kinds,
@@ -401,7 +441,7 @@ impl Loading {
             missing: missing.unwrap_or(0),
             notes,
             graph,
-        }
+        })
     }
 }
 

@@ -19,7 +19,7 @@ mod tests;
 
 use std::io::Write;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -28,11 +28,9 @@ pub(super) use self::answer::look_at;
 pub(super) use self::lateness::{APART_NS, Cell as Late, Lateness};
 use super::compare::runs;
 use super::hang;
-use super::survey::Survey;
 use crate::cli::reason::Reason;
-use crate::import::{self, Format, Wanted};
+use crate::import::{self, Format};
 use crate::model::time::HostNs;
-use crate::trace::reader::Extent;
 
 /// What to look at.
 #[derive(clap::Args)]
@@ -70,20 +68,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 /// The answer of `ncclscope diagnose` about these files, which `named` stands for; and how late ranks
 /// came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
-    let ours: Vec<PathBuf> =
-        files.iter().filter(|path| matches!(import::format(path), Ok(Format::Perfetto))).cloned().collect();
-    let mut survey = Survey::default();
-    let loaded = load::load(files, wish, |path| {
-        if !ours.iter().any(|it| it == path) {
-            return import::open(path);
-        }
-        let mut looking = survey.look();
-        let profile = import::open_as(path, Wanted::Work, |packet| _ = looking.take(packet));
-        // What cannot be read is told by the profile.
-        let _ = looking.end(path, Ok(Extent::default()));
-        profile
-    });
-    let hangs = hang::find(&survey.done(), &ours);
+    let (survey, loaded) = load::load(files, wish, true);
+    let hangs = hang::find(&survey);
     let (report, lateness) = match loaded {
         Ok(job) => {
             let found = causes::find(&job);
@@ -95,7 +81,8 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
         }
         Err(reason) => return Err(reason),
     };
-    let report = if ours.len() == files.len() { report.with_all_ranks(named) } else { report };
+    let is_ours = |path: &PathBuf| matches!(import::format(path), Ok(Format::Perfetto));
+    let report = if files.iter().all(is_ours) { report.with_all_ranks(named) } else { report };
     Ok((report, lateness))
 }
 
@@ -118,8 +105,7 @@ pub(super) struct Seen {
 /// What makes the job of these traces slow, the most expensive first; empty if that cannot be told.
 /// The traces must be ours.
 pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
-    let open = |path: &Path| import::open_as(path, Wanted::Work, |_| {});
-    let Ok(job) = load::load(traces, &load::Wish::default(), open) else { return Vec::new() };
+    let Ok(job) = load::load(traces, &load::Wish::default(), false).1 else { return Vec::new() };
     let found = causes::find(&job);
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
     let texts = Report::of(&job, &found, Vec::new()).cause_lines();

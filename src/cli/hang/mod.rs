@@ -13,7 +13,6 @@ mod look;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
 
 use self::judge::judge;
 use self::look::{Look, first_look};
@@ -81,7 +80,7 @@ pub(super) struct Missing {
 
 /// Where the job of these traces hangs, the causes of other waits first; empty if it does not hang.
 /// If a trace cannot be read to its end, the part that can be read counts.
-pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
+pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     let (mut job, member_of) = first_look(survey);
     let silent = job.silent();
     let last = |member: &usize| {
@@ -94,7 +93,7 @@ pub(super) fn find(survey: &Survey, paths: &[PathBuf]) -> Vec<Hang> {
     }
     let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
     let mut look = Look { job: &mut job, survey, member_of: &member_of, wanted, last, on: Default::default() };
-    for (file, path) in paths.iter().enumerate() {
+    for (file, (path, _)) in survey.extents.iter().enumerate() {
         look.at(file, path);
     }
     job.stand_where_others_went_on();

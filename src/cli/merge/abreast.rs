@@ -17,7 +17,7 @@ const AHEAD: usize = 2;
 /// Calls `work` for all items in parallel, and `each` with the results, in the items' order. `work`
 /// also gets how many threads it may use itself. Memory holds little more than the items being
 /// worked on.
-pub(super) fn look<'a, T: Sync, R: Send>(
+pub(in crate::cli) fn look<'a, T: Sync, R: Send>(
     all: &'a [T],
     work: impl Fn(&'a T, usize) -> R + Sync,
     mut each: impl FnMut(&'a T, R),

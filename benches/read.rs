@@ -33,7 +33,7 @@ const COMMANDS: [(&str, &[&str]); 7] = [
     ("`cut` to a second", &["cut", "--time", "1s..2s", "-o", "written"]),
     ("`merge` into an archive", &["merge", "-o", "written.tar"]),
     ("`merge`, which diagnoses small jobs, too", &["merge", "-o", "written"]),
-    ("`diagnose`, which reads it twice", &["diagnose"]),
+    ("`diagnose`", &["diagnose"]),
     ("`export` to Parquet", &["export", "--parquet", "written", "--job", "bench"]),
 ];
 

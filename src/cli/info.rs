@@ -63,7 +63,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // If a trace cannot be read to its end, that is reported below.
-    let (survey, infos) = Survey::of_what_can_be_read(&ours, Info::take);
+    let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
     let found = hang::find(&survey);
     let mut looks = infos.into_iter().zip(survey.extents);
     let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));

@@ -308,7 +308,7 @@ impl Survey {
     ///
     /// If one cannot be read, or is not a trace, or has a process tag that is in another one.
     pub(super) fn with_work(paths: &[PathBuf]) -> Result<Survey, Reason> {
-        let (survey, looked) = Survey::of_readable(true, paths, |(), _, _| {});
+        let (survey, looked) = Survey::of_what_can_be_read(true, paths, |(), _, _| {});
         if let Some(fault) = paths.iter().zip(looked).find_map(|(path, ((), fault))| Some(fault?.of(path))) {
             return Err(fault);
         }
@@ -334,13 +334,6 @@ impl Survey {
     /// read to its end, and what `each` made of its packets and the numbers among the arguments of
     /// their events.
     pub(super) fn of_what_can_be_read<T: Default + Send>(
-        paths: &[PathBuf],
-        each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,
-    ) -> (Survey, Vec<(T, Option<Fault>)>) {
-        Survey::of_readable(false, paths, each)
-    }
-
-    fn of_readable<T: Default + Send>(
         lists_work: bool,
         paths: &[PathBuf],
         each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,

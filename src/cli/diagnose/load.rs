@@ -276,7 +276,7 @@ impl Loading {
         let rank_number = self.items.len() as u32;
         let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
         // How often each operation has run before: replays of a graph share its number.
-        let mut turns: FxHashMap<(u64, u64, bool), u32> = FxHashMap::default();
+        let mut turns: FxHashMap<u64, u32> = FxHashMap::default();
         let mut carriers = Vec::new();
         let mut items = Vec::with_capacity(places.len());
         for (at, item) in rank.items.iter().enumerate().take(places.end) {
@@ -287,7 +287,7 @@ impl Loading {
                 let Some(shared) = operation.correlation.or(operation.seq) else { continue };
                 let communicator = operation.communicator.map(|at| &profile.communicators[at]);
                 let comm = communicator.map_or(0, |it| hash_of(it.hash, it.name.as_deref()));
-                let turn = turns.entry((comm, shared, operation.function == "Recv")).or_default();
+                let turn = turns.entry(mixed(&(comm, shared, operation.function == "Recv"))).or_default();
                 *turn += 1;
                 if is_kept {
                     self.joined.push((mixed(&(comm, shared, *turn)), rank_number, items.len() as u32));

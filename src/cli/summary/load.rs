@@ -4,7 +4,6 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use crate::cli::Fault;
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
 use crate::trace::fields::{trace_packet, track_event::r#type as kind};
@@ -72,13 +71,9 @@ impl Load {
                 let (begin, mark) = load.ended;
                 each(Lasted { process, row, begin, ns, mark });
             }
-            Ok::<(), Fault>(())
+            Ok(())
         });
         load.finish();
-        let result = result.map_err(|fault| match fault {
-            Fault::Trace(error) => error,
-            Fault::Other(reason) => reader::Error::Io(std::io::Error::other(reason.to_string())),
-        });
         (load, result)
     }
 

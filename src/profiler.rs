@@ -77,6 +77,8 @@ struct Session {
     place: String,
     /// Whether the GPU's kernels are recorded, or why not.
     gpu: String,
+    /// Why CUPTI was not taken when it was last asked for; empty if it was.
+    refused: String,
 }
 
 /// Who called `init`.
@@ -512,7 +514,7 @@ impl Session {
             Preset::Metrics => format!("{} (a summary, no trace{capture})", folder.display()),
             _ => format!("{} (this process: {}{capture})", folder.display(), file_name(&path)),
         };
-        Ok(Session { config, collector, cupti, place, gpu })
+        Ok(Session { config, collector, cupti, place, gpu, refused: String::new() })
     }
 
     /// The first line that the recording prints.
@@ -552,6 +554,7 @@ impl Session {
                 }
             };
             self.collector.note(begin, remark::RELEASED, text.into());
+            self.collector.note(now(), remark::GIVEN_UP, String::new());
         }
         // The next owner may finalize CUPTI, and with it the names in what came back.
         if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
@@ -578,15 +581,20 @@ impl Session {
         };
         match result {
             Ok((name, facts)) => {
+                self.refused.clear();
                 self.collector.note(now(), name, format!("GPU kernels are recorded from here on; {facts}"));
                 HandOver::Done
             }
             Err(absent) => {
+                // Whoever waits for another tool to give it up asks many times a second.
                 let text = format!("no GPU kernels: {absent}");
-                if self.config.speaks() && absent != Absent::SwitchedOff {
-                    message::line(&text);
+                if self.refused != text {
+                    if self.config.speaks() && absent != Absent::SwitchedOff {
+                        message::line(&text);
+                    }
+                    self.collector.note(now(), "CUPTI not taken", text.clone());
+                    self.refused = text;
                 }
-                self.collector.note(now(), "CUPTI not taken", text);
                 match absent {
                     Absent::SwitchedOff => HandOver::SwitchedOff,
                     Absent::Taken { .. } => HandOver::Taken,

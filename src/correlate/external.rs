@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+use super::sessions::Call;
 use crate::model::activity::Kernel;
 use crate::model::time::HostNs;
 
@@ -17,13 +18,13 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// How many may wait.
 const WAITING: usize = 4096;
 
-/// The waiting kernels, by the correlation id of their launch.
+/// The waiting kernels, by the call that launched them.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     expects: bool,
-    kernels: FxHashMap<u32, Kernel>,
+    kernels: FxHashMap<Call, Kernel>,
     /// Deadlines, oldest first. Kernels that were found are still in it.
-    order: VecDeque<(HostNs, u32)>,
+    order: VecDeque<(HostNs, Call)>,
 }
 
 impl Waiting {
@@ -37,26 +38,26 @@ impl Waiting {
         self.expects
     }
 
-    /// Makes a kernel wait. Returns the one it displaces, whose correlation id was used again.
+    /// Makes a kernel wait. Returns the one it displaces, if two name the same call.
     #[must_use]
-    pub(super) fn push(&mut self, kernel: &Kernel, now: HostNs) -> Option<Kernel> {
-        self.order.push_back((HostNs(now.0.saturating_add(PATIENCE_NS)), kernel.correlation));
-        self.kernels.insert(kernel.correlation, kernel.clone())
+    pub(super) fn push(&mut self, call: Call, kernel: &Kernel, now: HostNs) -> Option<Kernel> {
+        self.order.push_back((HostNs(now.0.saturating_add(PATIENCE_NS)), call));
+        self.kernels.insert(call, kernel.clone())
     }
 
     /// Removes the kernel that waits for this call's id.
-    pub(super) fn take(&mut self, correlation: u32) -> Option<Kernel> {
-        self.kernels.remove(&correlation)
+    pub(super) fn take(&mut self, call: Call) -> Option<Kernel> {
+        self.kernels.remove(&call)
     }
 
     /// Removes the next kernel that has waited long enough, or that is one too many.
     pub(super) fn give_up(&mut self, now: HostNs) -> Option<Kernel> {
-        while let Some(&(until, correlation)) = self.order.front() {
+        while let Some(&(until, call)) = self.order.front() {
             if until > now && self.kernels.len() <= WAITING && self.order.len() <= 2 * WAITING {
                 return None;
             }
             self.order.pop_front();
-            if let Some(kernel) = self.kernels.remove(&correlation) {
+            if let Some(kernel) = self.kernels.remove(&call) {
                 return Some(kernel);
             }
         }

@@ -581,6 +581,27 @@ fn only_a_limited_number_of_kernels_wait_for_an_external_id() {
     assert_eq!(given_up, 10_000 - 4096);
 }
 
+/// As they do where PyTorch's profiler had CUPTI meanwhile (`captures/lent.capture`).
+#[test]
+fn correlation_ids_may_begin_again_after_cupti_was_given_up() {
+    let exact = |from: u64, tag: &str, count: u32| {
+        format!("{from} kernel to {} exact (launch bracket) C by l{tag}: AllReduce {count}", from + 10)
+    };
+    // The ids of a stream go back. The second kernel of id 1 is another one; id 5 had no kernel.
+    let input = eager(0, "A", 81, 100)
+        + &eager(20, "B", 5, 200)
+        + "40 0 kernel 30 corr=81 | 50 0 given-up\n"
+        + &eager(100, "C", 1, 300)
+        + "130 0 kernel 120 corr=1 | 150 0 kernel 140 corr=5 name=mine";
+    check(&input, &format!("{}\n{}\n140 kernel to 150 of the application", exact(30, "A", 100), exact(120, "C", 300)));
+    // The same id on both sides, and the records of the first come late.
+    let input = eager(0, "A", 1, 100)
+        + "50 0 given-up\n"
+        + &eager(100, "C", 1, 300)
+        + "40 0 kernel 30 corr=1 | 130 0 kernel 120 corr=1";
+    check(&input, &format!("{}\n{}", exact(30, "A", 100), exact(120, "C", 300)));
+}
+
 #[test]
 fn launches_without_a_kernel_are_counted() {
     let mut player = Player::new();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::plans::{Found, KernelKey};
+use super::sessions::Call;
 use super::{Correlator, trail};
 use crate::model::activity::{self, Kernel, is_nccl};
 use crate::model::ids::Handle;
@@ -28,7 +29,7 @@ impl Correlator {
     /// A copy, which may belong to a collective of the copy engines.
     pub(super) fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
         let (queued_by, method) = match copy.graph_node {
-            0 => (self.copying.get(&copy.correlation).copied(), Method::Bracket),
+            0 => (self.copying.get(&self.sessions.call(copy.correlation, copy.span.start)).copied(), Method::Bracket),
             node => (self.plans.nodes.launch_of(node), Method::GraphNode),
         };
         let of = queued_by.and_then(|id| self.copy_engine.get(&id));
@@ -42,7 +43,7 @@ impl Correlator {
             // Only NCCL's kernels wait: no external id is expected for others.
             Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
                 self.trail.say(kernel, || ["waits: an external id may name its launch".into()]);
-                if let Some(other) = self.waiting.push(kernel, self.last.max(kernel.span.end)) {
+                if let Some(other) = self.waiting.push(self.call_of(kernel), kernel, self.last.max(kernel.span.end)) {
                     self.claimed(&other, Err(Unmatched::NoLaunch), sink);
                 }
                 self.give_up_waiting(self.last, sink);
@@ -51,13 +52,19 @@ impl Correlator {
         }
     }
 
+    /// The call that launched a kernel, or its graph.
+    fn call_of(&self, kernel: &Kernel) -> Call {
+        self.sessions.call(kernel.correlation, kernel.span.start)
+    }
+
     fn claim(&mut self, kernel: &Kernel) -> Result<Found, Unmatched> {
-        let &Kernel { graph_node, correlation, place, span, .. } = kernel;
+        let &Kernel { graph_node, place, span, .. } = kernel;
+        let call = self.call_of(kernel);
         // Where CUPTI's times are off, they cannot say which run of its graph a kernel is.
         let span = Some(span).filter(|_| !self.are_times_off(place.device));
-        let key = KernelKey { graph_node, correlation, device: place.device, span };
+        let key = KernelKey { graph_node, call, device: place.device, span };
         if graph_node != 0 {
-            self.plans.graph_seen(graph_node, correlation);
+            self.plans.graph_seen(graph_node, call);
         }
         self.trail.say(kernel, || self.plans.explain(&key));
         let claimed = self.plans.claim(key, &|context| self.comms.get(&context)?.device);
@@ -72,7 +79,8 @@ impl Correlator {
     /// other record will follow.
     pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
+        let call = self.sessions.call(correlation, self.last);
+        let key = KernelKey { graph_node, call, device: place.device, span: None };
         self.matches.unfinished += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
@@ -89,9 +97,10 @@ impl Correlator {
     /// record.
     pub(super) fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
-        let key = KernelKey { graph_node, correlation, device: place.device, span: None };
+        let call = self.sessions.call(correlation, self.last);
+        let key = KernelKey { graph_node, call, device: place.device, span: None };
         if graph_node != 0 {
-            self.plans.graph_seen(graph_node, correlation);
+            self.plans.graph_seen(graph_node, call);
         }
         self.matches.implausible += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
@@ -102,7 +111,8 @@ impl Correlator {
     }
 
     fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let overtaken = claimed.as_ref().ok().and_then(|found| self.streams.add(kernel, found));
+        let call = self.call_of(kernel);
+        let overtaken = claimed.as_ref().ok().and_then(|found| self.streams.add(call, kernel, found));
         let found = claimed.as_ref().ok().filter(|_| overtaken.is_none());
         let (kernel, is_doubted) = &self.with_error(kernel, found, sink);
         match claimed {
@@ -137,8 +147,9 @@ impl Correlator {
             self.matches.foreign_ids += 1;
             return;
         }
-        self.plans.external_id(correlation, id);
-        if let Some(kernel) = self.waiting.take(correlation) {
+        let call = self.sessions.call(correlation, self.plans.launched_at(id).unwrap_or(self.last));
+        self.plans.external_id(call, id);
+        if let Some(kernel) = self.waiting.take(call) {
             let claimed = self.claim(&kernel);
             self.claimed(&kernel, claimed, sink);
             self.say_ready(sink);

@@ -19,6 +19,7 @@ mod plans;
 mod proxy;
 mod ranges;
 mod replays;
+mod sessions;
 mod streams;
 mod times;
 mod trail;
@@ -40,6 +41,7 @@ use self::known::{Details, Known, Table, Work};
 use self::plans::Plans;
 use self::proxy::{Connection, ProxyThread};
 use self::ranges::Ranges;
+use self::sessions::{Call, Sessions};
 use self::streams::Streams;
 use self::trail::Trail;
 use crate::clock::skew::Skew;
@@ -83,11 +85,12 @@ pub struct Correlator {
     proxy_threads: FxHashMap<ThreadId, ProxyThread>,
     /// Sends and receives so far, by communicator, peer and direction.
     p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
+    sessions: Sessions,
     plans: Plans,
     /// Collectives of the copy engines, with their context.
     copy_engine: Bounded<Handle, (Handle, Operation)>,
-    /// The collective that queued the copies with this correlation id.
-    copying: Bounded<u32, Handle>,
+    /// The collective that queued the copies of this call.
+    copying: Bounded<Call, Handle>,
     /// Kernels that wait for the external id of their launch.
     waiting: Waiting,
     ranges: Ranges,
@@ -154,6 +157,7 @@ impl Correlator {
             inits: Vec::new(),
             proxy_threads: FxHashMap::default(),
             p2p_numbers: FxHashMap::default(),
+            sessions: Sessions::default(),
             plans: Plans::default(),
             copy_engine: Bounded::default(),
             copying: Bounded::default(),
@@ -285,17 +289,20 @@ impl Correlator {
                 self.texts.insert(word, String::from_utf8_lossy(text).into());
             }
             Body::Launch { correlation, launch, .. } if self.copy_engine.get(&launch).is_some() => {
-                self.copying.insert(correlation, launch, COPY_ENGINE);
+                self.copying.insert(self.sessions.call(correlation, time), launch, COPY_ENGINE);
             }
             Body::Launch { correlation, launch, group, .. } => {
                 let thread = self.rings.get(&ring).map(|(thread, _)| *thread);
                 // KernelLaunch was introduced in v5.
                 let declared = self.comms.interface >= 5;
-                self.plans.kernel_launched(thread, correlation, launch, group, declared, time);
+                let call = self.sessions.call(correlation, time);
+                self.plans.kernel_launched(thread, call, launch, group, declared, time);
             }
             Body::GraphLaunch { graph, correlation } => {
+                // A graph that is created has no call.
+                let call = Some(correlation).filter(|&id| id != 0).map(|id| self.sessions.call(id, time));
                 let asked = self.rings.get(&ring).map(|&(_, tid)| Moment { tid, time });
-                self.plans.graph_launched(graph, correlation, asked, time);
+                self.plans.graph_launched(graph, call, asked, time);
             }
             Body::GraphChange { graph } => self.plans.graphs.changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
@@ -366,6 +373,12 @@ impl Correlator {
     /// Earlier records may still arrive.
     pub fn lent(&mut self, time: HostNs) {
         self.plans.graphs.lent(time);
+    }
+
+    /// CUPTI had been given up by this time: later calls may have the correlation ids of earlier
+    /// ones.
+    pub fn given_up(&mut self, time: HostNs) {
+        self.sessions.end(time);
     }
 
     /// There was no room for a record.

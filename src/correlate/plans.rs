@@ -26,6 +26,7 @@ use self::calls::Calls;
 use self::nodes::Nodes;
 use super::bounded::Bounded;
 use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
+use super::sessions::Call;
 use super::trail;
 use crate::model::activity::Span;
 use crate::model::ids::Handle;
@@ -57,14 +58,14 @@ pub(super) struct Plans {
     launches: Bounded<Handle, Launch>,
     /// Launches that were captured; they are moved here from `launches`.
     captured: Bounded<Handle, Launch>,
-    /// What the correlation id of a launching call claims.
-    claims: Bounded<u32, Claim>,
+    /// What a launching call claims.
+    claims: Bounded<Call, Claim>,
     pub(super) nodes: Nodes,
     /// The launch that ended last on a thread, until something else begins there.
     just_launched: FxHashMap<ThreadId, Handle>,
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that
     /// follows on its thread.
-    undeclared: FxHashMap<ThreadId, (u32, HostNs)>,
+    undeclared: FxHashMap<ThreadId, (Call, HostNs)>,
     /// Launches whose plan goes through the host stream, by context and GroupApi, in order.
     queued: Bounded<(Handle, Handle), Queue>,
     /// Plans that came through the host stream before their launch, by the same key, in order.
@@ -84,7 +85,7 @@ enum Unseen {
     /// The graph, and the index of its launch.
     Graph(u64, u64),
     /// What this call launched.
-    Calls(u32),
+    Calls(Call),
 }
 
 /// What identifies a kernel.
@@ -92,8 +93,8 @@ enum Unseen {
 pub(super) struct KernelKey {
     /// The node of the executable graph, or 0.
     pub(super) graph_node: u64,
-    /// CUPTI's id of the launching call.
-    pub(super) correlation: u32,
+    /// The launching call.
+    pub(super) call: Call,
     /// Where it ran.
     pub(super) device: u32,
     /// When it ran; `None` if it had not ended, or if its times are off.
@@ -125,7 +126,7 @@ struct Queue {
 struct OpenGroup {
     context: Handle,
     begin: HostNs,
-    /// The launch for which it hands over, or the correlation id of an undeclared launch.
+    /// The launch for which it hands over, or the call of an undeclared launch.
     owner: Option<Claim>,
     /// The GroupApi in which its operations were asked for, once known.
     group_api: Option<Handle>,
@@ -141,7 +142,7 @@ enum Claim {
     /// NCCL's kernel inside a GroupApi, without a KernelLaunch.
     Calls(Handle),
     /// NCCL's kernel on a thread on which a Group followed.
-    Thread(u32, Option<(Handle, Run)>),
+    Thread(Call, Option<(Handle, Run)>),
 }
 
 /// Who owns a kernel.
@@ -276,9 +277,9 @@ impl Plans {
                 self.queue(other);
                 None
             }
-            None => self.undeclared.remove(&thread).map(|(correlation, launched)| {
+            None => self.undeclared.remove(&thread).map(|(call, launched)| {
                 since = Some(launched);
-                Claim::Thread(correlation, None)
+                Claim::Thread(call, None)
             }),
         };
         let group = OpenGroup { context, begin: now, owner, group_api: None, operations: Vec::new() };
@@ -341,8 +342,8 @@ impl Plans {
                     launch.runs.push(run);
                 }
             }
-            Some(Claim::Thread(correlation, _)) => {
-                self.claims.insert(correlation, Claim::Thread(correlation, Some((context, run))), self.most_launches());
+            Some(Claim::Thread(call, _)) => {
+                self.claims.insert(call, Claim::Thread(call, Some((context, run))), self.most_launches());
             }
             Some(Claim::Calls(_) | Claim::External(_)) => {}
             None => {
@@ -361,7 +362,7 @@ impl Plans {
     pub(super) fn kernel_launched(
         &mut self,
         thread: Option<ThreadId>,
-        correlation: u32,
+        call: Call,
         launch: Handle,
         group: Handle,
         declared: bool,
@@ -373,22 +374,22 @@ impl Plans {
             Some(thread) if !declared => {
                 // If this is still here when the kernel arrives, the plan went through the host
                 // stream, and nothing shows which Group is its own.
-                self.undeclared.insert(thread, (correlation, now));
-                Claim::Thread(correlation, None)
+                self.undeclared.insert(thread, (call, now));
+                Claim::Thread(call, None)
             }
             _ => return,
         };
         if matches!(claim, Claim::Calls(_)) {
-            self.unseen(now, Unseen::Calls(correlation));
+            self.unseen(now, Unseen::Calls(call));
         }
-        self.claims.insert(correlation, claim, self.most_launches());
+        self.claims.insert(call, claim, self.most_launches());
     }
 
     /// A call was made inside a KernelLaunch, by the id that was pushed there.
-    pub(super) fn external_id(&mut self, correlation: u32, launch: Handle) {
+    pub(super) fn external_id(&mut self, call: Call, launch: Handle) {
         // What was seen at the call itself says as much and more.
-        if self.claims.get(&correlation).is_none() {
-            self.claims.insert(correlation, Claim::External(launch), self.most_launches());
+        if self.claims.get(&call).is_none() {
+            self.claims.insert(call, Claim::External(launch), self.most_launches());
         }
     }
 
@@ -400,16 +401,15 @@ impl Plans {
         self.nodes.insert(node, launch, false);
     }
 
-    /// An executable graph is launched by the call with this correlation id; or, if that is 0, it
-    /// is created.
-    pub(super) fn graph_launched(&mut self, graph: u64, correlation: u32, asked: Option<Moment>, now: HostNs) {
-        if correlation == 0 {
+    /// An executable graph is launched by this call; or, if there is none, it is created.
+    pub(super) fn graph_launched(&mut self, graph: u64, call: Option<Call>, asked: Option<Moment>, now: HostNs) {
+        let Some(call) = call else {
             self.graphs.made(graph, now);
             self.unseen.retain(|(_, it)| !matches!(it, Unseen::Graph(other, _) if *other == graph));
             return;
-        }
+        };
         // If nothing of NCCL's was captured, nothing of NCCL's can hang in a graph.
-        if let Some(index) = self.graphs.launched(graph, correlation, asked, now)
+        if let Some(index) = self.graphs.launched(graph, call, asked, now)
             && self.captured.len() > 0
         {
             self.unseen(now, Unseen::Graph(graph, index));
@@ -427,9 +427,9 @@ impl Plans {
 
     /// A kernel of this call's graph launch has been seen. Earlier launches of the graph are done,
     /// since one runs at a time.
-    pub(super) fn graph_seen(&mut self, node: u64, correlation: u32) {
+    pub(super) fn graph_seen(&mut self, node: u64, call: Call) {
         let is_of_nccl = self.nodes.is_in_known_graph(node);
-        self.graphs.kernel(correlation, is_of_nccl);
+        self.graphs.kernel(call, is_of_nccl);
     }
 
     /// When the first launch was made that has no kernel yet and about which NCCL reports nothing
@@ -438,7 +438,7 @@ impl Plans {
         while let Some(&(time, launch)) = self.unseen.front() {
             let is_unseen = match launch {
                 Unseen::Graph(graph, index) => self.graphs.is_unseen(graph, index),
-                Unseen::Calls(correlation) => self.claims.get(&correlation).is_some(),
+                Unseen::Calls(call) => self.claims.get(&call).is_some(),
             };
             if is_unseen {
                 return Some(time);
@@ -485,7 +485,7 @@ impl Plans {
             return self.run(launch, Method::GraphNode, &kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph launch.
-        match self.claims.remove(&kernel.correlation).ok_or(Unmatched::NoLaunch)? {
+        match self.claims.remove(&kernel.call).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, &kernel),
             Claim::Thread(_, Some((context, Run { group, operations, .. }))) => {
@@ -502,7 +502,7 @@ impl Plans {
 
     /// What a kernel may be, before it is claimed.
     pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
-        let launch = match (kernel.graph_node, self.claims.get(&kernel.correlation)) {
+        let launch = match (kernel.graph_node, self.claims.get(&kernel.call)) {
             (0, None) => {
                 return vec!["candidates: none; the call that launched it was not reported, or is too long ago".into()];
             }
@@ -528,7 +528,7 @@ impl Plans {
         let is_captured = self.captured.get(&launch).is_some();
         let what = if is_captured { "captured " } else { "" };
         let mut steps = vec![format!("candidates: the {what}KernelLaunch that began {begun}")];
-        let seen = self.graphs.seen(kernel.correlation, kernel.span).ok().filter(|_| is_captured);
+        let seen = self.graphs.seen(kernel.call, kernel.span).ok().filter(|_| is_captured);
         known.runs.explain(seen.as_ref(), kernel.span, &mut steps);
         steps
     }
@@ -539,7 +539,7 @@ impl Plans {
             self.take_early(id);
         }
         if let Some(launch) = self.captured.get_mut(&id) {
-            let seen = self.graphs.seen(kernel.correlation, kernel.span)?;
+            let seen = self.graphs.seen(kernel.call, kernel.span)?;
             let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
             let method = if is_exact { method } else { Method::GraphReplay };
             return Ok(Found {
@@ -579,6 +579,11 @@ impl Plans {
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len()
+    }
+
+    /// When a KernelLaunch began, if it is remembered.
+    pub(super) fn launched_at(&self, launch: Handle) -> Option<HostNs> {
+        self.known(launch).map(|launch| launch.start)
     }
 
     fn known(&self, launch: Handle) -> Option<&Launch> {

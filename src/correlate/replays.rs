@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::bounded::Bounded;
+use super::sessions::Call;
 use super::trail;
 use crate::model::activity::Span;
 use crate::model::event::{Coll, Event};
@@ -302,7 +303,7 @@ fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -
 /// The executable graphs and their launches.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
-    launches: Bounded<u32, Replay>,
+    launches: Bounded<Call, Replay>,
     graphs: Bounded<u64, Executable>,
     /// The times at which CUPTI was lent.
     lent: Vec<HostNs>,
@@ -346,13 +347,7 @@ impl Graphs {
 
     /// An executable graph is launched. Returns the index of the launch, if kernels can be told to
     /// belong to it.
-    pub(super) fn launched(
-        &mut self,
-        graph: u64,
-        correlation: u32,
-        asked: Option<Moment>,
-        time: HostNs,
-    ) -> Option<u64> {
+    pub(super) fn launched(&mut self, graph: u64, call: Call, asked: Option<Moment>, time: HostNs) -> Option<u64> {
         let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
         let index = known.launched;
         known.launched += 1;
@@ -362,7 +357,7 @@ impl Graphs {
         if self.distrusts {
             return None;
         }
-        self.launches.insert(correlation, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
+        self.launches.insert(call, Replay { graph, index, asked, time, is_whole, is_changed }, LAUNCHES);
         Some(index)
     }
 
@@ -387,8 +382,8 @@ impl Graphs {
     /// A kernel ran from a graph that this call launched. Earlier launches of the graph are done,
     /// since one runs at a time. `is_of_nccl` is whether the graph has a node of NCCL's: launches
     /// of other graphs need not be reported.
-    pub(super) fn kernel(&mut self, correlation: u32, is_of_nccl: bool) {
-        match self.launches.get(&correlation) {
+    pub(super) fn kernel(&mut self, call: Call, is_of_nccl: bool) {
+        match self.launches.get(&call) {
             Some(&Replay { graph, index, .. }) => {
                 if let Some(known) = self.graphs.get_mut(&graph) {
                     known.seen = known.seen.max(index + 1);
@@ -404,8 +399,8 @@ impl Graphs {
     }
 
     /// The launch of a graph by this call.
-    pub(super) fn launch(&self, correlation: u32) -> Option<Replay> {
-        self.launches.get(&correlation).copied()
+    pub(super) fn launch(&self, call: Call) -> Option<Replay> {
+        self.launches.get(&call).copied()
     }
 
     /// What is known about a kernel besides its node.
@@ -413,8 +408,8 @@ impl Graphs {
     /// # Errors
     ///
     /// The reason, where its node does not tell what it carried.
-    pub(super) fn seen(&self, correlation: u32, span: Option<Span>) -> Result<Seen, Unmatched> {
-        let launched = self.launch(correlation);
+    pub(super) fn seen(&self, call: Call, span: Option<Span>) -> Result<Seen, Unmatched> {
+        let launched = self.launch(call);
         // Without its launch, it is not known which graph it belongs to.
         if launched.map_or(self.changed, |launched| launched.is_changed) {
             return Err(Unmatched::GraphChanged);

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::bounded::Bounded;
 use super::channels::CONVERSION_NS;
 use super::plans::Found;
+use super::sessions::Call;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::ids::Handle;
 
@@ -27,17 +28,12 @@ pub(super) struct Streams {
 
 #[derive(Debug, Clone, Copy)]
 struct Launched {
-    correlation: u32,
+    call: Call,
     span: Span,
     group: Handle,
 }
 
 impl Launched {
-    /// Whether its launch came after the other's. Correlation ids wrap around.
-    fn is_after(&self, other: &Launched) -> bool {
-        self.correlation.wrapping_sub(other.correlation).cast_signed() > 0
-    }
-
     /// Whether it certainly began before the other.
     fn began_before(&self, other: &Launched) -> bool {
         let errors = u64::from(self.span.error_ns) + u64::from(other.span.error_ns) + CONVERSION_NS;
@@ -49,16 +45,16 @@ impl Streams {
     /// Takes a kernel and its match. Returns the Group of another kernel if the two did not begin
     /// in the order of their launches. Both are then forgotten, since it is not known which of them
     /// is right.
-    pub(super) fn add(&mut self, kernel: &Kernel, found: &Found) -> Option<Handle> {
+    pub(super) fn add(&mut self, call: Call, kernel: &Kernel, found: &Found) -> Option<Handle> {
         // All kernels of a graph have the id of its launch.
         let asked = found.operations.first()?.asked.filter(|_| kernel.graph_node == 0)?;
-        let new = Launched { correlation: kernel.correlation, span: kernel.span, group: found.group };
+        let new = Launched { call, span: kernel.span, group: found.group };
         let key = (kernel.place, asked.tid);
         let Some(known) = self.launched.get_mut(&key) else {
             self.launched.insert(key, VecDeque::from([new]), STREAMS);
             return None;
         };
-        let place = known.partition_point(|other| !other.is_after(&new));
+        let place = known.partition_point(|other| !other.call.is_after(call));
         let before = place.checked_sub(1).filter(|&index| new.began_before(&known[index]));
         let after = Some(place).filter(|&index| known.get(index).is_some_and(|other| other.began_before(&new)));
         if let Some(index) = before.or(after) {

@@ -304,6 +304,10 @@ impl Pipeline {
                     self.gives_up = true;
                     return;
                 }
+                if name == remark::GIVEN_UP {
+                    self.correlator.given_up(time);
+                    return;
+                }
                 if name == remark::RELEASED {
                     self.correlator.lent(time);
                 }

@@ -115,6 +115,8 @@ pub mod remark {
     /// CUPTI is about to be released: buffers that arrive now may contain kernels that have not
     /// ended. Not drawn.
     pub const GIVES_UP: &str = "CUPTI gives up";
+    /// CUPTI had been given up by now, and its records are from before. Not drawn.
+    pub const GIVEN_UP: &str = "CUPTI given up";
     /// CUPTI's times of kernels cannot be true from here on.
     pub const SPOILT: &str = "kernel times bad";
     /// CUPTI's times of kernels are valid again.

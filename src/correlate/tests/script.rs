@@ -130,6 +130,7 @@ impl Player {
             }
             match what {
                 ["lent"] => self.correlator.lent(time),
+                ["given-up"] => self.correlator.given_up(time),
                 ["distrust"] => self.correlator.distrust_graph_launches(),
                 ["records-lost"] => self.correlator.lost(),
                 ["advance"] => self.correlator.advance(time, &mut |entry| sink(labels, entry)),

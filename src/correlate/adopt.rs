@@ -4,7 +4,12 @@
 //! The channels of a plan ran inside its kernel. Once the GPU's timer is known to a few
 //! microseconds, the stamps of a plan either lie in exactly one kernel, or they decide nothing. An
 //! ambiguous plan stays open until other kernels have found their plans. Where the stream of a plan
-//! is known, it decides between kernels that overlap.
+//! is known, no kernel of another stream is its own.
+//!
+//! A GPU that several processes share takes turns: a kernel that waits for its turn may be longer
+//! than its channels by milliseconds (seen on H200). Another kernel that happens to fit better is
+//! not its plan's for that. So all kernels around a plan count as possible, whatever their length;
+//! but a kernel that is much longer than the plan is only given to it where the stream agrees.
 //!
 //! Before the timer is known, its offset is searched for: the one that puts the most plans of a
 //! communicator into kernels at once ([`bootstrap`]). Kernels in a perfectly even rhythm fit at
@@ -21,8 +26,8 @@ use crate::model::time::{GpuNs, HostNs};
 use crate::model::timeline::Unmatched;
 use crate::model::word::Word;
 
-/// How much longer a kernel may be than its channels, in ns. On H100 it is 3.1 to 3.7 us, most of
-/// it before the channels. The rest is room for other GPUs.
+/// How much longer a kernel may be than its channels if it has the GPU for itself, in ns. On H100
+/// it is 3.1 to 3.7 us, most of it before the channels. The rest is room for other GPUs.
 const SLACK_NS: u64 = 100_000;
 /// A kernel whose times have a larger error than this, in ns, is not considered.
 const WORST_KERNEL_ERROR_NS: u64 = 100_000;
@@ -80,7 +85,14 @@ impl Candidate {
             && self.channels <= kernel.grid[0]
             && self.may_run(&kernel.name)
             && channels <= length
-            && length - channels <= SLACK_NS + 2 * room
+    }
+
+    /// Whether this kernel is about as long as the plan's channels, as it is if it has the GPU for
+    /// itself.
+    fn is_as_long(&self, kernel: &Kernel) -> bool {
+        let room = 2 * self.step + 2 * u64::from(kernel.span.error_ns) + self.drift();
+        let length = kernel.span.end.since(kernel.span.start);
+        length.saturating_sub(self.last.0 - self.first.0) <= SLACK_NS + room
     }
 
     /// Whether a kernel of this name may carry its operations. NCCL launches a kernel that is
@@ -125,29 +137,36 @@ impl Candidate {
 }
 
 /// Kernels ordered by device and start.
-struct ByStart<'a>(Vec<(usize, &'a Kernel)>);
+struct ByStart<'a> {
+    kernels: Vec<(usize, &'a Kernel)>,
+    /// How long before its first channel a kernel may begin, in ns, if it waits for its turn.
+    longest: u64,
+}
 
 impl<'a> ByStart<'a> {
     fn new(orphans: &'a [Orphan]) -> ByStart<'a> {
         let mut kernels: Vec<_> = orphans.iter().map(|orphan| &orphan.kernel).enumerate().collect();
         kernels.sort_unstable_by_key(|(_, kernel)| (kernel.place.device, kernel.span.start));
-        ByStart(kernels)
+        let lengths = kernels.iter().map(|(_, kernel)| kernel.span.end.since(kernel.span.start));
+        let longest = lengths.max().unwrap_or(0).max(HEAD_NS);
+        ByStart { kernels, longest }
     }
 
     fn devices(&self) -> Vec<u32> {
-        let mut devices: Vec<u32> = self.0.iter().map(|(_, kernel)| kernel.place.device).collect();
+        let mut devices: Vec<u32> = self.kernels.iter().map(|(_, kernel)| kernel.place.device).collect();
         devices.dedup();
         devices
     }
 
-    /// The kernels of a device that may hold a channel which began at this time, within the error.
-    fn around(&self, device: u32, begin: HostNs, error: u64, step: u64) -> &[(usize, &'a Kernel)] {
-        let from = (device, HostNs(begin.0.saturating_sub(error + HEAD_NS + 2 * step)));
+    /// The kernels of a device that may hold a channel which began at this time, within the error,
+    /// and at most `head` ns after its kernel.
+    fn around(&self, device: u32, begin: HostNs, error: u64, step: u64, head: u64) -> &[(usize, &'a Kernel)] {
+        let from = (device, HostNs(begin.0.saturating_sub(error + head + 2 * step)));
         let to = (device, HostNs(begin.0 + error + step));
         let key = |(_, kernel): &(usize, &Kernel)| (kernel.place.device, kernel.span.start);
-        let low = self.0.partition_point(|it| key(it) < from);
-        let high = self.0.partition_point(|it| key(it) <= to);
-        &self.0[low..high]
+        let low = self.kernels.partition_point(|it| key(it) < from);
+        let high = self.kernels.partition_point(|it| key(it) <= to);
+        &self.kernels[low..high]
     }
 }
 
@@ -160,27 +179,25 @@ pub(super) fn resolve(
 ) -> Vec<(usize, Handle)> {
     let kernels = ByStart::new(orphans);
     let devices = kernels.devices();
-    let mut open: Vec<(Handle, Vec<usize>)> = Vec::new();
+    let mut open: Vec<(&Candidate, Vec<usize>)> = Vec::new();
     for candidate in candidates {
         let mut fitting: Vec<usize> = Vec::new();
         for &device in devices.iter().filter(|device| candidate.device.is_none_or(|known| known == **device)) {
             let Some(clock) = clocks.get(&device).filter(|clock| clock.is_settled()) else { continue };
             let Some((first, first_error)) = clock.to_host(candidate.first) else { continue };
             let error = first_error + WORST_KERNEL_ERROR_NS;
-            let around = kernels.around(device, first, error, clock.step()).iter();
+            let around = kernels.around(device, first, error, clock.step(), kernels.longest).iter();
             fitting.extend(
                 around
                     .filter(|(_, it)| candidate.could_be(it) && candidate.is_inside(it, clock))
                     .map(|(index, _)| index),
             );
         }
-        if let Some(place) = candidate.place
-            && fitting.len() > 1
-        {
+        if let Some(place) = candidate.place {
             fitting.retain(|&index| orphans[index].kernel.place == place);
         }
         if !fitting.is_empty() {
-            open.push((candidate.key, fitting));
+            open.push((candidate, fitting));
         }
     }
     let mut found = Vec::new();
@@ -188,14 +205,18 @@ pub(super) fn resolve(
     loop {
         // Plans for which this is the only kernel. If there are two such plans, either would be a
         // guess.
-        let mut only: FxHashMap<usize, (Handle, usize)> = FxHashMap::default();
-        for (key, fitting) in &open {
+        let mut only: FxHashMap<usize, (&Candidate, usize)> = FxHashMap::default();
+        for (candidate, fitting) in &open {
             if let [kernel] = fitting[..] {
-                only.entry(kernel).and_modify(|(_, plans)| *plans += 1).or_insert((*key, 1));
+                only.entry(kernel).and_modify(|(_, plans)| *plans += 1).or_insert((candidate, 1));
             }
         }
         let before = found.len();
-        found.extend(only.into_iter().filter(|(_, (_, plans))| *plans == 1).map(|(kernel, (key, _))| (kernel, key)));
+        found.extend(only.into_iter().filter_map(|(index, (candidate, plans))| {
+            let kernel = &orphans[index].kernel;
+            let agrees = candidate.is_as_long(kernel) || candidate.place == Some(kernel.place);
+            (plans == 1 && agrees && !taken[index]).then_some((index, candidate.key))
+        }));
         if found.len() == before {
             return found;
         }
@@ -221,7 +242,9 @@ pub(super) fn explain(clock: Option<&DeviceClock>, kernel: &Kernel, candidates: 
             format!("by the GPU's timer, the channels of {inside} ran in it")
         }
     };
-    format!("candidates: {all} plans without a kernel; {fit} match its device, length, grid and name; {inside}")
+    format!(
+        "candidates: {all} plans without a kernel; {fit} match its device, grid and name, and fit into it; {inside}"
+    )
 }
 
 /// For devices whose timer is not known: kernels and channels that agree on its offset.
@@ -270,8 +293,8 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
         // Without a range from the host there is nothing to search in.
         let Some((begin, error)) = plan.range else { continue };
         let drift = ((plan.first.0.abs_diff(middle.0) / 1_000_000 + 1) * DRIFT_PPM) as i64;
-        for &(_, kernel) in kernels.around(device, begin, error, plan.step) {
-            if plan.could_be(kernel) {
+        for &(_, kernel) in kernels.around(device, begin, error, plan.step, HEAD_NS) {
+            if plan.could_be(kernel) && plan.is_as_long(kernel) {
                 let (low, high) = plan.offsets(kernel);
                 debug_assert!(low <= high, "a kernel that could be the plan's has an offset for it");
                 ranges.push(Range { low: low - drift, high: high + drift, plan: index, kernel });
@@ -366,9 +389,13 @@ mod tests {
                     for channels in [length + drift, length - drift, length + drift + 64, length - 1_000] {
                         let plan = plan(5_000, 5_000 + channels);
                         let (low, high) = plan.offsets(&kernel);
-                        assert!(low <= high || !plan.could_be(&kernel), "{length} {ppm} {error_ns} {channels}");
+                        assert!(
+                            low <= high || !plan.could_be(&kernel) || !plan.is_as_long(&kernel),
+                            "{length} {ppm} {error_ns} {channels}"
+                        );
                     }
-                    assert!(plan(5_000, 5_000 + length + drift).could_be(&kernel));
+                    let whole = plan(5_000, 5_000 + length + drift);
+                    assert!(whole.could_be(&kernel) && whole.is_as_long(&kernel));
                 }
             }
         }

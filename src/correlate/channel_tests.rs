@@ -544,6 +544,38 @@ fn overlapping_kernels_are_found_by_their_channels() {
     }
 }
 
+/// As where two processes share a GPU, each with two streams (seen on H200).
+#[test]
+fn a_kernel_that_waits_for_its_turn_does_not_lose_its_channels_to_another() {
+    for seed in 0..10 {
+        let mut world = world(seed, 0);
+        let mut random = Random(seed + 100);
+        let (mut time, mut last, mut waits) = (BEGIN, [[0; 2]; 2], 0);
+        for n in 0..700 {
+            time += 600 * US + random.below(400 * US);
+            let mut long = plan(0, time, 20 * US + random.below(20 * US), &mut last[0], &mut random);
+            if n % 10 == 9 {
+                // Its channels are done when the GPU turns to the other process. Beside them there is a
+                // kernel of a graph, about whose channels nothing is known.
+                let at = time - random.below(8 * US);
+                let beside = plan(1, at, 60 * US, &mut last[1], &mut random);
+                long.kernel[1] += 4500 * US;
+                time += 5 * MS;
+                waits += 1;
+                let place = world.plans.len();
+                world.false_stamps.extend([0, 1].map(|channel| ((place, channel), [0, 0])));
+                world.plans.push(beside);
+            }
+            world.plans.push(long);
+        }
+        (world.timers, world.one_gpu) = (vec![(59_000_000_000, 20); 2], true);
+        world.launches = false;
+        let said = world.play();
+        let right = world.right(&said);
+        assert!(right * 100 >= 700 * 99, "seed {seed}: {right} of 700, {waits} wait");
+    }
+}
+
 #[test]
 fn lost_kernels_cause_no_wrong_match() {
     for seed in 0..10 {

@@ -50,7 +50,7 @@ def model_for(torch, kind, device):
 
 
 def graph(torch, device):
-    """Captures collectives and the compute between them. Each call of the result replays the graph: that is one step."""
+    """Captures collectives and the compute between them. A replay is one step."""
     import torch.distributed as dist
 
     data = torch.randn(64, 512, device=device)
@@ -71,12 +71,10 @@ def graph(torch, device):
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         work()
-    return captured.replay
+    return captured
 
 
 def trainer(torch, kind, device):
-    if kind == "graph":
-        return graph(torch, device)
     model = model_for(torch, kind, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.randn(64, 512, device=device)
@@ -123,7 +121,8 @@ def main():
         torch.cuda.synchronize()
     dist.init_process_group("nccl", init_method="file://" + os.path.abspath(options.meeting),
                             rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    step = trainer(torch, options.kind, device)
+    captured = graph(torch, device) if options.kind == "graph" else None
+    step = captured.replay if captured else trainer(torch, options.kind, device)
     for _ in range(2 if options.timed else 0):
         step()
     torch.cuda.synchronize()
@@ -168,6 +167,9 @@ def main():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(10)
         sys.exit("SIGTERM did not end the process")
+    if captured:
+        # NCCL does not end a communicator before the graphs with its kernels: it would wait forever.
+        captured.reset()
     if options.ending != "return":
         dist.destroy_process_group()
 

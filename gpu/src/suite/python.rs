@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::bench::{Answer, Bench, Plan, Plugin, Question};
+use super::bench::{Answer, Bench, Layout, Plan, Plugin, Question};
 use crate::job::{Ended, How, Job};
 use crate::trace::{Seen, Verdict};
 
@@ -143,7 +143,7 @@ pub(super) fn run(bench: &mut Bench) {
             }
             let plugin = if way == Way::Injected { Plugin::Injected } else { Plugin::Ours };
             let variable = if let Way::With(name, value) = way { Some((name, value)) } else { None };
-            match train(bench, name, plugin, variable, arguments) {
+            match train(bench, name, bench.several(), plugin, variable, arguments) {
                 Ok(ended) => judge(bench, &ended, must, demand),
                 Err(answer) => answer,
             }
@@ -237,6 +237,7 @@ fn taken(seen: &[Seen]) -> Vec<String> {
 fn train(
     bench: &mut Bench,
     name: &str,
+    layout: Layout,
     plugin: Plugin,
     variable: Option<(&str, &str)>,
     arguments: &[&str],
@@ -247,7 +248,7 @@ fn train(
     let Some(programs) = bench.machine.python.clone() else {
         return Err(Answer::not_run("needs the folder python of the suite"));
     };
-    let plan = Plan::new(name, "python", bench.several()).plugin(plugin).set("NCCLSCOPE_FLUSH_PERIOD", "100");
+    let plan = Plan::new(name, "python", layout).plugin(plugin).set("NCCLSCOPE_FLUSH_PERIOD", "100");
     // PyTorch has loaded CUPTI into the process already, and a second copy cannot trace.
     let plan = plan.set("NCCLSCOPE_CUPTI", "auto").set("MASTER_ADDR", "127.0.0.1").set("PYTHONUNBUFFERED", "1");
     let plan = plan.set("PYTHONPATH", &module().unwrap_or_default().display().to_string());
@@ -275,15 +276,23 @@ fn module() -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("ncclscope/__init__.py").is_file())
 }
 
+/// How many steps are timed.
+const TIMED_STEPS: &str = "200";
+
 /// The duration of a DDP step with nothing, with torch.profiler, and with our profiler.
 fn cost(bench: &mut Bench) -> Answer {
     if let Some(why) = left_out(bench, "kineto") {
         return Answer::not_run(why);
     }
+    // Ranks that take turns on one GPU would time the turns.
+    let layout = match bench.several() {
+        Layout::Hosts => Layout::Alone,
+        several => several,
+    };
     let mut step = |name: &str, plugin, arguments: &[&str]| {
         let mut arguments = arguments.to_vec();
-        arguments.extend(["--timed"]);
-        let ended = train(bench, name, plugin, None, &arguments)?;
+        arguments.extend(["--timed", "--steps", TIMED_STEPS]);
+        let ended = train(bench, name, layout, plugin, None, &arguments)?;
         let figure = ended.figure("step_us").filter(|_| ended.is_well());
         figure.ok_or_else(|| Answer::not_ok(ended.why()))
     };
@@ -305,10 +314,15 @@ fn cost(bench: &mut Bench) -> Answer {
     match figures() {
         Ok([none, kineto, ours]) => {
             let more = |with: f64| format!("{:+.1} us ({:+.1} %)", with - none, 100.0 * (with - none) / none);
-            Answer::ok(format!("torch.profiler {}, ours {}; a step takes {none:.1} us", more(kineto), more(ours)))
-                .value("none_us", none)
-                .value("kineto_us", kineto)
-                .value("ours_us", ours)
+            Answer::ok(format!(
+                "{}: torch.profiler {}, ours {}; a step takes {none:.1} us",
+                if layout == Layout::Alone { "one rank" } else { "several ranks" },
+                more(kineto),
+                more(ours)
+            ))
+            .value("none_us", none)
+            .value("kineto_us", kineto)
+            .value("ours_us", ours)
         }
         Err(answer) => answer,
     }

@@ -187,7 +187,7 @@ fn a_capture_is_announced_private_and_described() {
     let said = ncclscope(&[Path::new("info"), &path]).unwrap();
     let records = recording.calls() + 7;
     for part in
-        [", a capture of ncclscope ", ", format 3\n", " · ", "preset full; clock ", " records, no CUPTI buffers"]
+        [", a capture of ncclscope ", ", format 4\n", " · ", "preset full; clock ", " records, no CUPTI buffers"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }

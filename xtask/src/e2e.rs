@@ -52,7 +52,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     // What judges how fast a job is has the machine for itself. Otherwise two jobs at a time: each
     // waits a lot, and has more threads than most machines have cores. With more, they make each
     // other late. `suite` is the suite for machines with GPUs, run on emulated ones.
-    const JUDGED: [&str; 3] = ["diagnosing::", "pairs::", "queries::diagnose"];
+    const JUDGED: [&str; 5] = ["diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
     let others = JUDGED.map(|name| ["--skip", name]);
     let alone = ["--test", "jobs", "--", "--test-threads=1"].iter().chain(&JUDGED);
     let by_two = ["--test", "jobs", "--test", "suite", "--", "--test-threads=2"].iter().chain(others.as_flattened());

@@ -262,17 +262,6 @@ fn the_end_reports_that_another_tool_has_the_buffers() {
     }
 }
 
-#[test]
-fn an_earlier_user_of_cupti_is_mentioned() {
-    let first = operation("world", "1Ki");
-    let script = format!(
-        "{CUDA}user profile kineto\nuser init world comm=0xabc rank=0 nranks=2\n{first}user unprofile kineto\nuser finalize world\n"
-    );
-    let recording = record(&script, &[]);
-    let note = recording.timeline().slice("recording started").str("note").unwrap().to_owned();
-    assert!(note.contains("another tool may have been using CUPTI before"), "{note}");
-}
-
 /// CUPTI 13.0 was seen to return no times from some kernel on (parca-dev/parcagpu#23).
 #[test]
 fn kernels_without_valid_times_are_missing_and_nothing_seems_to_hang() {

@@ -32,8 +32,6 @@ pub(super) struct Shared {
     pub(super) fatal: AtomicU64,
     /// Whether we get what CUPTI records.
     pub(super) contact: Contact,
-    /// Our functions for buffers have been registered at some time.
-    pub(super) was_registered: AtomicBool,
     /// CUPTI is shared, from the first subscription to the last: `door` leads to the subscriber.
     pub(super) shares: AtomicBool,
     pub(super) door: Door,
@@ -52,7 +50,6 @@ impl Shared {
                 last_failure: AtomicU32::new(0),
                 fatal: AtomicU64::new(0),
                 contact: Contact::default(),
-                was_registered: AtomicBool::new(false),
                 shares: AtomicBool::new(false),
                 door: Door::default(),
             };

@@ -341,13 +341,6 @@ fn start_with(
         if subscription.has_our_clock() {
             remarks.push("its clock is CLOCK_BOOTTIME".into());
         }
-        if subscription.took_buffers() {
-            remarks.push(
-                "another tool may have been using CUPTI before: if it is taking a profile now, as torch.profiler \
-                 does, that profile has no kernels from here on"
-                    .into(),
-            );
-        }
         if options.nvtx {
             nvtx::inject(&path);
         }

@@ -1,7 +1,6 @@
 //! Our subscription to CUPTI: what is requested, and in which order it is given back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
@@ -38,8 +37,6 @@ pub(super) struct Subscription {
     callbacks: Vec<(u32, u32)>,
     /// Settings of the whole process, as they were before.
     before: Before,
-    /// Another tool had registered functions for buffers; ours have replaced them.
-    had_buffers: bool,
 }
 
 /// Settings of the whole process that the next owner of CUPTI must find as they were.
@@ -62,12 +59,6 @@ impl Subscription {
         // Before anything that affects the whole process: if another tool holds CUPTI, nothing of
         // its is changed.
         let (subscriber, unshared) = Subscriber::new(shared, version, options.sharing)?;
-        // By its header this flush fails if nobody has registered functions for buffers; not seen
-        // on a GPU yet. In `cuInit` nobody can have. Who shares CUPTI has functions of its own.
-        let had_buffers = !shared.was_registered.load(Ordering::Relaxed)
-            && !options.driver_starts
-            && !subscriber.shares()
-            && subscriber.flush(0) == cupti::CUPTI_SUCCESS;
         let mut subscription = Subscription {
             shared,
             subscriber: Arc::new(subscriber),
@@ -75,7 +66,6 @@ impl Subscription {
             kinds: Vec::new(),
             callbacks: Vec::new(),
             before: Before::default(),
-            had_buffers,
         };
         subscription.ask(options, refused)?;
         Ok((subscription, unshared))
@@ -186,7 +176,6 @@ impl Subscription {
 
     /// Makes CUPTI request buffers from us. The last tool that registers gets all records.
     fn register(&self) -> u32 {
-        self.shared.was_registered.store(true, Ordering::Relaxed);
         // Records of earlier launches may go to another tool.
         self.shared.contact.begin_anew(sys::boottime_ns());
         self.subscriber.register()
@@ -198,12 +187,6 @@ impl Subscription {
         self.subscriber.set_thread_ids(cupti::CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
         let enabled = self.kinds.iter().map(|&kind| self.subscriber.enable(kind));
         std::iter::once(self.register()).chain(enabled).find(|&code| code != cupti::CUPTI_SUCCESS).unwrap_or_default()
-    }
-
-    /// Whether another tool used CUPTI in this process before, and may still use it without a
-    /// subscription.
-    pub(super) fn took_buffers(&self) -> bool {
-        self.had_buffers
     }
 
     /// Whether CUPTI uses the clock that we gave it.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use cupti_sys::bindings as cupti;
 use cupti_sys::records::{self, Own, Table};
 
-use crate::cupti::callbacks::Shared;
 use crate::sys;
 
 /// How the made-up CUPTI behaves, and what it saw.
@@ -285,8 +284,5 @@ pub(super) fn fresh(version: u32, answers: &[(&str, u32)]) -> MutexGuard<'static
         let answers = answers.iter().map(|(call, code)| ((*call).to_owned(), *code)).collect();
         *fake = Fake { version, answers, ..Fake::default() };
     });
-    if let Some(shared) = Shared::get_or_init(api(), || None) {
-        shared.was_registered.store(false, Ordering::Relaxed);
-    }
     guard
 }

@@ -310,7 +310,8 @@ fn flush(flag: u32) -> Result<(), u32> {
         process::misuse("a forked child flushes, on which the real one hangs: its thread is in the parent");
         return Err(result::UNKNOWN);
     }
-    tracer::flush(machine, flag & FORCED != 0)
+    tracer::flush(machine, flag & FORCED != 0);
+    Ok(())
 }
 
 /// The kind is checked before the driver.

@@ -14,6 +14,9 @@ use crate::model::timeline::{Around, Moment};
 /// makes 20,000 ranges a second, usually on one or two threads. The entries take at most 6 MiB.
 const THREADS: usize = 16;
 const PAST: usize = 128 << 10;
+/// How long before a thread's last boundary its older ones are remembered, in ns. A thread that
+/// hangs has no newer ones, so what it was in is not forgotten.
+const PAST_NS: u64 = 120_000_000_000;
 /// A thread that has been in no range for this long, in ns, makes room for another one.
 const IDLE_NS: u64 = 10_000_000_000;
 /// Nested ranges of one thread.
@@ -28,6 +31,7 @@ pub(crate) struct History {
     threads: FxHashMap<Option<i32>, Thread>,
     most_threads: usize,
     most_past: usize,
+    past_ns: u64,
     /// Entries in the pasts of all threads.
     held: usize,
 }
@@ -50,7 +54,7 @@ struct Level {
 
 impl Default for History {
     fn default() -> History {
-        History { threads: FxHashMap::default(), most_threads: THREADS, most_past: PAST, held: 0 }
+        History { threads: FxHashMap::default(), most_threads: THREADS, most_past: PAST, past_ns: PAST_NS, held: 0 }
     }
 }
 
@@ -58,7 +62,7 @@ impl History {
     /// A history that forgets nothing.
     #[cfg(any(feature = "cli", test))]
     pub(crate) fn endless() -> History {
-        History { most_threads: usize::MAX, most_past: usize::MAX, ..History::default() }
+        History { most_threads: usize::MAX, most_past: usize::MAX, past_ns: u64::MAX, ..History::default() }
     }
 
     /// The ranges that the program was in at a moment. Call it once all markers up to that moment
@@ -124,6 +128,7 @@ impl History {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.change(marker.time);
             self.held += 1;
+            self.held -= thread.forget_before(HostNs(marker.time.0.saturating_sub(self.past_ns)));
         }
     }
 
@@ -154,6 +159,15 @@ impl Thread {
     fn at(&self, time: HostNs) -> Option<&Around> {
         let next = self.past.partition_point(|(since, _)| *since <= time);
         self.past.get(next.checked_sub(1)?)?.1.as_ref()
+    }
+
+    /// Forgets what does not tell about this time or later ones. Returns how many entries that is.
+    fn forget_before(&mut self, time: HostNs) -> usize {
+        let before = self.past.len();
+        while self.past.get(1).is_some_and(|(since, _)| *since <= time) {
+            self.past.pop_front();
+        }
+        before - self.past.len()
     }
 
     /// From `time` on the thread is in the range that is innermost now.
@@ -214,6 +228,22 @@ mod tests {
     fn marker(tid: impl Into<Option<i32>>, id: u32, time: u64, edge: Edge) -> Marker {
         let (name, thread) = (format!("range {id}").into(), "".into());
         Marker { time: HostNs(time), error_ns: 0, id, edge, tid: tid.into(), thread, name, domain: None }
+    }
+
+    #[test]
+    fn ranges_are_forgotten_by_their_own_thread_s_time() {
+        let mut history = History::default();
+        let second = |n: u64| n * 1_000_000_000;
+        history.follow(&marker(1, 1, second(1), Edge::Begin));
+        for n in 0..1_000 {
+            history.follow(&marker(2, n, second(n.into()), Edge::Begin));
+            history.follow(&marker(2, n, second(n.into()) + 5, Edge::End));
+        }
+        let at = |tid, time| history.around(Moment { tid, time: HostNs(time) }).range;
+        assert_eq!(at(1, second(2)).as_deref(), Some("range 1"), "it may hang there");
+        assert_eq!(at(2, second(880)).as_deref(), Some("range 880"));
+        assert_eq!(at(2, second(870)), None);
+        assert!(history.held < 250 && history.held == history.threads.values().map(|it| it.past.len()).sum::<usize>());
     }
 
     #[test]

@@ -421,6 +421,10 @@ fn stored_captures_are_replayed() {
         let said = ncclscope(&[Path::new("replay"), path, Path::new("-o"), &output]).unwrap();
         let trace = ncclscope_tests::perfetto::Trace::open(&output).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_sound(&trace, 0);
+        // Nothing is drawn long before it began: the viewer would show the time since the machine's start.
+        let slices = ncclscope_tests::timeline::Timeline::read(&trace).slices;
+        let first = |name: &str| slices.iter().filter(|it| name.is_empty() || it.name == name).map(|it| it.begin).min();
+        assert!(first("") >= first("recording started").map(|began| began - 1_000_000_000), "{name}");
         // The lines that name no file, without the remark about another version.
         let shown = said.lines().filter(|line| line.starts_with("  ") && !line.contains("replayed"));
         let shown = shown.map(|line| format!("{}\n", line.trim())).collect::<String>();

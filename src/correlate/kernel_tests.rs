@@ -581,7 +581,7 @@ fn only_a_limited_number_of_kernels_wait_for_an_external_id() {
     assert_eq!(given_up, 10_000 - 4096);
 }
 
-/// As they do where PyTorch's profiler had CUPTI meanwhile (`captures/lent.capture`).
+/// As they do where PyTorch's profiler had CUPTI meanwhile (seen on H100: docs/gpu-results.md).
 #[test]
 fn correlation_ids_may_begin_again_after_cupti_was_given_up() {
     let exact = |from: u64, tag: &str, count: u32| {

@@ -57,6 +57,8 @@ impl Figures {
 pub(super) struct Recording {
     group: Option<Track>,
     own: FamilyId,
+    /// When it began.
+    began: HostNs,
     drops: Option<Counter>,
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
@@ -79,7 +81,8 @@ impl Recording {
         let drops = Counter::new(canvas.writer(), track::DROPS, Unit::Named("records"), on, time);
         let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
         let own = canvas.lanes.family("recording".into(), place, 1);
-        let recording = Recording { group, own, drops, cpu: FxHashMap::default(), doing: FxHashMap::default() };
+        let recording =
+            Recording { group, own, began: time, drops, cpu: FxHashMap::default(), doing: FxHashMap::default() };
         recording.dropped(canvas, time, 0);
         recording
     }
@@ -181,7 +184,7 @@ impl Recording {
         canvas.instant(self.own, time, Category::Ncclscope, &Fixed(name));
     }
 
-    /// A GPU of the process, once.
+    /// A GPU of the process, once. CUPTI tells of it without a time, often before there is any record.
     pub(super) fn device(&self, canvas: &mut Canvas, time: HostNs, device: &Device) {
         if !canvas.processes.found(&mut canvas.lanes.writer, device) {
             return;
@@ -191,7 +194,7 @@ impl Recording {
             let uuid: String = device.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
             canvas.args.text(nccl::UUID, &uuid);
         }
-        self.remark(canvas, time, instant::GPU);
+        self.remark(canvas, time.max(self.began), instant::GPU);
     }
 
     /// CUPTI's times contradict NCCL's.

@@ -82,6 +82,28 @@ fn kernels(timeline: &Timeline) -> Vec<(&str, Option<&str>)> {
     kernels.map(|slice| (&*slice.name, slice.str("doubt"))).collect()
 }
 
+/// Correlation ids begin again after `cuptiFinalize`, which PyTorch's profiler calls.
+#[test]
+fn kernels_are_matched_where_correlation_ids_begin_again() {
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    // The application's kernel has the id of the first operation's.
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}{second}user call ncclscope_release\n\
+         user call ncclscope_acquire\n\
+         user kernel gemm for=100us\n{third}user finalize world\n"
+    );
+    let recording = record(&script, &[("EMULATED_CUPTI", "restart")]);
+    let timeline = recording.timeline();
+    let expected = ["AllReduce 4 KiB f32", "AllReduce 8 KiB f32", "gemm", "AllReduce 12 KiB f32"];
+    assert_eq!(kernels(&timeline), expected.map(|name| (name, None)));
+    let ids: Vec<_> =
+        timeline.slices.iter().filter_map(|it| it.int("correlation").filter(|_| it.category == "kernel")).collect();
+    assert!(ids.len() == 4 && ids[2] <= ids[0] && ids[3] <= ids[1], "{ids:?}");
+    let figures = timeline.figures();
+    assert_eq!((figures.get("kernels_launch_bracket"), figures.get("kernels_contradicted")), (3, 0));
+}
+
 #[test]
 fn cupti_is_lent_to_another_tool_and_taken_again() {
     let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
@@ -90,6 +112,7 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
          {first}\
          user call ncclscope_release\n\
          user subscribe kineto\n\
+         user call ncclscope_acquire\n\
          user call ncclscope_acquire\n\
          {second}\
          user unsubscribe kineto\n\
@@ -105,6 +128,7 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
             ("cuInit", 0),
             ("ncclscope_release", 0),
             ("kineto", 0),
+            ("ncclscope_acquire", 3),
             ("ncclscope_acquire", 3),
             ("ncclscope_acquire", 0),
             ("ncclscope_acquire", 0)
@@ -122,9 +146,11 @@ fn cupti_is_lent_to_another_tool_and_taken_again() {
     };
     assert!(call("ncclscope_release", 0).contains(&marks[0].begin));
     assert!(call("ncclscope_acquire", 0).contains(&marks[1].begin));
-    assert!(call("ncclscope_acquire", 1).contains(&marks[2].begin));
+    assert!(call("ncclscope_acquire", 2).contains(&marks[2].begin));
     let why = marks[1].str("note").unwrap();
-    assert!(why.starts_with("no GPU kernels: CUPTI can have only one owner"), "{why}");
+    assert!(why.starts_with("no GPU kernels: CUPTI can have only one owner, and another profiler"), "{why}");
+    // It was asked for twice.
+    assert_eq!(timeline.named("CUPTI not taken").len(), 1);
     assert_eq!(recording.said().iter().filter(|line| **line == why).count(), 1, "{:?}", recording.said());
 }
 

@@ -346,7 +346,7 @@ impl Survey {
             (made, survey, extent)
         };
         abreast::look(paths, look, |path, (made, survey, extent)| {
-            looked.push((made, all.add(path, survey, extent).err()))
+            looked.push((made, all.add(path, survey, extent).err()));
         });
         (all, looked)
     }

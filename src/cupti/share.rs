@@ -319,14 +319,16 @@ fn subscribe(function: cupti::cuptiSubscribe_v2, version: u32, shared: bool) -> 
     answer.code =
         unsafe { function(&raw mut answer.handle, Some(callbacks::on_event), ptr::null_mut(), &raw mut parameters) };
     let name: Vec<u8> = name.into_iter().take_while(|&byte| byte != 0).collect();
-    // The first one that shares is told its own name.
-    let is_other = !name.is_empty() && !name.ends_with(OUR_NAME.to_bytes());
+    // The first one that shares is told its own name. PyTorch's profiler gives none.
+    let is_other = !name.is_empty() && ![OUR_NAME.to_bytes(), NAMELESS].iter().any(|end| name.ends_with(end));
     answer.name = is_other.then(|| String::from_utf8_lossy(&name).into_owned());
     answer
 }
 
 /// Our name among subscribers.
 const OUR_NAME: &CStr = c"ncclscope";
+/// How the name of a subscriber without a name ends. Source: CUPTI 13.0 Update 1 on H100.
+const NAMELESS: &[u8] = b"<not provided>";
 
 /// The tool that holds CUPTI, if the release tells: from CUDA 13.0 on, a second subscriber is given
 /// the first one's name.

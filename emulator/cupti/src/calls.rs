@@ -164,7 +164,7 @@ fn call_back(call: &Call, function: Function, word: *mut u64, return_value: *con
         context: call.context,
         context_id: call.context_id,
         correlation_data: word,
-        correlation: call.correlation,
+        correlation: subscriber::told(call.correlation),
     };
     subscriber::call_back(function.domain, function.id, &data);
 }

@@ -18,6 +18,7 @@
 //! | `conversion=5us` | the GPU's times are off by up to this; a new error every 100 ms |
 //! | `swap=10%` | this share of NCCL kernels outside graphs swaps ids with the next one |
 //! | `confuse` | from the second session on, graphs' kernels name the previous launch of a graph |
+//! | `restart` | correlation ids begin again with each session, as after `cuptiFinalize` |
 //! | `rename=10%` | this share of kernel records has the name of the application's last kernel |
 //! | `miss=1%` | this share of calls has no callbacks, neither at its beginning nor at its end |
 //! | `withhold` | subscriptions succeed, but only callbacks for CUPTI's own failures are made |
@@ -80,6 +81,8 @@ pub struct Options {
     pub swap: f64,
     /// Whether kernels of graphs name another launch, from the second session on.
     pub confuse: bool,
+    /// Correlation ids begin again with each session.
+    pub restart: bool,
     /// The share of kernels with another kernel's name.
     pub rename: f64,
     /// The share of calls whose callbacks never come.
@@ -173,6 +176,7 @@ impl Default for Options {
             conversion: 0,
             swap: 0.0,
             confuse: false,
+            restart: false,
             rename: 0.0,
             miss: 0.0,
             withhold: Withheld::default(),
@@ -225,6 +229,7 @@ impl Options {
                 "conversion" => options.conversion = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
                 "confuse" => options.confuse = true,
+                "restart" => options.restart = true,
                 "rename" => options.rename = share(word, value()?)?,
                 "miss" => options.miss = share(word, value()?)?,
                 "withhold" => options.withhold.add(word, value().ok())?,
@@ -351,7 +356,7 @@ mod tests {
     #[test]
     fn every_word_is_understood() {
         let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@40,conversion=7us,\
-            swap=20%,confuse,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
+            swap=20%,confuse,restart,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
             latch,state=warning,seed=7,forgive";
         let expected = Options {
             release: Release::V12_9,
@@ -368,6 +373,7 @@ mod tests {
             conversion: 7_000,
             swap: 0.2,
             confuse: true,
+            restart: true,
             rename: 0.03,
             miss: 0.02,
             withhold: Withheld { calls: false, objects: true },

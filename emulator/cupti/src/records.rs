@@ -10,6 +10,7 @@ use observe::{Activity, Gpu};
 
 use crate::layout::{self, Field, kind};
 use crate::release::Release;
+use crate::subscriber;
 
 /// A record in the structure of a release.
 #[derive(Clone)]
@@ -110,7 +111,7 @@ macro_rules! set_work {
             .set($layout::DEVICE_ID, $activity.device.into())
             .set($layout::CONTEXT_ID, $activity.context_id.into())
             .set($layout::STREAM_ID, $activity.stream_id.into())
-            .set($layout::CORRELATION_ID, $activity.correlation.into())
+            .set($layout::CORRELATION_ID, subscriber::told($activity.correlation).into())
     };
 }
 
@@ -235,7 +236,7 @@ pub(crate) fn graph_trace(release: Release, node: &Activity, start: u64, end: u6
     use layout::graph_trace as g;
     let mut record = Record::new(kind::GRAPH_TRACE, release)?;
     record
-        .set(g::CORRELATION_ID, node.correlation.into())
+        .set(g::CORRELATION_ID, subscriber::told(node.correlation).into())
         .set(g::START, start)
         .set(g::END, end)
         .set(g::DEVICE_ID, node.device.into())
@@ -268,7 +269,7 @@ impl ApiCall {
             .set(a::END, self.end)
             .set(a::PROCESS_ID, std::process::id().into())
             .set(a::THREAD_ID, self.thread.into())
-            .set(a::CORRELATION_ID, self.correlation.into())
+            .set(a::CORRELATION_ID, subscriber::told(self.correlation).into())
             .set(a::RETURN_VALUE, self.result as u32 as u64);
         Some(record)
     }
@@ -281,7 +282,7 @@ pub(crate) fn external(release: Release, external_kind: u32, id: u64, correlatio
     record
         .set(e::EXTERNAL_KIND, external_kind.into())
         .set(e::EXTERNAL_ID, id)
-        .set(e::CORRELATION_ID, correlation.into());
+        .set(e::CORRELATION_ID, subscriber::told(correlation).into());
     Some(record)
 }
 
@@ -390,6 +391,6 @@ pub(crate) fn stream(release: Release, context: u32, id: u32, correlation: u32) 
         .set(s::CONTEXT_ID, context.into())
         .set(s::STREAM_ID, id.into())
         .set(s::FLAG, if id == observe::DEFAULT_STREAM_ID { NULL_STREAM } else { NON_BLOCKING })
-        .set(s::CORRELATION_ID, correlation.into());
+        .set(s::CORRELATION_ID, subscriber::told(correlation).into());
     Some(record)
 }

@@ -46,6 +46,8 @@ const MOST: usize = 4;
 static CURRENT: [AtomicPtr<Subscriber>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static CHANGING: Mutex<()> = Mutex::new(());
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
+/// The driver's correlation id before the first one that is told as 1, with `restart`.
+static BEFORE: AtomicU32 = AtomicU32::new(0);
 
 /// Subscribes. Also returns the name of the first subscriber if that is another one.
 ///
@@ -70,8 +72,18 @@ pub(crate) fn subscribe(
     let subscriber = Subscriber { callback, user: AtomicPtr::new(user), name, is_v2, shares, wanted };
     let subscriber = Box::leak(Box::new(subscriber));
     place.store(subscriber, Ordering::Release);
-    SESSIONS.fetch_add(1, Ordering::Relaxed);
+    if SESSIONS.fetch_add(1, Ordering::Relaxed) > 0
+        && process::options().restart
+        && let Ok(machine) = process::machine()
+    {
+        BEFORE.store((machine.correlation)(), Ordering::Relaxed);
+    }
     Ok((subscriber, first))
+}
+
+/// A correlation id as it is told in this session; 0 is none.
+pub(crate) fn told(correlation: u32) -> u32 {
+    if correlation == 0 { 0 } else { correlation.wrapping_sub(BEFORE.load(Ordering::Relaxed)) }
 }
 
 /// How many subscriptions there have been.

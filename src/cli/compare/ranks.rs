@@ -160,7 +160,8 @@ impl Ranks {
         let calls: FxHashMap<(usize, u32), FileNs> =
             profile.cuda_calls.iter().map(|it| ((it.process, it.correlation), it.span.start)).collect();
         // Kernels have few names, which take a while to find, and carry few kinds of operations.
-        let mut known: FxHashMap<(&str, Option<(*const Request, Option<usize>)>), usize> = FxHashMap::default();
+        type Carried = (*const Request, Option<usize>);
+        let mut known: FxHashMap<(&str, Option<Carried>), usize> = FxHashMap::default();
         for (at, kernel) in profile.kernels.iter().enumerate() {
             let key = match kernel.carried.operations[..] {
                 [] => Some((&*kernel.name, None)),

@@ -170,7 +170,8 @@ pub(super) fn refuse_if_shared() -> Result<(), u32> {
     if subscriber::is_shared() { Err(result::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// The name of a subscriber, as it is told to others.
+/// The name of a subscriber, as it is told to others (13.0 Update 1 on H100).
 pub(super) fn public_name(name: &CStr) -> Vec<u8> {
+    let name = if name.is_empty() { c"<not provided>" } else { name };
     [b"CUPTI for ", name.to_bytes()].concat()
 }

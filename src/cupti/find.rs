@@ -102,7 +102,7 @@ fn among(path: &str, others: &[String]) -> Option<String> {
     let is_newest = others.iter().all(|other| major(other) < major(path));
     let reason = if is_newest { "it is of the newest CUDA" } else { "it was loaded first" };
     Some(format!(
-        "chosen because {reason}; of several copies in a process only one can trace, and {} is loaded as well",
+        "chosen because {reason}; of several copies in a process only one can trace; also loaded: {}",
         others.join(", ")
     ))
 }
@@ -248,7 +248,7 @@ mod tests {
         assert!(said.starts_with("chosen because it is of the newest CUDA; "), "{said}");
         let said = among("/a/libcupti.so.13.0", &others(&["/b/libcupti.so.13", "/c/libcupti.so.12"])).unwrap();
         assert!(said.starts_with("chosen because it was loaded first; "), "{said}");
-        assert!(said.ends_with("and /b/libcupti.so.13, /c/libcupti.so.12 is loaded as well"), "{said}");
+        assert!(said.ends_with("also loaded: /b/libcupti.so.13, /c/libcupti.so.12"), "{said}");
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn of_two_copies_of_libcupti_one_is_used_and_both_are_named() {
         let note = timeline.slice("recording started").str("note").unwrap();
         let [used, other] = [&copies[chosen], &copies[1 - chosen]];
         assert!(note.contains(&format!("from {used}; chosen because {reason}")), "{note}");
-        assert!(note.contains(&format!("and {other} is loaded as well")), "{note}");
+        assert!(note.contains(&format!("also loaded: {other}")), "{note}");
     }
     case.survived(2);
 }

@@ -31,6 +31,8 @@ use crate::model::word::Word;
 const SLACK_NS: u64 = 100_000;
 /// A kernel whose times have a larger error than this, in ns, is not considered.
 const WORST_KERNEL_ERROR_NS: u64 = 100_000;
+/// How long a kernel may wait for its turn on a shared GPU, in ns. A turn takes milliseconds.
+const TURN_NS: u64 = 100_000_000;
 /// How long before its first channel a kernel may begin, in ns: the slack, and room for errors.
 const HEAD_NS: u64 = SLACK_NS + 2 * WORST_KERNEL_ERROR_NS;
 /// Plans that must agree on the offset of a timer.
@@ -148,7 +150,7 @@ impl<'a> ByStart<'a> {
         let mut kernels: Vec<_> = orphans.iter().map(|orphan| &orphan.kernel).enumerate().collect();
         kernels.sort_unstable_by_key(|(_, kernel)| (kernel.place.device, kernel.span.start));
         let lengths = kernels.iter().map(|(_, kernel)| kernel.span.end.since(kernel.span.start));
-        let longest = lengths.max().unwrap_or(0).max(HEAD_NS);
+        let longest = lengths.max().unwrap_or(0).clamp(HEAD_NS, TURN_NS);
         ByStart { kernels, longest }
     }
 
@@ -187,11 +189,10 @@ pub(super) fn resolve(
             let Some((first, first_error)) = clock.to_host(candidate.first) else { continue };
             let error = first_error + WORST_KERNEL_ERROR_NS;
             let around = kernels.around(device, first, error, clock.step(), kernels.longest).iter();
-            fitting.extend(
-                around
-                    .filter(|(_, it)| candidate.could_be(it) && candidate.is_inside(it, clock))
-                    .map(|(index, _)| index),
-            );
+            // Of a long time before, most have ended, which is soon seen.
+            let alive = around.filter(|(_, it)| it.span.end.0 + error >= first.0);
+            let fits = alive.filter(|(_, it)| candidate.could_be(it) && candidate.is_inside(it, clock));
+            fitting.extend(fits.map(|(index, _)| index));
         }
         if let Some(place) = candidate.place {
             fitting.retain(|&index| orphans[index].kernel.place == place);

@@ -593,7 +593,8 @@ fn correlation_ids_may_begin_again_after_cupti_was_given_up() {
         + "40 0 kernel 30 corr=81 | 50 0 given-up\n"
         + &eager(100, "C", 1, 300)
         + "130 0 kernel 120 corr=1 | 150 0 kernel 140 corr=5 name=mine";
-    check(&input, &format!("{}\n{}\n140 kernel to 150 of the application", exact(30, "A", 100), exact(120, "C", 300)));
+    let application = "140 kernel to 150 of the application";
+    check(&input, &[&*exact(30, "A", 100), &exact(120, "C", 300), application].join("\n"));
     // The same id on both sides, and the records of the first come late.
     let input = eager(0, "A", 1, 100)
         + "50 0 given-up\n"

@@ -29,8 +29,8 @@ use talc::{ErrOnOom, Span, Talc};
 use crate::{process, sys};
 
 /// Bytes of the mapping, unless `NCCLSCOPE_HEAP_SIZE` says otherwise. What is kept has limits of
-/// its own. With everything switched on and all limits reached at once, as in a long job whose
-/// launches have no kernels, 28 MiB were held after minutes; one such job filled it within an hour.
+/// its own. With everything switched on and nearly all limits reached at once, as in a long job
+/// whose launches have no kernels, at most 28 MiB were held in an hour.
 pub const HEAP: usize = 32 << 20;
 /// Bytes that are left to NCCL's threads.
 const THEIRS: usize = 256 << 10;

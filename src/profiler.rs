@@ -26,7 +26,8 @@ use crate::model::time::{GpuTimer, HostNs};
 use crate::pipeline::input::{Begin, remark};
 use crate::record::recorder;
 use crate::record::ring::Rings;
-use crate::releases::{self, FaultId, Version};
+use crate::releases::{self, FaultId, SharedMemory, Version};
+use crate::sys::descriptor::Descriptor;
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::{Clocks, attribute};
@@ -53,8 +54,9 @@ struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
-    /// What NCCL is asked to report. It is decided once, because its mask must not differ between
-    /// communicators, and kernel channels must not be switched while NCCL runs.
+    /// What NCCL is asked to report. It is decided for the first communicator, because NCCL has one
+    /// mask for all. Later, kernel channels may be switched off, but never on: NCCL would then
+    /// expect samples of kernels that write none.
     kinds: Option<Kinds>,
     /// CUPTI was released on request, so it is not taken.
     cupti_lent: bool,
@@ -89,6 +91,8 @@ pub(crate) struct Caller {
     pub version: Option<Version>,
     /// What its GPU's timer counts, which also says whether it is RCCL.
     pub timer: GpuTimer,
+    /// The most ranks of the communicator that one host has; 0 if NCCL does not say.
+    pub local_ranks: u64,
 }
 
 impl fmt::Display for Caller {
@@ -119,7 +123,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
         return Answer { context: Handle::NONE, kinds: Kinds::NONE };
     };
     let is_first = kinds.is_none();
-    let kinds = *kinds.get_or_insert_with(|| decide(&session.config, caller, &session.collector));
+    let kinds = *kinds.insert(decide(session, caller, *kinds, *live + 1));
     if is_first && caller.timer.is_rccl() {
         session.gpu = NO_CUPTI.into();
         session.collector.note(now(), "RCCL", format!("{caller}: {}", clock_of_rccl(caller.timer)));
@@ -749,19 +753,37 @@ fn first_words(config: &Config, source: Source, objection: Option<&str>) -> Stri
     format!("ncclscope {}; preset {}; clock {clock}", env!("CARGO_PKG_VERSION"), config.wish())
 }
 
-/// What NCCL is asked to report. Says why if that is less than requested.
-fn decide(config: &Config, caller: &Caller, collector: &collector::Handle) -> Kinds {
-    let kinds = config.kinds();
-    if config.kernel_ch == KernelCh::On {
-        let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
-        if let Some(reason) = releases::against_kernel_ch(caller.version, caller.interface, allgatherv_off) {
-            let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
-            if config.speaks() {
-                message::line(&format!("no GPU time per channel: {text}"));
-            }
-            collector.note(now(), "no GPU time per channel", text);
-            return kinds - Kinds::CHANNELS;
-        }
+/// What NCCL is asked to report from this communicator on, which is one of `live`. Says why if that
+/// is less than it was asked for `before`, or than requested.
+fn decide(session: &Session, caller: &Caller, before: Option<Kinds>, live: u32) -> Kinds {
+    let kinds = before.unwrap_or_else(|| session.config.kinds());
+    if session.config.kernel_ch != KernelCh::On || !kinds.has(Kinds(kinds::bit::KERNEL_CH)) {
+        return kinds;
     }
-    kinds
+    let of_release = || {
+        let allgatherv_off = std::env::var("NCCL_ALLGATHERV_ENABLE").is_ok_and(|value| value.trim() == "0");
+        releases::against_kernel_ch(caller.version, caller.interface, allgatherv_off).map(str::to_owned)
+    };
+    let reason = if before.is_none() { of_release() } else { None };
+    let Some(reason) = reason.or_else(|| too_little_shared_memory(caller, live)) else { return kinds };
+    let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
+    if session.config.speaks() {
+        message::line(&format!("no GPU time per channel: {text}"));
+    }
+    session.collector.note(now(), "no GPU time per channel", text);
+    kinds - Kinds::CHANNELS
+}
+
+/// Why NCCL could crash when asked for kernel channels with so many communicators: it takes memory
+/// for each when its first kernel is launched, and does not bear to get none.
+fn too_little_shared_memory(caller: &Caller, live: u32) -> Option<String> {
+    let free = Descriptor::open(None, "/dev/shm", 0).and_then(|folder| folder.free_bytes()).ok()?;
+    let SharedMemory { needed, free } =
+        SharedMemory::too_little(caller.interface, caller.local_ranks.max(1), live.into(), free)?;
+    let (needed, free) = (names::size(needed), names::size(free));
+    let whose = if live == 1 { "a communicator".to_owned() } else { format!("{live} communicators") };
+    Some(format!(
+        "NCCL up to 2.30 can crash when asked for it with too little shared memory: {whose} may need {needed}, and \
+         /dev/shm has {free} free (docker run --shm-size makes it larger)"
+    ))
 }

@@ -36,6 +36,31 @@ pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off
     })
 }
 
+/// What NCCL needs of `/dev/shm` before it is asked for kernel channels.
+///
+/// Up to 2.30.7 it takes a pool of 34.2 MB for each rank of a communicator at its first kernel, if
+/// no other transport needed one before, and crashes if that fails (nccl#2326). Played with the
+/// real 2.27.3, 2.28.9 and 2.30.7 on emulated GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// The bytes that may be needed.
+    pub needed: u64,
+    /// The bytes that are free.
+    pub free: u64,
+}
+
+impl SharedMemory {
+    /// The pool of one rank, in bytes, with a margin.
+    const POOL: u64 = 36 << 20;
+
+    /// What `communicators` of this interface need that have `ranks` on this host, if less is free.
+    #[must_use]
+    pub fn too_little(interface: u8, ranks: u64, communicators: u64, free: u64) -> Option<SharedMemory> {
+        let needed = SharedMemory::POOL.saturating_mul(ranks).saturating_mul(communicators);
+        (matches!(interface, 4..=6) && free < needed).then_some(SharedMemory { needed, free })
+    }
+}
+
 /// A fault of some releases of CUPTI, and its consequences for a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -216,7 +241,9 @@ pub const NEWEST: Version = 23203;
 
 #[cfg(test)]
 mod tests {
-    use super::{FAULTS, FaultId, NEWEST, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface};
+    use super::{
+        FAULTS, FaultId, NEWEST, SharedMemory, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface,
+    };
 
     #[test]
     fn fixed_faults_do_not_count_for_later_releases() {
@@ -311,5 +338,19 @@ mod tests {
             let against = against_kernel_ch(version, interface, allgatherv_off);
             assert_eq!(against.is_none(), allowed, "{version:?} {interface} {allgatherv_off}");
         }
+    }
+
+    #[test]
+    fn kernel_channels_need_shared_memory_for_every_rank_and_communicator() {
+        const MIB: u64 = 1 << 20;
+        // Docker's default is too small for two ranks, and enough for one.
+        let docker = |ranks| SharedMemory::too_little(5, ranks, 1, 64 * MIB);
+        assert_eq!(docker(2), Some(SharedMemory { needed: 72 * MIB, free: 64 * MIB }));
+        assert_eq!(docker(1), None);
+        for (interface, is_refused) in [(3, false), (4, true), (6, true), (7, false)] {
+            assert_eq!(SharedMemory::too_little(interface, 8, 4, 1151 * MIB).is_some(), is_refused, "{interface}");
+            assert_eq!(SharedMemory::too_little(interface, 8, 4, 1152 * MIB), None);
+        }
+        assert!(SharedMemory::too_little(6, u64::MAX, 2, u64::MAX - 1).is_some());
     }
 }

@@ -630,6 +630,38 @@ fn kernel_channels(nccl: &str) {
     }
 }
 
+/// NCCL crashes if it is asked for kernel channels and finds no shared memory for them. With
+/// Docker's default it is not asked; with twice that, only until there are more communicators.
+#[test]
+#[ignore = "cargo xtask e2e --all; only root may mount"]
+fn little_shared_memory() {
+    let folder = tempfile::tempdir().expect("a folder for the scenario");
+    let scenario = folder.path().join("communicators.toml");
+    let text = "title = \"Two communicators of two GPUs, without a network\"\n\
+                [job]\nhosts = 1\nranks_per_host = 2\n\
+                program = \"\"\"\ncommunicator world = all\nall_reduce 1 MiB f32 sum on world\nsync\n\
+                communicator more = all\nall_reduce 1 MiB f32 sum on more\nall_reduce 1 MiB f32 sum on world\n\"\"\"\n\
+                [gpu]\npeer_access = true\nvirtual_memory = true\n";
+    std::fs::write(&scenario, text).expect("room for a scenario");
+    let plan = |size| Plan::new("2.28.9", &scenario.to_string_lossy()).with_shared_memory(size);
+    let channels = |job: &Job| {
+        job.told()
+            .iter()
+            .map(|(.., trace)| {
+                let trace = trace.as_ref().expect("a trace");
+                trace.rows("SELECT count() AS n FROM slice WHERE category = 'gpu'")[0].i64("n")
+            })
+            .collect::<Vec<_>>()
+    };
+    for (size, has_some, is_said) in [("64m", false, true), ("128m", true, true), ("1g", true, false)] {
+        let job = plan(size).run().succeeded();
+        assert_eq!(job.logs().contains("crash when asked for it with too little shared memory"), is_said, "{size}");
+        assert_eq!(channels(&job).iter().all(|channels| *channels > 0), has_some, "{size}: {:?}", channels(&job));
+    }
+    let crashed = plan("64m").with("NCCLSCOPE_KERNEL_CH", "force").run();
+    assert_eq!(crashed.status, Some(1), "if this is mended, so is nccl#2326: {}", crashed.stderr);
+}
+
 /// A release's tests; those of `more` run on request only.
 macro_rules! release {
     (always $module:ident, $version:literal, [$($test:ident),* $(,)?]) => {

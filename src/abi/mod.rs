@@ -424,7 +424,10 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
             device_plus_one: library.device.or_else(cupti::current_device).map_or(0, |device| device + 1),
             ..CommInit::default()
         };
-        let caller = profiler::Caller { interface: A::VERSION, version: library.version, timer: library.timer };
+        let local_ranks =
+            u64::try_from(birth.ranks).unwrap_or(0).div_ceil(u64::try_from(birth.nodes).unwrap_or(1).max(1));
+        let caller =
+            profiler::Caller { interface: A::VERSION, version: library.version, timer: library.timer, local_ranks };
         let answer = profiler::comm_init(&caller, || {
             let named = c::comm_name();
             let name = named.as_ref().map_or(birth.name, |name| name.as_ptr());

@@ -96,8 +96,9 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_KERNEL_CH",
         values: Values::Words(&["0", "1", "force"]),
         default: "1 with preset full, else 0",
-        help: "the GPU's own time per channel; it costs time on NCCL's threads, and `1` is refused on releases \
-               known to hang or crash with it (`force` insists)",
+        help: "the GPU's own time per channel; it costs time on NCCL's threads, and `1` is refused where \
+               NCCL is known to hang or crash with it, as some releases do, or with little shared memory (`force` \
+               insists)",
     },
     Setting {
         name: "NCCLSCOPE_CUPTI",

@@ -35,6 +35,7 @@ pub(crate) struct Plan {
     is_quiet: bool,
     limit: Duration,
     folder: Option<TempDir>,
+    shared_memory: Option<&'static str>,
 }
 
 impl Plan {
@@ -50,6 +51,7 @@ impl Plan {
             is_quiet: false,
             limit: JOB_LIMIT,
             folder: None,
+            shared_memory: None,
         };
         plan.with("NCCLSCOPE_PRESET", "full")
     }
@@ -90,13 +92,28 @@ impl Plan {
         self
     }
 
+    /// The same where `/dev/shm` has this size, as `mount` reads it. Only root may do that.
+    pub(crate) fn with_shared_memory(mut self, size: &'static str) -> Plan {
+        self.shared_memory = Some(size);
+        self
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub(crate) fn run(self) -> Job {
         let library = self.nccl.path();
         assert!(library.is_file(), "{} is not there; `cargo xtask e2e` fetches it", library.display());
         let folder = self.folder.unwrap_or_else(|| tempfile::tempdir().expect("a folder for the job"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_emulator"));
+        let emulator = env!("CARGO_BIN_EXE_emulator");
+        let mut command = match self.shared_memory {
+            None => Command::new(emulator),
+            Some(size) => {
+                let mount = format!("mount -t tmpfs -o size={size} tmpfs /dev/shm && exec \"$@\"");
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "sh", "-c", &mount, "sh", emulator]);
+                command
+            }
+        };
         play::clean_environment(&mut command);
         command.args(["run", &self.scenario, "--nccl"]).arg(library);
         command.arg("--plugin").arg(play::plugin_path().unwrap_or_else(|error| panic!("{error}")));

@@ -7,7 +7,7 @@ use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
 /// The sources of the texts in traces.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "src/trace",
     "src/correlate",
     "src/pipeline",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 16] = [
     "src/cupti",
     "src/model",
     "src/profiler.rs",
+    "src/profiler",
     "src/releases.rs",
     "src/clock",
     "src/summary",

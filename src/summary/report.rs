@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 #[cfg(feature = "cli")]
 use super::Row;
 use super::groups::Group;
+use super::rows::BUFFERS;
 use super::table::{
     CALLS, COMMUNICATORS, Cell, ENVIRONMENT, GROUPS, LABELS, OF_BUFFERS, OF_GPUS, OF_LOSSES, OF_STRETCHES, OPERATIONS,
     PROXY, Table,
 };
-use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
+use super::{Arguments, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
 use crate::model::event::Network;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;

@@ -8,7 +8,7 @@ use crate::cupti::{self, Cupti};
 use crate::sys;
 use crate::trace::names;
 use crate::trace::tracks::ProcessInfo;
-use crate::trace::writer::attribute;
+use crate::trace::words::attribute;
 
 /// When a recording starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

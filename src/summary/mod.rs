@@ -50,7 +50,7 @@ use crate::model::event::Network;
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 use crate::trace::fields::matched_by;
-use crate::trace::words::{instant, remark};
+use crate::trace::words::{attribute, instant, remark};
 
 /// The endings of a summary's file name: as text for people, and as comma-separated values.
 pub const ENDING: &str = "summary.txt";
@@ -216,7 +216,7 @@ impl Summary {
     /// A fact about the recording. Facts about later processing are left out.
     pub fn attribute(&mut self, name: &str, value: &str) {
         let counts = report::ATTRIBUTES.iter().any(|(known, _)| *known == name)
-            || name.starts_with(crate::trace::writer::attribute::ENVIRONMENT);
+            || name.starts_with(attribute::ENVIRONMENT);
         if counts && self.attributes.len() < ATTRIBUTES && !self.attributes.iter().any(|(known, _)| known == name) {
             self.attributes.push((name.to_owned(), cut(value)));
         }

@@ -16,7 +16,7 @@ use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::wire::fields;
-use crate::trace::writer::attribute;
+use crate::trace::words::attribute;
 
 /// The version of the tables: columns keep their names and meanings, or this number changes.
 pub const FORMAT_VERSION: u32 = 1;

@@ -17,8 +17,8 @@ use ncclscope::model::timeline::{Comm, Entry, Method, Operation, Owner, ProxyOp,
 use ncclscope::model::word::Word;
 use ncclscope::trace::packer::Packer;
 use ncclscope::trace::tracks::{Figures, ProcessInfo, Tracks};
-use ncclscope::trace::words::instant;
-use ncclscope::trace::writer::{Clocks, attribute};
+use ncclscope::trace::words::{attribute, instant};
+use ncclscope::trace::writer::Clocks;
 
 /// From one step to the next, ns: longer than any step takes, so that none waits for the previous
 /// one.

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use emulator::wheel::Release;
-use ncclscope::trace::writer::attribute;
+use ncclscope::trace::words::attribute;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Finished};
 use tempfile::TempDir;

@@ -25,8 +25,8 @@ use crate::model::word::Word;
 use crate::sys;
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Tracks};
-use crate::trace::words::instant;
-use crate::trace::writer::{Clocks, attribute};
+use crate::trace::words::{attribute, instant};
+use crate::trace::writer::Clocks;
 
 /// How many bytes of packets are kept in memory before they are written.
 const CHUNK: usize = 1 << 20;

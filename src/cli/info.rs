@@ -29,8 +29,8 @@ use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Nccl, Numbers, Packet};
-use crate::trace::words::instant;
-use crate::trace::writer::{TRACK_BITS, attribute};
+use crate::trace::words::{attribute, instant};
+use crate::trace::writer::TRACK_BITS;
 
 /// Prints what the files contain, and writes it as JSON if asked to. The exit status says whether
 /// the traces can be trusted.

@@ -4,32 +4,26 @@
 //! needs no extra memory. A host time can be converted only once a later clock reading exists; each
 //! pass takes that reading first.
 //!
-//! This is the I/O around the [`Pipeline`]: every clock, ring, buffer and limit that the pipeline
-//! depends on is read here and passed on as an [`Input`], also to the capture if there is one.
+//! This is the I/O around the pipeline: every clock, ring, buffer and limit that the pipeline
+//! depends on is read here and passed on as an [`Input`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cupti_sys::records::Walker;
-
 use super::endpoint::Endpoint;
-use super::file::{Disk, RESERVE, Stopped, TraceFile};
+use super::file::{Stopped, TraceFile};
+use super::handle::{Handle, RequestState, Requests};
 use super::order::{self, Source};
+use super::outlet::Outlet;
 use super::watch::Watch;
-use crate::capture::write::Encoder;
 use crate::clock::host;
-use crate::cupti::clock::Reading;
-use crate::cupti::decode::Outside;
-use crate::cupti::intake::Standing;
-use crate::cupti::{self, Taker};
+use crate::cupti;
 use crate::model::event::MAX_WORDS;
 use crate::model::ids::RingId;
-use crate::model::time::{HostNs, Ticks};
-use crate::pipeline::input::{Begin, Ending, Input, Level, remark};
-use crate::pipeline::{CHUNK, Pipeline};
+use crate::model::time::Ticks;
+use crate::pipeline::input::{Begin, Ending, Input, remark};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
@@ -37,9 +31,6 @@ use crate::{fault, memory, message, sys};
 
 /// The thread's name; another copy of this library recognises by it that this one records.
 pub(crate) const THREAD: &str = "ncclscope";
-
-/// How long to wait for the thread to start.
-const START_WAIT: Duration = Duration::from_secs(1);
 
 /// How long a record waits in its ring for an earlier one from another thread. A thread publishes
 /// within nanoseconds of reading the clock, unless the kernel preempts it in between.
@@ -58,8 +49,6 @@ const CALM_PERIOD: Duration = Duration::from_millis(250);
 /// percent.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 const ROOM: u32 = 75;
-/// The percentage of the size limit above which proxy steps are left out.
-const STEPS_UNTIL_PERCENT: u64 = 80;
 
 /// What the collector needs.
 pub struct Collector {
@@ -109,39 +98,6 @@ impl Wanted {
     }
 }
 
-/// The running collector, as the rest of the process sees it.
-pub struct Handle {
-    requests: Arc<Requests>,
-    disk: Disk,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Requests {
-    state: Mutex<RequestState>,
-    wake: Condvar,
-    done: Condvar,
-}
-
-#[derive(Default)]
-struct RequestState {
-    /// Calls of [`Handle::sync`], and how many of them were carried out. A caller that waited in
-    /// vain has said so, and until its call is carried out nobody waits.
-    asked: u64,
-    carried_out: u64,
-    in_vain: u64,
-    /// The same for [`Handle::take_kernels`].
-    take_asked: u64,
-    taken: u64,
-    close: bool,
-    started: bool,
-    ended: bool,
-    /// Remarks to draw, each at its own time.
-    notes: Vec<(HostNs, &'static str, String)>,
-    /// CUPTI's records, if CUPTI was taken after the recording had started.
-    kernels: Option<cupti::Reader>,
-}
-
 struct RingSource {
     reader: Reader,
     rings: &'static Rings,
@@ -174,17 +130,6 @@ struct Run {
     endpoint: Option<Endpoint>,
 }
 
-/// Where everything that was read goes: through the pipeline into the file, and into the capture.
-struct Outlet {
-    pipeline: Pipeline,
-    capture: Option<Encoder>,
-    file: TraceFile,
-    max_size: u64,
-    last_flush: Instant,
-    /// CUPTI's last known standing.
-    standing: Standing,
-}
-
 impl Collector {
     /// Starts the collector's thread.
     ///
@@ -212,124 +157,19 @@ impl Collector {
             theirs.done.notify_all();
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name(THREAD.into()).spawn(body))?;
-        let handle = Handle { requests, disk, thread: Some(thread) };
-        // By then it has its name, and all that it needs from libc.
-        handle.wait(handle.requests.lock(), START_WAIT, |state| state.started);
-        Ok(handle)
-    }
-}
-
-impl Handle {
-    /// Writes everything recorded so far to the file, and waits at most this long.
-    pub fn sync(&self, limit: Duration) {
-        let mut state = self.requests.lock();
-        state.asked += 1;
-        let asked = state.asked;
-        self.requests.wake.notify_all();
-        let limit = if state.is_late() { Duration::ZERO } else { self.disk.patience(limit) };
-        if !self.wait(state, limit, |state| state.carried_out >= asked) && !self.disk.accuse() {
-            self.accuse(asked, limit);
-        }
-    }
-
-    /// Says that the thread does not answer, unless that is known.
-    fn accuse(&self, asked: u64, waited: Duration) {
-        let mut state = self.requests.lock();
-        if state.carried_out < asked && !state.is_late() && !memory::is_over() {
-            state.in_vain = asked;
-            drop(state);
-            message::formatted(format_args!(
-                "the recording does not keep up: it has not answered for {} s. The job does not wait for it; records \
-                 that find no room are dropped and counted",
-                waited.as_secs(),
-            ));
-        }
-    }
-
-    /// Decodes what CUPTI has returned so far, and waits at most this long. True if that was
-    /// enough. The kernels are drawn when their time comes.
-    pub fn take_kernels(&self, limit: Duration) -> bool {
-        let mut state = self.requests.lock();
-        state.take_asked += 1;
-        let asked = state.take_asked;
-        self.requests.wake.notify_all();
-        self.wait(state, limit, |state| state.taken >= asked)
-    }
-
-    /// Ends the recording and closes the file, and waits at most this long.
-    pub fn close(&mut self, limit: Duration) {
-        let mut state = self.requests.lock();
-        state.close = true;
-        self.requests.wake.notify_all();
-        let ended = self.wait(state, self.disk.patience(limit), |_| false);
-        if !ended {
-            self.disk.accuse();
-        } else if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-
-    /// Draws a remark at this time.
-    pub fn note(&self, time: HostNs, name: &'static str, text: String) {
-        let mut state = self.requests.lock();
-        if !state.ended {
-            state.notes.push((time, name, text));
-        }
-    }
-
-    /// Draws the kernels of this reader from now on. For a recording that started without CUPTI.
-    pub fn add_kernels(&self, kernels: cupti::Reader) {
-        self.requests.lock().kernels = Some(kernels);
-    }
-
-    /// True if `done` came true in time, or the recording has ended.
-    fn wait(&self, state: MutexGuard<'_, RequestState>, limit: Duration, done: impl Fn(&RequestState) -> bool) -> bool {
-        if memory::is_over() {
-            return state.ended;
-        }
-        let (state, _) = self
-            .requests
-            .done
-            .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
-            .unwrap_or_else(PoisonError::into_inner);
-        state.ended || done(&state)
-    }
-}
-
-impl RequestState {
-    /// Whether the thread is known not to answer.
-    fn is_late(&self) -> bool {
-        self.carried_out < self.in_vain
-    }
-}
-
-impl Requests {
-    fn lock(&self) -> MutexGuard<'_, RequestState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Handle::new(requests, disk, thread))
     }
 }
 
 impl Run {
     fn new(part: Collector) -> Run {
         let Collector { begin, rings, kernels, file, max_size, flush_period, speaks, says_standstill, summary } = part;
-        let mut capture = file.capture().map(|_| Encoder::new());
-        if let Some(capture) = &mut capture {
-            capture.begin(&begin, file.compresses());
-        }
-        let mut pipeline = Pipeline::new(&begin);
-        if summary.is_nothing() {
-            pipeline.without_summary();
-        }
-        if !file.has_trace() {
-            pipeline.without_trace();
-        }
         let endpoint = summary.port.and_then(|port| {
             let say = |error| message::line(&format!("no metrics at port {port} of 127.0.0.1: {error}"));
             Endpoint::open(port).map_err(say).ok()
         });
-        let standing = Standing::default();
         let mut run = Run {
-            out: Outlet { pipeline, capture, file, max_size, last_flush: Instant::now(), standing },
+            out: Outlet::new(&begin, file, max_size, !summary.is_nothing()),
             rings,
             kernels: None,
             flush_period,
@@ -589,150 +429,6 @@ impl Run {
                 "seen from one rank, {gist}; all ranks: ncclscope diagnose {}",
                 self.out.folder()
             ));
-        }
-    }
-}
-
-impl Outlet {
-    #[inline]
-    fn feed(&mut self, input: &Input<'_>) {
-        self.pipeline.take(input);
-        if let Some(capture) = &mut self.capture {
-            capture.input(input);
-        }
-        self.after();
-    }
-
-    #[inline]
-    fn after(&mut self) {
-        if self.pipeline.is_full() || (memory::is_short() && self.pipeline.level() < Level::Ends) {
-            self.flush();
-        }
-        if self.capture.as_ref().is_some_and(Encoder::is_full) {
-            self.flush_capture();
-        }
-    }
-
-    fn draw_due(&mut self) {
-        while self.pipeline.has_due() {
-            self.feed(&Input::Draw);
-        }
-    }
-
-    /// Draws the end of the recording, however full the file and memory are.
-    fn end(&mut self, input: &Input<'_>) {
-        self.pipeline.take(input);
-        if let Some(capture) = &mut self.capture {
-            capture.input(input);
-        }
-        self.write();
-        self.flush_capture();
-    }
-
-    fn write(&mut self) {
-        let mut chunk = self.pipeline.chunk();
-        // It may wait for the disk, and its capacity can be twice its size.
-        chunk.shrink_to_fit();
-        self.file.write(chunk);
-    }
-
-    /// Hands the packets to the file, and checks how full the file is.
-    fn flush(&mut self) {
-        self.last_flush = Instant::now();
-        self.write();
-        let (file, max) = (&self.file, self.max_size);
-        let reserve = RESERVE.min(max / 8);
-        let level =
-            if memory::is_short() || file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
-                Level::Ends
-            } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
-                Level::NoSteps
-            } else {
-                Level::All
-            };
-        if level > self.pipeline.level() {
-            self.lower(level);
-        }
-        self.flush_capture();
-    }
-
-    /// Draws less from here on, and says why.
-    fn lower(&mut self, level: Level) {
-        let limit = names::size(self.max_size);
-        let why = match (level, self.file.stopped()) {
-            (Level::Ends, Stopped::No) if memory::is_short() => {
-                format!(
-                    "all of its memory (NCCLSCOPE_HEAP_SIZE, {}) is in use: from here on only the ends of open slices are \
-                     written",
-                    names::size(memory::bytes() as u64)
-                )
-            }
-            (Level::Ends, Stopped::No) => {
-                format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on only the ends of open slices are written")
-            }
-            (Level::Ends, _) => self.file.error(),
-            _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: proxy steps are left out from here on"),
-        };
-        // The writing thread has already reported why it stopped.
-        if self.file.stopped() == Stopped::No {
-            message::line(&format!("{}: {why}", self.file.path().display()));
-        }
-        let input = Input::Level { level, why: &why };
-        self.pipeline.take(&input);
-        if let Some(capture) = &mut self.capture {
-            capture.input(&input);
-        }
-    }
-
-    /// Hands over what was captured. The end of the capture does not end the recording.
-    fn flush_capture(&mut self) {
-        let Some(capture) = &mut self.capture else { return };
-        self.file.write_capture(capture.take());
-        if let Some(reason) = self.file.capture_ended() {
-            self.capture = None;
-            self.pipeline.remark("capture ended", &reason);
-        }
-    }
-
-    /// Where the traces of the job are, for a command.
-    fn folder(&self) -> String {
-        names::quoted(self.file.path().parent().unwrap_or(Path::new(".")))
-    }
-
-    /// Prints the pipeline's messages.
-    fn say(&mut self) {
-        self.pipeline.take_said().iter().for_each(|text| message::line(text));
-    }
-}
-
-impl Taker for Outlet {
-    fn reading(&mut self, reading: &Reading) {
-        self.feed(&Input::Reading(*reading));
-    }
-
-    fn covers(&self, until: HostNs) -> bool {
-        self.pipeline.covers(until)
-    }
-
-    fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
-        match &mut self.capture {
-            None => self.pipeline.buffer(now, bytes, walker, outside),
-            Some(capture) => capture.buffer(now, bytes, walker, outside, |walker, outside| {
-                self.pipeline.buffer(now, bytes, walker, outside);
-            }),
-        }
-        self.after();
-        self.draw_due();
-    }
-
-    fn gives_up(&mut self, time: HostNs) {
-        self.feed(&Input::Note { time, name: remark::GIVES_UP, text: "" });
-    }
-
-    fn stands(&mut self, standing: Standing) {
-        if standing != self.standing {
-            self.standing = standing;
-            self.feed(&Input::Standing(standing));
         }
     }
 }

@@ -7,5 +7,7 @@
 pub mod collector;
 mod endpoint;
 pub mod file;
+pub mod handle;
 pub mod order;
+mod outlet;
 mod watch;

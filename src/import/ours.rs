@@ -22,8 +22,8 @@ use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Nccl, Numbers, Packet, TracePacket};
-use crate::trace::words::{Category, instant, remark, track};
-use crate::trace::writer::{TRACK_BITS, attribute};
+use crate::trace::words::{Category, attribute, instant, remark, track};
+use crate::trace::writer::TRACK_BITS;
 
 /// The categories of slices that are read.
 const CATEGORIES: [Category; 8] = [

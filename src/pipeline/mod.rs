@@ -294,42 +294,7 @@ impl Pipeline {
 
     fn take_other(&mut self, input: &Input<'_>) {
         match *input {
-            Input::Note { time, name, text } => {
-                if name == remark::FORCED {
-                    self.correlator.all_seen(time);
-                    self.tracks.flushed_by_force(time, text, self.gpu_moved);
-                    return;
-                }
-                if name == remark::GIVES_UP {
-                    self.gives_up = true;
-                    return;
-                }
-                if name == remark::GIVEN_UP {
-                    self.correlator.given_up(time);
-                    return;
-                }
-                if name == remark::RELEASED {
-                    self.correlator.lent(time);
-                }
-                if self.level != Level::Ends {
-                    self.tracks.note(time, name, text);
-                    match name {
-                        remark::RELEASED => self.expect_kernels(false, time),
-                        remark::SILENT => {
-                            self.expect_kernels(false, self.now());
-                            self.said.push(text.to_owned());
-                        }
-                        remark::TAKEN | remark::TAKEN_AGAIN | remark::HEARD => {
-                            self.expect_kernels(true, time);
-                            let fault = releases::cupti_fault(self.version, FaultId::GraphLaunches);
-                            if name == remark::TAKEN_AGAIN && fault.is_some() {
-                                self.correlator.distrust_graph_launches();
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-            }
+            Input::Note { time, name, text } => self.note(time, name, text),
             Input::Kernels(source) => self.kernels(source),
             Input::ExternalIds => {
                 self.correlator.expect_external_ids();
@@ -369,6 +334,44 @@ impl Pipeline {
             }
             Input::Flush => {}
             Input::End(ending) => self.end(ending),
+        }
+    }
+
+    /// Acts on a remark, and draws it unless it is for the stages only.
+    fn note(&mut self, time: HostNs, name: &str, text: &str) {
+        if name == remark::FORCED {
+            self.correlator.all_seen(time);
+            self.tracks.flushed_by_force(time, text, self.gpu_moved);
+            return;
+        }
+        if name == remark::GIVES_UP {
+            self.gives_up = true;
+            return;
+        }
+        if name == remark::GIVEN_UP {
+            self.correlator.given_up(time);
+            return;
+        }
+        if name == remark::RELEASED {
+            self.correlator.lent(time);
+        }
+        if self.level != Level::Ends {
+            self.tracks.note(time, name, text);
+            match name {
+                remark::RELEASED => self.expect_kernels(false, time),
+                remark::SILENT => {
+                    self.expect_kernels(false, self.now());
+                    self.said.push(text.to_owned());
+                }
+                remark::TAKEN | remark::TAKEN_AGAIN | remark::HEARD => {
+                    self.expect_kernels(true, time);
+                    let fault = releases::cupti_fault(self.version, FaultId::GraphLaunches);
+                    if name == remark::TAKEN_AGAIN && fault.is_some() {
+                        self.correlator.distrust_graph_launches();
+                    }
+                }
+                _ => {}
+            }
         }
     }
 
@@ -662,90 +665,4 @@ impl Pipeline {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::correlate::tests::{Player, tag};
-    use crate::cupti::decode::Asked;
-    use crate::model::activity;
-    use crate::model::selection::Selection;
-    use crate::trace::tracks::ProcessInfo;
-    use crate::trace::writer::Clocks;
-
-    /// A recording with kernels from a CUPTI of this version.
-    fn with_kernels(version: u32) -> Pipeline {
-        let pair = Pair { ticks: Ticks(0), host: HostNs(0), error_ns: 0 };
-        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
-        let process = ProcessInfo { pid: 1, name: String::new(), labels: Vec::new(), rank: None, world_size: None };
-        let mut pipeline = Pipeline::new(&Begin {
-            tag: tag(),
-            clocks,
-            process,
-            stages: None,
-            complaints: Vec::new(),
-            attributes: Vec::new(),
-            first_words: String::new(),
-            capture: None,
-            first: pair,
-            selection: Selection::default(),
-        });
-        pipeline.take(&Input::Kernels(Source { version, asked: Asked { calls: false, markers: false }, failures: 0 }));
-        pipeline
-    }
-
-    /// A launch is captured as a node, and its graph is launched at 20 ns.
-    fn launch_a_graph(mut pipeline: Pipeline) -> Pipeline {
-        let mut player = Player::new();
-        player.correlator = pipeline.correlator;
-        let input =
-            "0 0 comm C hash=7 rank=0 ranks=2 interface=7 | 10 0 start l KernelLaunch | 12 0 node 70 in=l | 13 0 stop l
-            14 0 clone 71 of=70 | 14 0 graph 9 | 20 0 graph 9 corr=2";
-        player.play(input, &mut |_, _| {});
-        pipeline.correlator = player.correlator;
-        pipeline
-    }
-
-    /// When the first graph launch without a known kernel was made, after a CUPTI of this version
-    /// was lent.
-    fn unseen_after_cupti_was_lent(version: u32) -> Option<HostNs> {
-        let mut pipeline = with_kernels(version);
-        for name in [remark::RELEASED, remark::TAKEN_AGAIN] {
-            pipeline.take(&Input::Note { time: HostNs(5), name, text: "" });
-        }
-        launch_a_graph(pipeline).correlator.unseen_launch()
-    }
-
-    #[test]
-    fn graph_launches_are_waited_for_unless_kernels_may_name_other_launches() {
-        assert_eq!(unseen_after_cupti_was_lent(130_100), None);
-        assert_eq!(unseen_after_cupti_was_lent(130_101), Some(HostNs(20)));
-    }
-
-    /// How many kernels are reported as not ended, and how many records are implausible, after
-    /// `bad` bad ones during a forced flush.
-    fn not_ended_after(bad: u32) -> (u64, u64) {
-        let mut pipeline = launch_a_graph(with_kernels(130_000));
-        let pair = Pair { ticks: Ticks(10_000_000_000), host: HostNs(10_000_000_000), error_ns: 0 };
-        pipeline.take(&Input::Pass { pair, window_ns: 0 });
-        pipeline.take(&Input::Shares(&[]));
-        assert!(pipeline.take_wish_for_force(), "the graph's launch stands still");
-        let kernel = |correlation, graph_node| activity::Unfinished {
-            place: activity::Place { device: 0, context: 1, stream: 7 },
-            correlation,
-            graph_node,
-            name: "kernel".into(),
-        };
-        (0..bad).for_each(|number| pipeline.activity(Activity::Untimed(kernel(100 + number, 0))));
-        pipeline.activity(Activity::Unfinished(kernel(2, 71)));
-        pipeline.take(&Input::Due { all: true });
-        pipeline.take(&Input::Draw);
-        let found = pipeline.correlator.matches();
-        (found.unfinished, found.implausible - u64::from(bad))
-    }
-
-    #[test]
-    fn no_kernel_is_said_to_hang_while_times_are_bad() {
-        assert_eq!(not_ended_after(0), (1, 0));
-        assert_eq!(not_ended_after(7), (1, 0), "single bad records are no stretch");
-        assert_eq!(not_ended_after(8), (0, 1), "it may have ended without a time");
-    }
-}
+mod tests;

@@ -6,9 +6,9 @@
 //!
 //! ```text
 //!  facts    what one event says            times    durations in bounded memory
-//!  traffic  bandwidths of nccl-tests       groups   kernels that carry several operations
-//!  report   the summary as tables          text     the tables for people
-//!  stretches  who came late, for lack of a trace
+//!  rows     what has the same arguments    groups   kernels that carry several operations
+//!  traffic  bandwidths of nccl-tests       report   the summary as tables
+//!  text     the tables for people          stretches  who came late, for lack of a trace
 //! ```
 
 mod csv;
@@ -16,6 +16,7 @@ mod facts;
 mod groups;
 mod metrics;
 mod report;
+mod rows;
 mod stretches;
 mod table;
 mod text;
@@ -35,6 +36,7 @@ pub use metrics::Live;
 #[cfg(feature = "cli")]
 pub use report::Link;
 pub use report::{FORMAT_VERSION, Report};
+use rows::{Arguments, Operations, Rows, UNKNOWN};
 use stretches::Stretches;
 pub use table::{Cell, Column, Kind, Table};
 pub use text::BLOCK;
@@ -46,18 +48,15 @@ pub use transfers::{Transfer, Wait};
 
 use crate::model::event::Network;
 use crate::model::time::HostNs;
-use crate::model::word::{Table as Words, Word};
+use crate::model::word::Word;
 use crate::trace::fields::matched_by;
-use crate::trace::words::{instant, remark};
+use crate::trace::words::{attribute, instant, remark};
 
 /// The endings of a summary's file name: as text for people, and as comma-separated values.
 pub const ENDING: &str = "summary.txt";
 /// See [`ENDING`].
 pub const ENDING_CSV: &str = "summary.csv";
 
-/// How many sets of arguments, groups, calls and peers have rows of their own, each. Later ones
-/// share one row.
-const ROWS: usize = 1024;
 /// The most histograms, of all durations together. One usually takes 10 KiB, and 20 KiB at most.
 const HISTOGRAMS: usize = 256;
 /// Communicators, attributes, GPUs and remarks that are kept.
@@ -67,8 +66,6 @@ const GPUS: usize = 64;
 const REMARKS: usize = 64;
 /// The most texts that are not words of the table.
 const TEXTS: usize = 512;
-/// How many pairs of buffers are counted separately for the same arguments.
-const BUFFERS: usize = 16;
 /// The bytes kept of a text, such as a remark.
 const TEXT_BYTES: usize = 512;
 
@@ -144,82 +141,6 @@ struct Member {
     interface: Option<u64>,
 }
 
-/// Stands for the communicator of events that name none, and of a shared row.
-const UNKNOWN: u32 = u32::MAX;
-
-/// The arguments by which operations are distinguished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Arguments {
-    comm: u32,
-    function: u16,
-    datatype: u16,
-    count: Option<u64>,
-    root: Option<i32>,
-    peer: Option<i32>,
-}
-
-/// Operations with the same arguments.
-#[derive(Debug, Default)]
-struct Operations {
-    bytes: Option<u64>,
-    /// As NCCL handed them over; and with a known kernel. NCCL does not hand over some replays of
-    /// graphs, and some operations have no known kernel.
-    handed_over: Seen,
-    ran: Seen,
-    /// Kernel times of those whose kernel carried nothing else.
-    kernel: Times,
-    /// From the hand-over to the start of the kernel.
-    queued: Times,
-    /// How many shared a kernel, and how many have a kernel that NCCL's times contradict.
-    grouped: u64,
-    contradicted: u64,
-    /// How many waited for the proxy, and for how long in total, ns.
-    proxy_waits: u64,
-    proxy_wait: u64,
-    /// The numbers of the words, as bits.
-    algorithms: u64,
-    protocols: u64,
-    /// The least and the most channels.
-    channels: Option<(u64, u64)>,
-    buffers: Vec<[u64; 2]>,
-    more_buffers: bool,
-}
-
-/// How often something was seen.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    eager: u64,
-    graph: u64,
-    /// Buffers at multiples of 128 bytes, of 16 but not 128, and others.
-    aligned_128: u64,
-    aligned_16: u64,
-    unaligned: u64,
-}
-
-impl Seen {
-    fn number(&self) -> u64 {
-        self.eager + self.graph
-    }
-
-    fn add(&mut self, facts: &Facts<'_>) {
-        *(if facts.replay.is_some() { &mut self.graph } else { &mut self.eager }) += 1;
-        match facts.alignment {
-            0 => {}
-            it if it % 128 == 0 => self.aligned_128 += 1,
-            it if it % 16 == 0 => self.aligned_16 += 1,
-            _ => self.unaligned += 1,
-        }
-    }
-
-    fn add_all(&mut self, other: &Seen) {
-        self.eager += other.eager;
-        self.graph += other.graph;
-        self.aligned_128 += other.aligned_128;
-        self.aligned_16 += other.aligned_16;
-        self.unaligned += other.unaligned;
-    }
-}
-
 /// An operation whose kernel began.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
@@ -229,48 +150,6 @@ pub struct Run {
     part: groups::Part,
     queued_ns: Option<u64>,
     is_contradicted: bool,
-}
-
-/// Rows by their keys, in order of appearance. Past the limit, everything is added to the last one.
-#[derive(Debug)]
-struct Rows<K, V> {
-    places: FxHashMap<K, u32>,
-    rows: Vec<(K, V)>,
-    /// Additions to the last row under other keys.
-    shared: u64,
-}
-
-impl<K: Copy + Eq + std::hash::Hash, V: Default> Rows<K, V> {
-    fn new() -> Rows<K, V> {
-        Rows { places: FxHashMap::default(), rows: Vec::new(), shared: 0 }
-    }
-
-    /// The place of a key's row. `rest` is the key for everything past the limit.
-    fn place(&mut self, key: K, rest: K) -> u32 {
-        if let Some(place) = self.places.get(&key) {
-            return *place;
-        }
-        let key = if self.rows.len() + 1 < ROWS {
-            key
-        } else {
-            self.shared += 1;
-            rest
-        };
-        *self.places.entry(key).or_insert_with(|| {
-            self.rows.push((key, V::default()));
-            self.rows.len() as u32 - 1
-        })
-    }
-
-    fn at(&mut self, place: u32) -> Option<&mut V> {
-        self.rows.get_mut(place as usize).map(|(_, row)| row)
-    }
-}
-
-impl Arguments {
-    /// Those of everything that has no row of its own.
-    const REST: Arguments =
-        Arguments { comm: UNKNOWN, function: u16::MAX, datatype: 0, count: None, root: None, peer: None };
 }
 
 impl Default for Summary {
@@ -336,8 +215,8 @@ impl Summary {
 
     /// A fact about the recording. Facts about later processing are left out.
     pub fn attribute(&mut self, name: &str, value: &str) {
-        let counts = report::ATTRIBUTES.iter().any(|(known, _)| *known == name)
-            || name.starts_with(crate::trace::writer::attribute::ENVIRONMENT);
+        let counts =
+            report::ATTRIBUTES.iter().any(|(known, _)| *known == name) || name.starts_with(attribute::ENVIRONMENT);
         if counts && self.attributes.len() < ATTRIBUTES && !self.attributes.iter().any(|(known, _)| known == name) {
             self.attributes.push((name.to_owned(), cut(value)));
         }
@@ -615,69 +494,6 @@ impl Summary {
             Row::Operation(at) => Row::Operation(of_operations[at as usize]),
             Row::Group(at) => Row::Group(of_groups[at as usize]),
         }
-    }
-}
-
-impl Operations {
-    fn describe(&mut self, facts: &Facts<'_>) {
-        self.bytes = self.bytes.or(facts.bytes);
-        for (bits, word, table) in [
-            (&mut self.algorithms, facts.algorithm, Words::Algorithm),
-            (&mut self.protocols, facts.protocol, Words::Protocol),
-        ] {
-            let is_known = Word(word.number).table() == Some(table);
-            // The other words share the first bit.
-            *bits |= match (is_known, word.text.is_empty()) {
-                (true, _) => 1 << word.number,
-                (false, true) => 0,
-                (false, false) => 1,
-            };
-        }
-        if let Some(channels) = facts.channels {
-            let (least, most) = self.channels.unwrap_or((channels, channels));
-            self.channels = Some((least.min(channels), most.max(channels)));
-        }
-        if facts.buffers != [0, 0] && !self.more_buffers && !self.buffers.contains(&facts.buffers) {
-            match self.buffers.len() < BUFFERS {
-                true => self.buffers.push(facts.buffers),
-                false => self.more_buffers = true,
-            }
-        }
-    }
-
-    fn add_all(&mut self, other: &Operations, room: &mut Room) {
-        self.bytes = self.bytes.or(other.bytes);
-        self.handed_over.add_all(&other.handed_over);
-        self.ran.add_all(&other.ran);
-        self.kernel.add_all(&other.kernel, room);
-        self.queued.add_all(&other.queued, room);
-        self.grouped += other.grouped;
-        self.contradicted += other.contradicted;
-        self.proxy_waits += other.proxy_waits;
-        self.proxy_wait = self.proxy_wait.saturating_add(other.proxy_wait);
-        self.algorithms |= other.algorithms;
-        self.protocols |= other.protocols;
-        self.channels = match (self.channels, other.channels) {
-            (Some(ours), Some(theirs)) => Some((ours.0.min(theirs.0), ours.1.max(theirs.1))),
-            (ours, theirs) => ours.or(theirs),
-        };
-    }
-
-    /// The sort key: larger ones come first in the table.
-    fn rank(&self) -> (u64, u64) {
-        (self.kernel.total(), self.seen().number())
-    }
-
-    /// The larger of the two: what NCCL handed over, and what ran.
-    fn seen(&self) -> &Seen {
-        if self.ran.number() > self.handed_over.number() { &self.ran } else { &self.handed_over }
-    }
-
-    /// How many ran eagerly and from graphs, or were handed over.
-    fn numbers(&self) -> [u64; 2] {
-        let all = self.seen().number();
-        let graph = self.handed_over.graph.max(self.ran.graph).min(all);
-        [all - graph, graph]
     }
 }
 

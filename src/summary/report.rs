@@ -5,17 +5,18 @@ use std::cmp::Reverse;
 #[cfg(feature = "cli")]
 use super::Row;
 use super::groups::Group;
+use super::rows::BUFFERS;
 use super::table::{
     CALLS, COMMUNICATORS, Cell, ENVIRONMENT, GROUPS, LABELS, OF_BUFFERS, OF_GPUS, OF_LOSSES, OF_STRETCHES, OPERATIONS,
     PROXY, Table,
 };
-use super::{Arguments, BUFFERS, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
+use super::{Arguments, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
 use crate::model::event::Network;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::wire::fields;
-use crate::trace::writer::attribute;
+use crate::trace::words::attribute;
 
 /// The version of the tables: columns keep their names and meanings, or this number changes.
 pub const FORMAT_VERSION: u32 = 1;

@@ -1,3 +1,4 @@
+use super::rows::ROWS;
 use super::*;
 use crate::trace::fields::nccl;
 use crate::trace::wire::Buf;

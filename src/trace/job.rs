@@ -16,8 +16,8 @@ use super::counters::Counter;
 use super::fields::nccl;
 use super::lanes::{FamilyId, Lanes, Look, Placing};
 use super::names::{Fixed, Text};
-use super::words::{Category, slice, track};
-use super::writer::{Clocks, Extra, Form, Place, Sequence, Track, Unit, Writer, attribute};
+use super::words::{Category, attribute, slice, track};
+use super::writer::{Clocks, Extra, Form, Place, Sequence, Track, Unit, Writer};
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 

@@ -106,36 +106,6 @@ pub struct Clocks {
     pub realtime: u64,
 }
 
-/// Attributes of a trace that readers look at.
-pub mod attribute {
-    /// The id of the kernel's boot; clocks are comparable within it.
-    pub const BOOT: &str = "ncclscope.boot";
-    /// Followed by a host's name: how its times were converted to the clock of the boot above, and
-    /// how accurately, in words.
-    pub const HOST_CLOCK: &str = "ncclscope.clock.";
-    /// What identifies the run, with the variable that says so: `SLURM_JOB_ID=4711`.
-    pub const RUN: &str = "ncclscope.run";
-    /// The mark of the sequences that a merge drew.
-    pub const MERGED: &str = "ncclscope.merge";
-    /// The tool whose file was imported.
-    pub const TOOL: &str = "ncclscope.import.tool";
-    /// Its version and the version of its format.
-    pub const TOOL_VERSION: &str = "ncclscope.import.version";
-    /// The origin of its times, in words.
-    pub const TOOL_CLOCK: &str = "ncclscope.import.clock";
-    /// Its host.
-    pub const TOOL_HOST: &str = "ncclscope.import.host";
-    /// Ranks of its job.
-    pub const TOOL_RANKS: &str = "ncclscope.import.ranks";
-    /// The version of NVIDIA's kernel module, and the CUDA that the driver knows: `580.65.06, CUDA
-    /// 13.0`.
-    pub const DRIVER: &str = "cuda.driver";
-    /// NCCL's version, `2.30.7`.
-    pub const NCCL_VERSION: &str = "nccl.version";
-    /// Followed by the name of an environment variable of the recorded process.
-    pub const ENVIRONMENT: &str = "env.";
-}
-
 /// The kind of a track.
 #[derive(Clone, Copy, Debug)]
 pub enum Form<'a> {

@@ -17,8 +17,8 @@ use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
-use crate::trace::words::{Category, instant, track, wait};
-use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
+use crate::trace::words::{Category, attribute, instant, track, wait};
+use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
 /// The most operations that wait for their kernel. Beyond that, the oldest gets a row without a
 /// kernel.

@@ -17,7 +17,7 @@ use crate::clock::hosts::Offset;
 use crate::import::Span;
 use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::names;
-use crate::trace::writer::attribute;
+use crate::trace::words::attribute;
 
 /// The name that Perfetto's own merges use. Perfetto recognises the file by its content.
 const MANIFEST: &str = "perfetto_manifest.json";

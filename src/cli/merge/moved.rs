@@ -11,7 +11,7 @@ use crate::model::time::HostNs;
 use crate::trace::fields::{clock_id, clock_snapshot, trace, trace_attributes, trace_packet};
 use crate::trace::reader::wire::{Field, fields, put_bytes, put_uint};
 use crate::trace::reader::{self, Packet};
-use crate::trace::writer::attribute;
+use crate::trace::words::attribute;
 
 /// How many bytes of packets are compressed together.
 const CHUNK: usize = 256 << 10;

@@ -18,8 +18,8 @@ use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::reader::{self, Event, Packet, TracePacket};
-use crate::trace::words::instant;
-use crate::trace::writer::{TRACK_BITS, attribute};
+use crate::trace::words::{attribute, instant};
+use crate::trace::writer::TRACK_BITS;
 
 /// By how much the wall clock may be set while a job runs, in ns: if only the host's name says that
 /// a boot is the same, and if nothing does.

@@ -16,7 +16,8 @@ use crate::trace::fields::{
 use crate::trace::reader::wire::{fields, put_bytes, put_fixed64, put_uint};
 use crate::trace::reader::{self, TERMINATING_FLOW_IDS, blocks};
 use crate::trace::stages;
-use crate::trace::writer::{SEQUENCE_TAG_SHIFT, TRACK_BITS, attribute};
+use crate::trace::words::attribute;
+use crate::trace::writer::{SEQUENCE_TAG_SHIFT, TRACK_BITS};
 
 /// New marks, by old mark.
 pub(super) type Marks = BTreeMap<u64, u64>;

@@ -11,8 +11,7 @@ use crate::cli::reason::Reason;
 use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::reader::Packet;
-use crate::trace::words::Category;
-use crate::trace::writer::attribute;
+use crate::trace::words::{Category, attribute};
 
 /// The beginning of the key of what a process lost.
 const LOST: &str = "ncclscope.lost.";

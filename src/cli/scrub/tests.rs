@@ -7,7 +7,7 @@ use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
 /// The sources of the texts in traces.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "src/trace",
     "src/correlate",
     "src/pipeline",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 16] = [
     "src/cupti",
     "src/model",
     "src/profiler.rs",
+    "src/profiler",
     "src/releases.rs",
     "src/clock",
     "src/summary",
@@ -27,11 +28,12 @@ const SOURCES: [&str; 16] = [
 ];
 
 fn sources(path: &Path, all: &mut Vec<PathBuf>) {
-    if path.is_dir() {
+    let is_for_tests = path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"));
+    if path.is_dir() && !is_for_tests {
         for entry in fs::read_dir(path).unwrap() {
             sources(&entry.unwrap().path(), all);
         }
-    } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
+    } else if path.extension().is_some_and(|it| it == "rs") && !is_for_tests {
         all.push(path.to_owned());
     }
 }

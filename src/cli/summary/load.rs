@@ -10,8 +10,8 @@ use crate::trace::fields::{trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
-use crate::trace::words::{Category, instant, track};
-use crate::trace::writer::{TRACK_BITS, attribute, tag_of_sequence};
+use crate::trace::words::{Category, attribute, instant, track};
+use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
 /// The totals of the processes of a file.
 #[derive(Default)]

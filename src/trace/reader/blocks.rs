@@ -9,7 +9,7 @@ use std::thread;
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Decompress, FlushDecompress, Status};
 
-use super::follow::Skim;
+use super::skim::Skim;
 use super::wire::{Value, fields, put_bytes, varint};
 use super::{Damage, Error, Passed};
 use crate::trace::fields::{trace, trace_packet};

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //!   blocks   whole packets of the file, decompressed in parallel on all cores
-//!   follow   what a packet leaves out: its sequence's clock, default track and names
+//!   skim     what a packet says by itself, and where
+//!   follow   what it leaves out: its sequence's clock, default track and names
+//!   event    an event and its arguments
 //!   wire     protobuf's encoding, field by field
 //! ```
 //!
@@ -19,12 +21,16 @@ use super::fields::clock_id;
 use crate::model::time::HostNs;
 
 pub(crate) mod blocks;
+mod event;
 mod follow;
+mod skim;
 pub(crate) mod wire;
 
 pub use self::blocks::{Extent, whole_length};
-pub use self::follow::{Event, Packet};
-pub(crate) use self::follow::{Numbers, Sequences, TERMINATING_FLOW_IDS, nccl, uints};
+pub use self::event::Event;
+pub(crate) use self::event::{Numbers, TERMINATING_FLOW_IDS, nccl, uints};
+pub use self::follow::Packet;
+pub(crate) use self::follow::Sequences;
 
 /// Perfetto's messages and ours, generated from `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]

@@ -26,7 +26,7 @@ use crate::model::ids::Handle;
 use crate::model::kinds::{self, Kinds};
 use crate::model::time::GpuTimer;
 use crate::record::recorder;
-use crate::releases::{self, SharedMemory, Version};
+use crate::releases::{self, Version};
 use crate::sys::descriptor::Descriptor;
 use crate::trace::names;
 use crate::{fault, message, process, sys};
@@ -353,16 +353,17 @@ fn decide(session: &Session, caller: &Caller, before: Option<Kinds>, live: u32) 
     kinds - Kinds::CHANNELS
 }
 
-/// Why NCCL could crash when asked for kernel channels with so many communicators: it takes memory
-/// for each when its first kernel is launched, and does not bear to get none.
+/// Why NCCL could crash when asked for kernel channels with so many communicators: each takes shared
+/// memory when its first kernel is launched, whose failure NCCL does not check.
 fn too_little_shared_memory(caller: &Caller, live: u32) -> Option<String> {
     let free = Descriptor::open(None, "/dev/shm", 0).and_then(|folder| folder.free_bytes()).ok()?;
-    let SharedMemory { needed, free } =
-        SharedMemory::too_little(caller.interface, caller.local_ranks.max(1), live.into(), free)?;
-    let (needed, free) = (names::size(needed), names::size(free));
+    let needed = releases::kernel_ch_memory(caller.interface, caller.local_ranks.max(1), live.into());
     let whose = if live == 1 { "a communicator".to_owned() } else { format!("{live} communicators") };
-    Some(format!(
-        "NCCL up to 2.30 can crash when asked for it with too little shared memory: {whose} may need {needed}, and \
-         /dev/shm has {free} free (docker run --shm-size makes it larger)"
-    ))
+    let (needs, has) = (names::size(needed), names::size(free));
+    (free < needed).then(|| {
+        format!(
+            "NCCL up to 2.30 can crash when asked for it with too little shared memory: {whose} may need {needs}, and \
+             /dev/shm has {has} free (docker run --shm-size makes it larger)"
+        )
+    })
 }

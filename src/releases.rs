@@ -36,29 +36,17 @@ pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off
     })
 }
 
-/// What NCCL needs of `/dev/shm` before it is asked for kernel channels.
+/// The bytes of `/dev/shm` that NCCL may take for kernel channels of `communicators` with `ranks` on
+/// this host; 0 where the interface is that of releases that take none.
 ///
-/// Up to 2.30.7 it takes a pool of 34.2 MB for each rank of a communicator at its first kernel, if
-/// no other transport needed one before, and crashes if that fails (nccl#2326). Played with the
-/// real 2.27.3, 2.28.9 and 2.30.7 on emulated GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SharedMemory {
-    /// The bytes that may be needed.
-    pub needed: u64,
-    /// The bytes that are free.
-    pub free: u64,
-}
-
-impl SharedMemory {
-    /// The pool of one rank, in bytes, with a margin.
+/// Up to 2.30.7 each rank of a communicator takes a pool of 34.2 MB at its first kernel, if no other
+/// transport needed one before. If that fails, NCCL crashes (nccl#2326): seen with the real 2.27.3,
+/// 2.28.9 and 2.30.7 on emulated GPUs.
+#[must_use]
+pub fn kernel_ch_memory(interface: u8, ranks: u64, communicators: u64) -> u64 {
+    /// One pool, with a margin.
     const POOL: u64 = 36 << 20;
-
-    /// What `communicators` of this interface need that have `ranks` on this host, if less is free.
-    #[must_use]
-    pub fn too_little(interface: u8, ranks: u64, communicators: u64, free: u64) -> Option<SharedMemory> {
-        let needed = SharedMemory::POOL.saturating_mul(ranks).saturating_mul(communicators);
-        (matches!(interface, 4..=6) && free < needed).then_some(SharedMemory { needed, free })
-    }
+    if matches!(interface, 4..=6) { POOL.saturating_mul(ranks).saturating_mul(communicators) } else { 0 }
 }
 
 /// A fault of some releases of CUPTI, and its consequences for a recording.
@@ -242,7 +230,8 @@ pub const NEWEST: Version = 23203;
 #[cfg(test)]
 mod tests {
     use super::{
-        FAULTS, FaultId, NEWEST, SharedMemory, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface,
+        FAULTS, FaultId, NEWEST, against_kernel_ch, cupti_fault, cupti_faults, cupti_versions, interface,
+        kernel_ch_memory,
     };
 
     #[test]
@@ -342,15 +331,12 @@ mod tests {
 
     #[test]
     fn kernel_channels_need_shared_memory_for_every_rank_and_communicator() {
-        const MIB: u64 = 1 << 20;
-        // Docker's default is too small for two ranks, and enough for one.
-        let docker = |ranks| SharedMemory::too_little(5, ranks, 1, 64 * MIB);
-        assert_eq!(docker(2), Some(SharedMemory { needed: 72 * MIB, free: 64 * MIB }));
-        assert_eq!(docker(1), None);
-        for (interface, is_refused) in [(3, false), (4, true), (6, true), (7, false)] {
-            assert_eq!(SharedMemory::too_little(interface, 8, 4, 1151 * MIB).is_some(), is_refused, "{interface}");
-            assert_eq!(SharedMemory::too_little(interface, 8, 4, 1152 * MIB), None);
+        // Docker's default is enough for one rank, and too small for two.
+        const DOCKER: u64 = 64 << 20;
+        assert!(kernel_ch_memory(5, 1, 1) < DOCKER && kernel_ch_memory(5, 2, 1) > DOCKER);
+        for (interface, needed) in [(3, 0), (4, (32 * 36) << 20), (6, (32 * 36) << 20), (7, 0)] {
+            assert_eq!(kernel_ch_memory(interface, 8, 4), needed, "{interface}");
         }
-        assert!(SharedMemory::too_little(6, u64::MAX, 2, u64::MAX - 1).is_some());
+        assert_eq!(kernel_ch_memory(6, u64::MAX, 2), u64::MAX);
     }
 }

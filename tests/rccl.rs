@@ -10,17 +10,20 @@ use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
-/// `rccl.c` under this name.
+/// `rccl.c` under one of its two names.
 fn library(name: &str) -> PathBuf {
-    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
-    let library = FOLDER.path().join(name);
-    if !library.exists() {
+    // Tests run side by side: none may open a library while another one is still writing it.
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("librccl.so.1");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/rccl.c");
         let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
         command.args(["-shared", "-fPIC", "-w", "-fno-builtin", "-o"]).arg(&library).arg(source);
         assert!(command.status().unwrap().success());
-    }
-    library
+        std::fs::copy(&library, folder.path().join("libother.so")).unwrap();
+        folder
+    });
+    FOLDER.path().join(name)
 }
 
 /// Operations of 3 ms each, on this many channels, whose clock counts `mhz` ticks in a microsecond.

@@ -630,8 +630,8 @@ fn kernel_channels(nccl: &str) {
     }
 }
 
-/// NCCL crashes if it is asked for kernel channels and finds no shared memory for them. With
-/// Docker's default it is not asked; with twice that, only until there are more communicators.
+/// NCCL crashes if it is asked for kernel channels and there is no shared memory for them. With
+/// Docker's default size it is not asked; with twice that, only until a second communicator comes.
 #[test]
 #[ignore = "cargo xtask e2e --all; only root may mount"]
 fn little_shared_memory() {

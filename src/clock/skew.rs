@@ -299,12 +299,12 @@ mod tests {
 
     #[test]
     fn a_change_that_wide_bounds_nearly_allow_is_within_the_new_bounds() {
-        // The machine is busy: launches come 1.9 ms early, and threads see results late.
+        // The machine is busy: kernels begin 1.9 ms after their launch, and threads see results late.
         let mut skew = Skew::default();
         for place in 0..20 {
             skew.add(kernel(place, 1_900 * US, 3 * MS, 0), None);
         }
-        // By 2 ms: the first kernels seen soon contradict what was known by only some us.
+        // CUPTI's times are 2 ms late now. That contradicts what was known by less than 50 us.
         for place in 20..40 {
             let bounds = kernel(place, 500 * US, 60 * US, 2 * MS);
             skew.add(bounds, None);

@@ -97,7 +97,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Values::Words(&["0", "1", "force"]),
         default: "1 with preset full, else 0",
         help: "the GPU's own time per channel; it costs time on NCCL's threads, and `1` is refused where \
-               NCCL is known to hang or crash with it, as some releases do, or with little shared memory (`force` \
+               NCCL is known to hang or crash with it: on some releases, and with little shared memory (`force` \
                insists)",
     },
     Setting {

@@ -8,7 +8,6 @@ mod script;
 use super::*;
 use crate::model::event::CommInit;
 use crate::model::time::Ticks;
-pub(crate) use random::Records;
 use script::check;
 pub(super) use script::describe;
 pub(crate) use script::{PID, Player, tag};

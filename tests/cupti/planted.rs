@@ -1,8 +1,11 @@
 //! Errors of our own: panics planted in every callback and every stage, and threads of ours that
 //! end, stall or are slow (`PLANTED_FAULT`, `src/fault.rs`). Also all of CUPTI's errors.
 
-use super::*;
+use super::{CUDA, operation, record};
 use ncclscope_tests::fault;
+use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::recording::Recording;
+use ncclscope_tests::timeline::Timeline;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -1,13 +1,15 @@
 //! Kernels of several ranks in one process, on device communicators built by hand with a layout of
 //! our own. Ranks are connected by a peer's memory, or by a proxy like NCCL's.
 
+mod data;
 mod made_up;
 mod world;
 
 use std::thread;
 use std::time::Duration;
 
-use self::world::{BatchHead, Coll, Data, Exchange, Kind, Memory, Packed, Via, World, copies, put, sum};
+use self::data::{Data, Memory};
+use self::world::{BatchHead, Coll, Exchange, Kind, Packed, Via, World, copies, put, sum};
 use super::function::{Algorithm, Collective, Function, Protocol};
 use super::*;
 use crate::cuda::Arguments;

@@ -1,0 +1,90 @@
+//! What is recorded when CUPTI fails or hangs, or the job is killed.
+
+use super::{CUDA, answers, kernels, library_path, operation, record};
+use ncclscope_tests::fault;
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::Recording;
+
+#[test]
+fn cupti_can_be_taken_again_after_it_has_failed() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI reports a fatal error and detaches",
+        "the failure is in the trace, and it can be taken again",
+    );
+    let [first, second, third] = ["1Ki", "2Ki", "3Ki"].map(|count| operation("world", count));
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {first}\
+         user call emulated_cupti_hour library=libcupti.so.13\n\
+         {second}\
+         user call ncclscope_acquire\n\
+         {third}\
+         user finalize world\n"
+    );
+    let recording = record(&script, &[("EMULATED_CUPTI", "state=fatal@1h")]);
+    assert_eq!(answers(&recording)[1..], [("emulated_cupti_hour", 0), ("ncclscope_acquire", 0)]);
+    let timeline = recording.timeline();
+    assert_eq!(kernels(&timeline).last(), Some(&("AllReduce 12 KiB f32", None)));
+    assert_eq!(timeline.named("AllReduce 8 KiB f32").len(), 1, "no kernel, only the operation");
+    assert_eq!((timeline.named("CUPTI failure").len(), timeline.named("CUPTI taken again").len()), (1, 1));
+    case.survived(1);
+}
+
+#[test]
+fn a_cupti_that_does_not_come_back_is_left_alone() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI hangs in `cuptiSubscribe`, `cuptiActivityEnable` or `cuptiGetTimestamp`",
+        "`init` returns after 5 s without kernels, and says why; what arrives later is given back",
+    );
+    let first = operation("world", "1Ki");
+    for function in ["cuptiSubscribe", "cuptiActivityEnable", "cuptiGetTimestamp"] {
+        let script = format!(
+            "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+             {first}\
+             user call ncclscope_acquire\n\
+             user finalize world\n"
+        );
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("hang={function}"))]);
+        let timeline = recording.timeline();
+        let why = timeline.slice("recording started").str("note").unwrap();
+        assert!(why.contains("CUPTI has not answered"), "{function}: {why}");
+        assert_eq!(answers(&recording)[1..], [("ncclscope_acquire", 4)], "{function}");
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{function}");
+        let told = recording.said().iter().filter(|line| line.contains("CUPTI has not answered")).count();
+        assert_eq!(told, 2, "at the start, and when it was asked for again: {}", recording.outcome.stderr);
+    }
+    case.survived(3);
+}
+
+#[test]
+fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
+    let case = fault::case(
+        "CUPTI",
+        "CUPTI hangs when it is flushed or given up at exit",
+        "the process ends; the trace has its closing record",
+    );
+    let first = operation("world", "1Ki");
+    let script = format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{first}main exit 0\n");
+    for function in ["cuptiActivityFlushAll", "cuptiUnsubscribe"] {
+        let recording = record(&script, &[("EMULATED_CUPTI", &format!("hang={function}"))]);
+        let timeline = recording.timeline();
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{function}");
+    }
+    case.survived(2);
+}
+
+/// The setting limits how much a killed job may lose, and that includes kernels.
+#[test]
+fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
+    let operations = ["1Ki", "2Ki"].map(|count| operation("world", count)).concat();
+    let script =
+        format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user sleep 3s\nuser kill SIGKILL\n");
+    for (period, kept) in [("100", 2), ("60000", 0)] {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_FLUSH_PERIOD", period);
+        let recording = Recording::by(play);
+        assert_eq!(recording.outcome.signal, Some(libc::SIGKILL), "{}", recording.outcome.stderr);
+        assert_eq!(kernels(&recording.timeline()).len(), kept, "{period} ms");
+    }
+}

@@ -122,7 +122,7 @@ fn remark(recording: &Recording, name: &str) -> String {
 }
 
 #[test]
-fn the_kinds_that_ask_for_an_event_are_those_of_the_table() {
+fn each_event_is_asked_for_by_the_kinds_in_the_table() {
     for kind in layout::kinds() {
         assert_eq!(asked_by(kind.bit) & 0xffff, kind.asked_by, "{}", kind.name);
     }
@@ -269,7 +269,7 @@ fn check_fields(from: u32, to: u32, kind: u64, sent: &Value, got: &Value) {
 fn check_parents(from: u32, to: u32, kind: u64, got: &Value, all: &BTreeMap<String, (u64, &Value)>) {
     let parent = |field: &str| match got[field].as_str() {
         None | Some("0x0") => 0,
-        Some(handle) => all.get(handle).unwrap_or_else(|| panic!("{field} of {got} is none of its handles")).0,
+        Some(handle) => all.get(handle).unwrap_or_else(|| panic!("{field} of {got}: not one of its handles")).0,
     };
     let call = if kind == 2 { 512 } else { 1024 };
     let expected = match (kind, from, to) {
@@ -315,7 +315,7 @@ fn check_states(from: u32, to: u32, sent: &[Value], got: &[Value]) {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_said_once_and_changes_nothing() {
+fn a_plugin_that_cannot_be_loaded_is_reported_once_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text.so");
     fs::write(&text, "no library").unwrap();
@@ -338,7 +338,7 @@ fn what_cannot_be_loaded_is_said_once_and_changes_nothing() {
 }
 
 #[test]
-fn its_failures_stay_its_own() {
+fn failures_of_the_other_plugin_do_not_affect_ours() {
     // Its init fails, for each communicator; no start gives a handle.
     for (name, value, starts) in [("ECHO_FAIL", "3", false), ("ECHO_SILENT", "1", true)] {
         let settings = [("NCCLSCOPE_PRESET", "full"), ("NCCLSCOPE_KERNEL_CH", "force"), (name, value)];
@@ -354,7 +354,7 @@ fn its_failures_stay_its_own() {
 }
 
 #[test]
-fn handles_that_it_does_not_have_do_not_reach_it() {
+fn the_other_plugin_gets_only_handles_of_its_own() {
     // Another process's, as with PXN; a second stop; what was never made.
     let script = "u init world comm=1 rank=0 nranks=2\n\
                   u start o raw:0x123456789abcdef0 ProxyOp parent=raw:0x123456789abcd000 pid=1 isSend=1\n\

@@ -271,7 +271,7 @@ fn a_thread_that_cannot_start_is_reported_and_leaves_no_file() {
 // ---- the folder ----
 
 #[test]
-fn what_comes_at_the_end_is_beside_the_trace_after_a_change_of_directory() {
+fn files_written_at_the_end_are_beside_the_trace_after_a_chdir() {
     let case = fault::case(
         "files",
         "`chdir`, with the trace in a relative folder",

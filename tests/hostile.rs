@@ -154,7 +154,7 @@ fn nothing_is_allocated_from_the_job_while_recording() {
 }
 
 #[test]
-fn an_absurd_size_of_the_rings_is_refused() {
+fn an_absurd_ring_size_is_refused() {
     let case = fault::case("memory", "`NCCLSCOPE_BUFFER_SIZE=100G`", "refused with a line, and the default is used");
     let run = Run::of(&["cancel"], &[("NCCLSCOPE_BUFFER_SIZE", "100G")]);
     assert!(said(&run.stderr).iter().any(|line| line.contains("NCCLSCOPE_BUFFER_SIZE")), "{}", run.stderr);
@@ -179,7 +179,7 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         let run = Run::of(way, &[("LD_LIBRARY_PATH", path)]);
         let grown = run.figure("grown_kib").saturating_sub(alone);
         assert!(grown < MOST_GROWTH, "{way:?}: the recording added {grown} KiB");
-        assert!(!run.stderr.contains("memory"), "{way:?}: it need not end for that: {}", run.stderr);
+        assert!(!run.stderr.contains("memory"), "{way:?}: it must not end for lack of memory: {}", run.stderr);
     }
     case.survived(4);
 }
@@ -195,7 +195,7 @@ fn libraries() -> TempDir {
 
 /// `NCCLSCOPE_SOAK` is how many seconds it takes.
 #[test]
-fn a_long_job_with_everything_switched_on_stays_as_it_is() {
+fn a_long_job_with_everything_switched_on_does_not_grow() {
     let case = fault::case(
         "memory",
         "communicators and threads that come and go, CUPTI lent and taken, steps, proxies, channels, some never \
@@ -230,7 +230,7 @@ fn a_long_job_with_everything_switched_on_stays_as_it_is() {
     }
     let [before, now] = ["second", "fourth"].map(|part| run.figure(&format!("{part}_memory_kib")));
     assert!(now < before + (8 << 10), "{}", run.report);
-    assert!(!run.stderr.contains("NCCLSCOPE_HEAP_SIZE"), "it need not end for that: {}", run.stderr);
+    assert!(!run.stderr.contains("NCCLSCOPE_HEAP_SIZE"), "it must not end for lack of memory: {}", run.stderr);
     if run.stderr.contains("NCCLSCOPE_MAX_SIZE") {
         println!("the file became full");
     }
@@ -399,7 +399,7 @@ fn a_program_that_replaces_itself_leaves_two_traces() {
 }
 
 #[test]
-fn a_library_that_is_closed_under_its_threads_goes_on() {
+fn a_library_closed_while_threads_are_inside_keeps_working() {
     let case = fault::case(
         "threads",
         "`dlclose`, three times, while four threads are inside",
@@ -470,7 +470,7 @@ fn a_thread_may_exit_while_others_are_inside() {
 // ---- clocks and processors ----
 
 #[test]
-fn a_wall_clock_set_back_moves_nothing() {
+fn setting_the_wall_clock_back_moves_no_event() {
     let case = fault::case(
         "clocks",
         "the wall clock goes back by an hour while the job is recorded, with each source of times",
@@ -493,7 +493,7 @@ fn a_wall_clock_set_back_moves_nothing() {
 }
 
 #[test]
-fn starved_threads_of_ours_lose_nothing_uncounted() {
+fn starving_our_threads_loses_nothing_uncounted() {
     let case = fault::case(
         "threads",
         "our threads have the lowest priority, on one processor that another thread uses up",
@@ -502,6 +502,6 @@ fn starved_threads_of_ours_lose_nothing_uncounted() {
     let run = Run::of(&["starve"], &[("NCCLSCOPE_BUFFER_SIZE", "1M")]);
     assert!(run.figure("starved") >= 2, "{}", run.report);
     let (_, figures) = run.account();
-    assert!(figures.get("dropped") > 0, "they had time");
+    assert!(figures.get("dropped") > 0, "the threads were not starved");
     case.survived(1);
 }

@@ -96,7 +96,7 @@ fn refused(command: &mut Command) -> String {
 }
 
 #[test]
-fn program_and_module_of_a_wheel_and_of_the_archive_name_the_library() {
+fn program_and_python_module_find_the_library_in_wheel_and_archive() {
     for installed in [Installed::wheel(), Installed::archive()] {
         let library = installed.library.to_str().unwrap();
         assert_eq!(said(&mut installed.lib()), library);
@@ -105,7 +105,7 @@ fn program_and_module_of_a_wheel_and_of_the_archive_name_the_library() {
 }
 
 #[test]
-fn of_several_pythons_the_one_with_this_version_has_the_library() {
+fn with_several_pythons_the_library_of_this_version_is_found() {
     let installed = Installed::wheel();
     for other in ["lib/python3.0/site-packages", "lib/python3.999/site-packages"] {
         let modules = installed.root.path().join(other);

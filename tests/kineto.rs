@@ -124,7 +124,7 @@ fn a_kernel_in_the_range_of_a_call_belongs_to_it() {
 }
 
 #[test]
-fn what_amd_s_files_do_not_say_is_absent_rather_than_zero() {
+fn facts_missing_from_amd_files_are_absent_rather_than_zero() {
     let kernel = |number: u32, at: f64| {
         // As roctracer reports kernels without a launch.
         let args = json!({"device": 2, "stream": 3, "correlation": number, "kind": "Dispatch Kernel"});

@@ -563,7 +563,7 @@ fn communicators_can_be_initialised_concurrently() {
 }
 
 #[test]
-fn threads_with_a_name_of_nccls_are_shown_with_what_they_do() {
+fn threads_named_by_nccl_are_shown_with_what_they_do() {
     // A thread that is nobody's appears at the same time.
     let script = "user init world comm=0xabc rank=0 nranks=2 name=dp\n\
                   service name \"NCCL Service 0\"\n\

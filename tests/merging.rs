@@ -168,7 +168,7 @@ fn a_file_named_twice_is_not_merged_with_itself() {
 }
 
 #[test]
-fn hosts_with_quick_operations_are_on_one_clock_to_a_few_microseconds() {
+fn hosts_with_short_operations_are_aligned_to_a_few_microseconds() {
     const RANKS: u32 = 8;
     // For operations of this many us, the largest stated error in us.
     for (transfer, most) in [(20, 24.0), (10, 14.0), (4, 8.0)] {
@@ -194,7 +194,7 @@ fn hosts_with_quick_operations_are_on_one_clock_to_a_few_microseconds() {
 }
 
 #[test]
-fn whatever_is_recorded_or_cut_or_merged_is_merged() {
+fn recordings_cuts_and_merges_can_all_be_merged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let scenarios = fs::read_dir(format!("{}/scenarios", env!("CARGO_MANIFEST_DIR"))).unwrap();

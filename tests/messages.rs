@@ -69,7 +69,7 @@ fn nothing_is_printed_before_the_first_line() {
 }
 
 #[test]
-fn a_recording_that_never_begins_says_that_first() {
+fn a_recording_that_never_starts_says_so_first() {
     let settings = [("NCCLSCOPE_OUTPUT", "/proc/nowhere"), ("NCCLSCOPE_CLOCK", "sun"), ("RANK", "0")];
     let recording = record(JOB, &settings);
     let said = recording.said();
@@ -115,7 +115,7 @@ fn debug_prints_everything_on_every_rank() {
 // ---- NCCLSCOPE_ENABLE ----
 
 #[test]
-fn when_disabled_nothing_happens_in_a_child_either() {
+fn when_disabled_a_forked_child_does_nothing_either() {
     let script = "user init world comm=0xabc rank=0 nranks=4\n\
                   user fork child\n\
                   child init more comm=0x1 rank=0 nranks=2\n\

@@ -124,7 +124,7 @@ fn changed_captures_are_replayed_or_refused() {
     memory::count();
     let (before, _) = memory::counted();
     drop(std::hint::black_box(vec![1_u8; MEMORY as usize]));
-    assert!(memory::counted().1 - before >= MEMORY, "it would be seen");
+    assert!(memory::counted().1 - before >= MEMORY, "an allocation of this size is counted");
     let mutations = mutations();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
     let mut captures: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -255,7 +255,7 @@ fn without_kernels_spans_have_no_length_and_say_so() {
 }
 
 #[test]
-fn a_busy_collector_is_asked_again_with_the_same() {
+fn a_busy_collector_gets_the_same_request_again() {
     let (_, folder) = traces(1);
     let collector = Collector::new(|number| match number {
         0 => (503, &[("Retry-After", "0")], b"starting".to_vec()),
@@ -274,7 +274,7 @@ fn a_busy_collector_is_asked_again_with_the_same() {
 }
 
 #[test]
-fn what_a_collector_rejects_is_said_and_the_rest_is_sent() {
+fn rejected_spans_are_reported_and_the_rest_is_sent() {
     let (_, folder) = traces(2);
     // `ExportTraceServiceResponse`: partial_success { rejected_spans: 3, error_message: "too old" }.
     const PARTIAL: [u8; 13] = *b"\x0a\x0b\x08\x03\x12\x07too old";
@@ -291,7 +291,7 @@ fn what_a_collector_rejects_is_said_and_the_rest_is_sent() {
 }
 
 #[test]
-fn a_refusal_is_final_and_says_what_the_collector_said() {
+fn a_refusal_is_final_and_quotes_the_collector() {
     let (_, folder) = traces(4);
     let cases: [(Answer, &str); 4] = [
         // `google.rpc.Status`: message "bad span".
@@ -322,7 +322,7 @@ fn a_refusal_is_final_and_says_what_the_collector_said() {
 }
 
 #[test]
-fn variables_of_opentelemetry_are_heeded() {
+fn opentelemetrys_own_variables_are_respected() {
     let (_, folder) = traces(1);
     let collector = Collector::new(|_| TAKEN);
     let variables = [

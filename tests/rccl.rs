@@ -133,7 +133,7 @@ fn an_unknown_or_a_wrong_rate_gives_no_time() {
 }
 
 #[test]
-fn rccl_is_told_by_its_name_and_by_what_it_needs() {
+fn rccl_is_recognised_by_its_name_and_its_dependencies() {
     for name in ["librccl.so.1", "libother.so"] {
         let recording = record(library(name), Some("100000"), &script(100, 0), 6);
         let said = recording.said();

@@ -109,7 +109,7 @@ fn kernels_are_replayed_byte_for_byte() {
 }
 
 #[test]
-fn a_limit_leaves_out_the_same_events_again() {
+fn a_replay_leaves_out_the_same_events_at_a_limit() {
     for (compress, limit, told) in [("0", "4M", "steps left out: "), ("1", "1M", "recording stopped: ")] {
         let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_MAX_SIZE", limit), ("NCCLSCOPE_COMPRESS", compress)];
         let load = Load::send("--interface 7 --threads 2 --events 150000 --kind mixed", &settings);
@@ -130,7 +130,7 @@ fn a_capture_ends_at_its_limit_and_the_recording_continues() {
     assert!(live.contains("capture ended: ") && live.contains("  recorded      "), "{live}");
     let (again, said) = replay(&path);
     assert!(said.contains("  ended early   ") && said.contains("NCCLSCOPE_MAX_SIZE (1 MiB) is reached"), "{said}");
-    assert!(said.contains("  not closed  "), "no last word is made up: {said}");
+    assert!(said.contains("  not closed  "), "no end is invented: {said}");
     // They are equal as far as both go: the last chunk was not yet full when the capture ended.
     let live = fs::read(load.traces.file()).unwrap();
     let equal = live.iter().zip(&again).take_while(|(live, again)| live == again).count();
@@ -176,7 +176,7 @@ fn recorded() -> Recording {
 }
 
 #[test]
-fn a_capture_is_announced_private_and_described() {
+fn a_capture_is_announced_private_and_listed_by_info() {
     let recording = recorded();
     let path = capture(&recording.traces);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

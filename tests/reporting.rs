@@ -180,7 +180,7 @@ fn text(value: &Value) -> String {
 }
 
 #[test]
-fn it_is_drawn_in_light_and_dark_and_on_paper() {
+fn the_page_is_drawn_in_light_in_dark_and_on_paper() {
     let recorded = Recorded::new(&Job::new(4, 2, 20), 4);
     let page = recorded.page();
     let picture = |name: &str| recorded.folder.path().join(name);
@@ -213,7 +213,7 @@ fn it_is_drawn_in_light_and_dark_and_on_paper() {
 }
 
 #[test]
-fn everything_is_reached_with_a_keyboard() {
+fn everything_can_be_reached_by_keyboard() {
     let recorded = Recorded::new(&Job::new(4, 2, 20), 4);
     let page = recorded.page();
     let tables = "document.querySelectorAll('details.alternative[open] tbody tr').length";
@@ -265,7 +265,7 @@ const HOSTILE: [&str; 4] = [
 ];
 
 #[test]
-fn names_from_traces_are_texts_and_nothing_else() {
+fn names_from_traces_are_never_markup() {
     for name in HOSTILE {
         let mut job = Job::new(2, 1, 20);
         job.world = name.to_owned();
@@ -297,7 +297,7 @@ fn names_from_traces_are_texts_and_nothing_else() {
 }
 
 #[test]
-fn the_page_can_reach_nothing() {
+fn the_page_can_load_and_send_nothing() {
     let recorded = Recorded::new(&Job::new(2, 1, 20), 2);
     let page = recorded.page();
     let html = fs::read_to_string(&page).unwrap();
@@ -343,7 +343,7 @@ fn a_thousand_ranks_are_a_page_of_bounded_size() {
 }
 
 #[test]
-fn what_cannot_be_reported_says_why() {
+fn a_report_that_cannot_be_made_says_why() {
     let job = Job::new(3, 1, 20);
     let recorded = Recorded::new(&job, 3);
     let page = recorded.page();

@@ -96,7 +96,7 @@ fn assert_says(finished: &Finished, words: &str) {
 // ---- what comes back ----
 
 #[test]
-fn a_recorded_job_ends_with_its_own_code_the_files_and_the_next_command() {
+fn a_recorded_job_keeps_its_exit_code_and_lists_its_files_and_the_next_command() {
     let place = Place::new();
     let job = format!("{}; exit 3", place.rank(COLLECTIVE));
     let done = place.run(&[], &["sh", "-c", &job]);
@@ -109,7 +109,7 @@ fn a_recorded_job_ends_with_its_own_code_the_files_and_the_next_command() {
 }
 
 #[test]
-fn traces_are_exported_after_the_job_by_each_rank_its_own() {
+fn each_rank_exports_its_own_trace_after_the_job() {
     let place = Place::new();
     let job = format!("{}; exit 3", place.rank(COLLECTIVE));
     let done = place.run(&["--export", "parquet", "--output", "out"], &["sh", "-c", &job]);
@@ -454,7 +454,7 @@ fn progress_is_shown_after_a_second_and_on_a_terminal_only() {
 #[track_caller]
 fn assert_cause(place: &Place, flags: &[&str], job: &str, words: &str) {
     let done = place.run(flags, &["sh", "-c", &format!("{job}; exit 4")]);
-    assert_eq!(done.status.code(), Some(4), "the job is as it would have been: {}", done.stderr);
+    assert_eq!(done.status.code(), Some(4), "the job ends as it would without us: {}", done.stderr);
     let last = done.stderr.lines().last().unwrap_or_default();
     assert!(last.contains("nothing was recorded: ") && last.contains(words), "{}", done.stderr);
 }

@@ -345,7 +345,7 @@ fn files_of_one_job_have_the_same_stand_ins_and_merge() {
 }
 
 #[test]
-fn what_cannot_be_scrubbed_says_why() {
+fn a_file_that_cannot_be_scrubbed_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let out = path("out");

@@ -58,7 +58,7 @@ fn rows(trace: &Path, table: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_process_and_the_file_come_to_the_same_figures() {
+fn the_process_and_its_file_give_the_same_figures() {
     let mut transfers = 0;
     for (name, script) in scripts() {
         for version in layout::VERSIONS {
@@ -106,7 +106,7 @@ fn figures_are_those_of_the_script() {
     let buffers = rows(&trace, "buffers");
     assert_eq!((&buffers[0]["aligned_128"], &buffers[0]["buffers"]), (&3.into(), &"1".into()), "{buffers:?}");
     let proxy = rows(&trace, "proxy");
-    assert_eq!(proxy.len(), 2, "a direction each: {proxy:?}");
+    assert_eq!(proxy.len(), 2, "one row for each direction: {proxy:?}");
     for row in &proxy {
         // Three operations with three transfers of 4 MiB each.
         assert_eq!((&row["operations"], &row["transfers"], &row["bytes"]), (&3.into(), &9.into(), &(36 << 20).into()));
@@ -191,7 +191,7 @@ fn several() -> String {
 }
 
 #[test]
-fn eight_processes_that_print_at_once_break_no_row() {
+fn eight_processes_printing_at_once_break_no_row() {
     // All of them are rank 0, so all of them print.
     let folder = tempfile::tempdir().unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
@@ -300,7 +300,7 @@ fn a_folder_has_rows_for_each_rank_and_for_all() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_and_what_is_damaged_is_read_to_the_fault() {
+fn files_that_are_no_trace_are_refused_and_damaged_ones_read_up_to_the_fault() {
     let folder = tempfile::tempdir().unwrap();
     let recording = Recording::by(
         Play::new(script("eager_allreduce")).env("NCCLSCOPE_PRESET", "full").env("NCCLSCOPE_COMPRESS", "0"),

@@ -145,7 +145,7 @@ fn a_trace_that_ends_early_says_so_and_is_exported_again_when_it_has_grown() {
 }
 
 #[test]
-fn lateness_over_hosts_holds_within_its_error() {
+fn lateness_across_hosts_is_right_within_its_error() {
     let job = Job::new(RANKS, HOSTS, STEPS);
     let place = Place::new(&job);
     place.export(&place.traces()).unwrap();
@@ -236,7 +236,7 @@ fn files_state_units_versions_and_order() {
 }
 
 #[test]
-fn a_job_may_be_named_otherwise() {
+fn a_job_can_be_given_another_name() {
     let place = Place::new(&Job::new(RANKS, HOSTS, 4));
     let words = |job: &'static str| {
         let (traces, tables) = (place.traces(), place.tables());
@@ -248,7 +248,7 @@ fn a_job_may_be_named_otherwise() {
 }
 
 #[test]
-fn a_recording_that_names_no_job_is_refused_unless_one_is_told() {
+fn a_recording_without_a_job_name_is_refused_unless_one_is_given() {
     let mut job = Job::new(RANKS, HOSTS, 4);
     job.run.clear();
     let place = Place::new(&job);

@@ -121,7 +121,7 @@ impl Opened {
     fn says(&self, what: &str) {
         let mut said = String::new();
         while !said.contains(what) {
-            said += &self.lines.recv_timeout(Duration::from_secs(60)).expect("it says something more");
+            said += &self.lines.recv_timeout(Duration::from_secs(60)).expect("another line");
         }
     }
 

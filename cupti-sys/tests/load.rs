@@ -8,7 +8,7 @@ use cupti_sys::load::{self, Cupti, LoadError, Reason, SONAMES};
 const LIBC: &CStr = c"libc.so.6";
 
 #[test]
-fn what_is_not_mapped_is_said_by_name() {
+fn a_library_that_is_not_mapped_is_named() {
     let error = Cupti::mapped(&SONAMES).unwrap_err();
     assert_eq!(error.to_string(), "libcupti.so.13: not mapped; libcupti.so.12: not mapped");
     assert_eq!(error.tried[0].name.as_c_str(), SONAMES[0]);
@@ -17,7 +17,7 @@ fn what_is_not_mapped_is_said_by_name() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said_in_the_words_of_the_linker() {
+fn a_library_that_cannot_be_opened_is_reported_in_the_linkers_words() {
     // SAFETY: nothing is there to be opened.
     let error = unsafe { Cupti::open(&[c"/nowhere/libcupti.so.13"]) }.unwrap_err();
     let [tried] = error.tried.as_slice() else { panic!("{error}") };
@@ -31,7 +31,7 @@ fn a_library_that_is_not_cupti_lacks_its_functions() {
 }
 
 #[test]
-fn no_names_are_no_reason_to_panic() {
+fn an_empty_list_of_names_does_not_panic() {
     assert_eq!(Cupti::mapped(&[]).unwrap_err(), LoadError { tried: Vec::new() });
 }
 

@@ -230,7 +230,7 @@ fn a_newer_version_is_read_as_the_newest_known() {
 }
 
 #[test]
-fn an_older_version_has_nothing() {
+fn a_version_older_than_the_table_has_no_records() {
     let table = Table::new(17);
     assert!(kinds(&table).is_empty());
     let bytes = [0u32, 10, 0, 0].map(u32::to_ne_bytes).concat();
@@ -241,7 +241,7 @@ fn an_older_version_has_nothing() {
 }
 
 #[test]
-fn the_word_of_the_library_goes_before_the_table() {
+fn the_librarys_own_size_overrides_the_table() {
     let mut table = Table::new(130_500);
     let kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
     table.set_size(kind, 232);
@@ -351,7 +351,7 @@ impl Walker for Steps {
 }
 
 #[test]
-fn a_walker_that_strays_is_not_followed() {
+fn a_walker_that_leaves_the_buffer_is_not_followed() {
     let table = Table::new(28);
     let bytes = [CUPTI_ACTIVITY_KIND_STREAM.to_ne_bytes(); 32].concat();
     for (steps, seen, end) in [
@@ -372,7 +372,7 @@ fn a_walker_that_strays_is_not_followed() {
 }
 
 #[test]
-fn a_longer_record_than_the_table_knows_is_read_as_far_as_it_is_known() {
+fn a_record_longer_than_in_the_table_is_read_as_far_as_it_is_known() {
     let table = Table::new(FUTURE);
     let known = table.size(CUPTI_ACTIVITY_KIND_STREAM).unwrap();
     let bytes = [CUPTI_ACTIVITY_KIND_STREAM.to_ne_bytes(); 40].concat();

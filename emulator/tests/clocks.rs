@@ -304,7 +304,7 @@ fn nanoseconds(text: &str) -> i64 {
 }
 
 #[test]
-fn clocks_that_began_hours_apart_and_drift_are_one_in_a_merged_trace() {
+fn clocks_that_are_hours_apart_and_drift_are_aligned_in_a_merged_trace() {
     let merged = Merged::of(
         r#"
 title = "Three hosts with clocks of their own"
@@ -392,7 +392,7 @@ boot = { offset = "3600 s", drift = "80 ppm" }
          WHERE direction = 'send' GROUP BY 1, 2) s USING (upid, operation) WHERE w.network_wait IS NOT NULL",
     );
     assert!(sends[0].i64("n") >= 40, "both hosts send in 20 eager collectives: {}", sends[0].i64("n"));
-    assert_eq!(sends[0].i64("n"), sends[0].i64("alike"), "what sends waited for, against their steps");
+    assert_eq!(sends[0].i64("n"), sends[0].i64("alike"), "sends whose waits agree with their steps");
     let arrows = merged.trace.rows(
         "SELECT count() AS n, min(i.ts - o.ts) AS least FROM flow f JOIN slice o ON o.id = f.slice_out JOIN slice i ON i.id = f.slice_in \
          WHERE o.name = 'sent' AND i.name = 'arrived'",
@@ -401,7 +401,7 @@ boot = { offset = "3600 s", drift = "80 ppm" }
 }
 
 #[test]
-fn sixteen_ranks_on_four_hosts_say_for_whom_they_waited() {
+fn sixteen_ranks_on_four_hosts_say_whom_they_waited_for() {
     let merged = Merged::of(
         r#"
 title = "Collectives, a ring and an all-to-all across four hosts; a slow rank, and wall clocks that are set"
@@ -529,12 +529,12 @@ fn check(jobs: u64) {
 }
 
 #[test]
-fn a_random_job_is_where_it_truly_was() {
+fn a_random_job_is_drawn_when_it_truly_ran() {
     check(1);
 }
 
 #[test]
 #[ignore = "cargo xtask e2e --all"]
-fn forty_random_jobs_are_where_they_truly_were() {
+fn forty_random_jobs_are_drawn_when_they_truly_ran() {
     check(40);
 }

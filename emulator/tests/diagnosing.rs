@@ -107,7 +107,7 @@ fn check(job: &Job) -> (Judgement, Value, Run) {
 }
 
 #[test]
-fn what_slows_a_job_down_is_named_and_nobody_innocent() {
+fn what_slows_a_job_down_is_named_and_nothing_else() {
     for seed in FEW {
         let job = Job::drawn(seed);
         let mut judgements = Vec::new();

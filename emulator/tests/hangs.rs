@@ -301,6 +301,6 @@ fn hangs_are_named_in_many_jobs() {
 
 #[test]
 #[ignore = "cargo xtask e2e --all"]
-fn many_jobs_that_are_well_are_not_said_to_hang() {
+fn many_healthy_jobs_are_not_reported_as_hangs() {
     play(first_seed()..first_seed() + JOBS, 2, fault_of_healthy);
 }

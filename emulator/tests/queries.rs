@@ -88,12 +88,12 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
     assert!((algorithm - 32.0 * f64::from(2 << 20) / time as f64).abs() < 1e-6);
 
     assert_eq!(trace.ask(6), [], "nothing was lost");
-    assert_eq!(trace.ask(5), [], "every kernel is matched by NCCL's own word");
+    assert_eq!(trace.ask(5), [], "every kernel is matched exactly");
     assert_eq!(trace.ask(10), [], "nothing hangs");
 }
 
 #[test]
-fn a_slow_link_is_found_and_what_waits_for_it() {
+fn a_slow_link_and_what_waits_for_it_are_found() {
     let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
     // Three hosts with two ranks each; host 1 sends to host 2 at a tenth of the others' speed.
     let links = trace.ask(2);
@@ -116,7 +116,7 @@ fn a_slow_link_is_found_and_what_waits_for_it() {
 }
 
 #[test]
-fn a_link_that_is_slow_both_ways_is_told_from_gpus_that_copy_slowly() {
+fn a_link_slow_both_ways_is_told_apart_from_gpus_that_copy_slowly() {
     // Each ring crosses the link between hosts 1 and 2 once, and the second ring in the other
     // direction: its rank 5 is the job's rank 0.
     let links = Asked::new(Plan::new(NCCL, "slow_link").with_cupti(CUPTI)).ask(2);
@@ -143,7 +143,7 @@ fn counters_are_shown_in_their_units() {
     let rows =
         trace.0.rows("SELECT DISTINCT substr(name, 1, instr(name || ' ·', ' ·') - 1) AS name, unit FROM counter_track");
     let units: BTreeMap<&str, &str> = rows.iter().map(|row| (row.str("name"), row.str("unit"))).collect();
-    assert_eq!(units.len(), rows.len(), "one unit each: {rows:?}");
+    assert_eq!(units.len(), rows.len(), "one unit for each counter: {rows:?}");
     for (name, unit) in [
         ("busbw", "B/s"),
         ("algbw", "B/s"),
@@ -159,7 +159,7 @@ fn counters_are_shown_in_their_units() {
 }
 
 #[test]
-fn a_gpu_that_waits_for_its_host_is_told_from_one_that_does_not() {
+fn a_gpu_that_waits_for_its_host_is_told_apart_from_one_that_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let idle = |name: &str, pause: &str| {
         let trace = Asked::new(Plan::new(NCCL, &pausing(folder.path(), name, pause)).with_cupti(CUPTI));

@@ -32,7 +32,7 @@ fn cupti_can_be_taken_again_after_it_has_failed() {
 }
 
 #[test]
-fn a_cupti_that_does_not_come_back_is_left_alone() {
+fn a_cupti_that_never_returns_is_left_alone() {
     let case = fault::case(
         "CUPTI",
         "CUPTI hangs in `cuptiSubscribe`, `cuptiActivityEnable` or `cuptiGetTimestamp`",
@@ -59,7 +59,7 @@ fn a_cupti_that_does_not_come_back_is_left_alone() {
 }
 
 #[test]
-fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
+fn a_cupti_that_hangs_at_exit_does_not_block_it() {
     let case = fault::case(
         "CUPTI",
         "CUPTI hangs when it is flushed or given up at exit",
@@ -77,7 +77,7 @@ fn a_cupti_that_hangs_at_the_end_does_not_keep_the_process() {
 
 /// The setting limits how much a killed job may lose, and that includes kernels.
 #[test]
-fn a_killed_job_keeps_the_kernels_before_its_last_moments() {
+fn a_killed_job_loses_only_the_kernels_since_the_last_flush() {
     let operations = ["1Ki", "2Ki"].map(|count| operation("world", count)).concat();
     let script =
         format!("{CUDA}user init world comm=0xabc rank=0 nranks=2\n{operations}user sleep 3s\nuser kill SIGKILL\n");

@@ -74,7 +74,7 @@ fn a_release_that_cannot_stop_records_says_so() {
 }
 
 #[test]
-fn a_kernel_still_running_at_release_is_not_said_to_have_ended() {
+fn a_kernel_still_running_at_release_is_not_reported_as_ended() {
     let [first, second] = ["1Ki", "2Ki"].map(|count| operation("world", count));
     let second = second.replace("for=1ms", "for=60s wait=0");
     for end in ["user call ncclscope_release\n", "main exit 0\n"] {

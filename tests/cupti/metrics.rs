@@ -204,7 +204,7 @@ fn a_hang_is_a_metric() {
 }
 
 #[test]
-fn a_port_that_somebody_has_is_reported() {
+fn a_port_in_use_is_reported() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let script = job(&[collective("a", "dp", "1Ki")]);
@@ -243,7 +243,7 @@ print(json.dumps(json.loads(json.dumps(Dashboard.from_json(json.loads(text)), cl
 ";
 
 #[test]
-fn the_dashboard_is_one_of_grafanas_and_asks_for_metrics_that_exist() {
+fn the_dashboard_suits_grafana_and_asks_for_existing_metrics() {
     let text = include_str!("../../grafana/ncclscope.json");
     let dashboard: Value = serde_json::from_str(text).unwrap();
     if let Some(back) = pypi::python(CHECK, text) {
@@ -332,7 +332,7 @@ fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
     ] {
         assert_eq!(number(&all[0], name), sum(number(&all[1], name), number(&all[2], name)), "{name}");
     }
-    assert!(all[0]["kernel_median_ns"].is_null(), "nobody knows it");
+    assert!(all[0]["kernel_median_ns"].is_null(), "the median is unknown");
     let of_bytes = 24.0 * 4096.0 / (number(&all[0], "kernel_total_ns") as f64 / 1e9);
     assert!((number(&all[0], "busbw_bytes_per_s") as f64 / of_bytes - 1.0).abs() < 1e-3, "{of_bytes} {}", all[0]);
     // What a report is made of: the stretches have every kernel, and the GPU was busy.

@@ -70,7 +70,7 @@ fn assert_confessed(recording: &Recording, planted: &str) {
 }
 
 #[test]
-fn a_panic_in_a_callback_is_caught_counted_and_said() {
+fn a_panic_in_a_callback_is_caught_counted_and_reported() {
     let case = fault::case(
         "threads",
         "a panic in a callback: every start, stop, state, range of a step, and each of CUPTI's; at every visit, or at \
@@ -101,7 +101,7 @@ fn a_panic_in_a_callback_is_caught_counted_and_said() {
 }
 
 #[test]
-fn a_panic_in_a_call_that_may_wait_is_caught_and_said() {
+fn a_panic_in_a_call_that_may_wait_is_caught_and_reported() {
     let case = fault::case(
         "threads",
         "a panic in `init`, while the recording starts, in `finalize`, while CUPTI changes hands, a communicator is named, or the process exits",
@@ -123,7 +123,7 @@ fn a_panic_in_a_call_that_may_wait_is_caught_and_said() {
 }
 
 #[test]
-fn a_panic_in_a_thread_of_ours_ends_that_thread_only() {
+fn a_panic_in_one_of_our_threads_ends_only_that_thread() {
     let case = fault::case(
         "threads",
         "a panic in each stage: draining, a record, decoding, writing, flushing CUPTI, the summary, the end",
@@ -141,7 +141,7 @@ fn a_panic_in_a_thread_of_ours_ends_that_thread_only() {
 }
 
 #[test]
-fn a_thread_of_ours_that_is_gone_or_stands_still_is_waited_for_once() {
+fn a_dead_or_stalled_thread_of_ours_is_waited_for_once() {
     let case = fault::case(
         "threads",
         "the thread that draws is killed, or stands still, while 40 communicators come and go",
@@ -165,7 +165,7 @@ fn a_thread_of_ours_that_is_gone_or_stands_still_is_waited_for_once() {
 }
 
 #[test]
-fn a_slow_thread_of_ours_loses_nothing_that_is_not_counted() {
+fn a_slow_thread_of_ours_loses_nothing_uncounted() {
     let case = fault::case(
         "threads",
         "the thread that draws, or the one that writes, gets little time: 300 ms for each piece of work",

@@ -57,7 +57,7 @@ fn figures(timeline: &Timeline) -> [u64; 2] {
 }
 
 #[test]
-fn what_belongs_to_an_operation_shares_its_fate() {
+fn an_operation_is_kept_or_left_out_with_all_that_belongs_to_it() {
     let script = job(&[collective("a", "dp", "1Ki"), collective("b", "dp", "1Mi"), collective("c", "dp", "2Ki")]);
     let all = record(&script, &[]).timeline();
     assert_eq!([drawn(&all, "4 KiB"), drawn(&all, "4 MiB"), drawn(&all, "8 KiB")], [[1, 1, 1, 1, 2]; 3]);
@@ -82,7 +82,7 @@ fn what_belongs_to_an_operation_shares_its_fate() {
 }
 
 #[test]
-fn one_of_n_counts_by_communicator() {
+fn one_in_n_is_counted_per_communicator() {
     let both = |n: usize| collective(&format!("d{n}"), "dp", "1Ki") + &collective(&format!("t{n}"), "tp", "2Ki");
     let collectives: Vec<_> = (0..5).map(both).collect();
     let timeline = record(&job(&collectives), &[("NCCLSCOPE_EVERY", "3")]).timeline();
@@ -123,7 +123,7 @@ fn communicators_are_selected_by_name_and_kernels_by_owner() {
 }
 
 #[test]
-fn windows_by_operations_and_by_steps_select_what_ran_then() {
+fn windows_of_operations_and_of_steps_select_what_ran_in_them() {
     let step = |n: u64, label: &str, count: &str| format!("user step {n}\n{}", collective(label, "dp", count));
     let script = job(&[step(7, "a", "1Ki"), step(8, "b", "2Ki"), step(9, "c", "3Ki")]);
     let all = record(&script, &[]).timeline();

@@ -129,7 +129,7 @@ fn external_ids_match_where_cupti_is_shared() {
 }
 
 #[test]
-fn cupti_that_cannot_be_shared_is_taken_alone() {
+fn cupti_that_cannot_be_shared_is_taken_exclusively() {
     let case = fault::case(
         "CUPTI",
         "CUPTI is to be shared, and cannot be: too old, or the driver is",
@@ -172,7 +172,7 @@ fn a_tool_that_does_not_share_is_named() {
 }
 
 #[test]
-fn who_comes_first_and_does_not_share_keeps_cupti() {
+fn the_first_tool_keeps_cupti_if_it_does_not_share() {
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser share sharer\n{}user finalize world\n",
         operation("world", "1Ki")

@@ -366,7 +366,7 @@ fn before_v5_only_one_byte_of_the_type_is_read() {
         }
     }
     let timeline = shown_by(1, "user start x world type:3\nuser stop x\n");
-    assert_eq!(timeline.slice("unknown event type").int("unknown"), Some(3), "two at once are none");
+    assert_eq!(timeline.slice("unknown event type").int("unknown"), Some(3), "two kinds at once are not one kind");
     let timeline = shown_by(5, "user start x world type:0xa5a5a5a5a5a5a502\nuser stop x\n");
     assert_remarkable(&timeline, &[("unknown_types", 1)]);
     case.survived(4);

@@ -39,7 +39,7 @@ fn a_long_channel_states_the_error_of_its_end_too() {
 
 /// NVIDIA/nccl#2221: the handle that NCCL stops is null, or still that of the channel's last event.
 #[test]
-fn a_kernel_channel_that_is_stopped_without_a_start_changes_none() {
+fn a_kernel_channel_stopped_without_a_start_changes_no_other() {
     let case = fault::case(
         "NCCL",
         "kernel channels that are stopped and never started (#2221): by null, or by the last one's handle",

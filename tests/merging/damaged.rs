@@ -113,7 +113,7 @@ fn damaged_files_are_left_out_and_ranks_without_a_file_are_named() {
 }
 
 #[test]
-fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
+fn half_the_files_of_a_large_job_may_be_damaged_and_the_rest_is_merged() {
     const RANKS: u32 = 64;
     const STEPS: u64 = 40;
     let job = Job::new(RANKS, 8, STEPS);
@@ -204,7 +204,7 @@ fn of_a_large_job_half_of_whose_files_are_damaged_the_other_half_arrives() {
 }
 
 #[test]
-fn what_is_overwritten_in_a_file_without_compression_is_noticed() {
+fn overwritten_bytes_in_an_uncompressed_file_are_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let (path, joined) = (folder.path().join("overwritten"), folder.path().join("joined"));
     let mut whole = Vec::new();

@@ -115,7 +115,7 @@ fn processes_are_in_the_order_of_their_ranks() {
 const ROOT_IN_ORDER: &[u8] = &[0x08, 0x00, 0x98, 0x01, 0x01];
 
 #[test]
-fn processes_that_drew_the_same_mark_are_told_apart() {
+fn processes_whose_marks_collide_are_told_apart() {
     const RANKS: u32 = 6;
     const STEPS: u64 = 5;
     let folder = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn processes_that_drew_the_same_mark_are_told_apart() {
 }
 
 #[test]
-fn info_tells_apart_processes_that_drew_the_same_mark() {
+fn info_tells_apart_processes_whose_marks_collide() {
     const RANKS: u32 = 2;
     // The first rank, whose file is the same in both jobs, is cut off early on, in an operation.
     let said = |marks: u32, part: usize| {
@@ -180,7 +180,7 @@ fn info_tells_apart_processes_that_drew_the_same_mark() {
 }
 
 #[test]
-fn nobody_is_called_the_last_while_a_rank_is_missing() {
+fn no_rank_is_called_last_while_one_is_missing() {
     const RANKS: u32 = 4;
     let folder = tempfile::tempdir().unwrap();
     let job = Job::new(RANKS, 2, 5);

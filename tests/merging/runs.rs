@@ -17,7 +17,7 @@ fn files_of_another_boot_or_run_are_refused() {
         let _ = fs::remove_file(&output);
         let words = ["merge".as_ref(), "-o".as_ref(), output.as_os_str()];
         let said = ncclscope(&words.into_iter().chain(files.iter().map(|file| file.as_os_str())).collect::<Vec<_>>());
-        assert_eq!(said.is_ok(), output.exists(), "nothing is left of what is refused");
+        assert_eq!(said.is_ok(), output.exists(), "a refused merge leaves no file");
         said
     };
     // The boot id that this machine reports is in the file.
@@ -49,7 +49,7 @@ fn files_of_another_boot_or_run_are_refused() {
     let (one, later) = (file("said", 1, &run), file("said later", 2, &run));
     join(&[&one, &later]).unwrap();
     let third = file("third", 1, &[("NCCLSCOPE_RUN_ID", "monday")]);
-    join(&[&one, &third]).expect("what one communicator ties, no name divides");
+    join(&[&one, &third]).expect("files that share a communicator are one run, whatever its name");
     let reason = join(&[&later, &third]).unwrap_err();
     assert!(reason.contains("NCCLSCOPE_RUN_ID=tuesday and NCCLSCOPE_RUN_ID=monday"), "{reason}");
     // All are one run: the third belongs to the first one's run, and so does the second.
@@ -82,7 +82,7 @@ fn one_of_several_runs_is_chosen_by_name() {
 }
 
 #[test]
-fn ranks_that_cannot_be_are_said_and_merged_all_the_same() {
+fn impossible_ranks_are_reported_and_merged_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, comm_rank: u32, rank: &str, size: &str| {
         let script = format!("user init a comm=1 rank={comm_rank} nranks=2\nuser finalize a");
@@ -110,7 +110,7 @@ fn ranks_that_cannot_be_are_said_and_merged_all_the_same() {
 }
 
 #[test]
-fn files_that_end_before_anything_relates_their_clock_are_left_out() {
+fn files_that_end_before_their_clock_can_be_aligned_are_left_out() {
     // A rank a host. Two of them were killed before their first operation, among them the first.
     let (job, unborn) = (Job::new(4, 4, 40), Job::new(4, 4, 0));
     let folder = tempfile::tempdir().unwrap();

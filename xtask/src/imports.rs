@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_files_is_found_and_imports_from_the_parent_make_none() {
+    fn a_circle_of_imports_is_found_and_imports_from_the_parent_make_none() {
         let file = |path: &str| path.split("::").map(str::to_owned).collect::<Vec<_>>();
         let found = |code: &[(&str, &str)]| {
             let named: Files = code

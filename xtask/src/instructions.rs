@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dearer_and_cheaper_callbacks_show() {
+    fn dearer_and_cheaper_callbacks_are_reported() {
         let kept = "rustc 1\nstep start_event 100.0\nstep stop_event 50.0\ncoll stop_event 9.0\n";
         let counted = "rustc 1\nstep start_event 101.9\nstep stop_event 48.0\nmixed stop_event 1.0\n";
         let expected = [

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_is_scaled_and_no_more_elements_than_asked() {
+    fn each_type_is_scaled_for_just_the_elements_asked_for() {
         assert_eq!(scaled(Datatype::I8, [3_i8, -5, 7], 2, false), [6, -10, 0]);
         assert_eq!(scaled(Datatype::U32, [3_u32, 5, 7], 4, false), [12, 20, 0]);
         assert_eq!(scaled(Datatype::I64, [3_i64, -5, 7], (-2_i64) as u64, false), [-6, 10, 0]);

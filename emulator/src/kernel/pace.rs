@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_met_once() {
+    fn a_stall_happens_once() {
         let gpu = gpu();
         gpu.add_stall(Stall { kernel: 1, step: Some(4), for_ns: u64::MAX });
         assert!(gpu.begin_kernel().is_empty());

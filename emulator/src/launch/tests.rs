@@ -31,7 +31,7 @@ fn folder() -> (tempfile::TempDir, Folder) {
 }
 
 #[test]
-fn the_scenario_wins_over_the_basics_and_the_user_over_all() {
+fn the_scenario_overrides_the_basics_and_the_user_overrides_both() {
     let (_temporary, folder) = folder();
     let mut launch = launch("processes", "[nccl]\nNCCL_PROTO = \"LL\"\nNCCL_NET = \"x\"");
     launch.set = vec![("NCCL_NET".into(), "y".into()), ("OTHER".into(), "z".into())];

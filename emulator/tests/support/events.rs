@@ -137,7 +137,7 @@ impl Played {
         // We do not know which.
         let most = expected.iter().copied().max().unwrap_or_default();
         let right = if self.minor() < 227 { (most * 3 / 4..=most).contains(&found) } else { expected.contains(&found) };
-        assert!(right, "{found} groups, and kernels that NCCL tells of: {expected:?}");
+        assert!(right, "{found} groups, and kernels that NCCL reports: {expected:?}");
     }
 
     #[track_caller]
@@ -295,7 +295,7 @@ impl Played {
         };
         let found = self.count("category = 'gpu'");
         if !self.wants_channels() {
-            assert_eq!(found, 0, "kernel channels that nobody asked for");
+            assert_eq!(found, 0, "kernel channels that were not requested");
             return;
         }
         let whole: i64 = self.told_kernels().filter(|kernel| !kernel.aborted).map(stamped).sum();
@@ -337,7 +337,7 @@ impl Played {
     #[track_caller]
     pub(super) fn check_proxy(&self) {
         if !self.asked.proxy {
-            assert_eq!(self.count("category = 'proxy'"), 0, "what nobody asked of proxies");
+            assert_eq!(self.count("category = 'proxy'"), 0, "proxy events that were not requested");
             return;
         }
         let unfinished = self.count("category = 'proxy' AND dur < 0");

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_built_is_read() {
+    fn a_message_is_read_as_it_was_built() {
         let inner = Message::new().varint(1, u64::MAX).varint(2, 127);
         let outer = Message::new().varint(1, 300).bytes(2, &inner).fixed64(3000, 5);
         let read: Result<Vec<_>, _> = fields(outer.as_ref()).collect();

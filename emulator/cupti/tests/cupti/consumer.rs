@@ -120,7 +120,7 @@ pub(crate) fn read(cupti: Cupti, buffer: &Buffer) -> Vec<Record> {
     const END: u32 = 12;
     let bytes = buffer.bytes();
     let (offsets, code) = cupti.walk(bytes);
-    assert_eq!(code, END, "a buffer ends orderly");
+    assert_eq!(code, END, "the walk ends without an error");
     let ends = offsets.iter().skip(1).copied().chain([bytes.len()]);
     offsets.iter().zip(ends).map(|(start, end)| Record(bytes[*start..end].to_vec())).collect()
 }

@@ -287,7 +287,7 @@ fn one_function_can_be_refused() {
 }
 
 #[test]
-fn a_version_can_be_pretended() {
+fn a_version_can_be_faked() {
     alone("release=13.0,version=130000", || assert_eq!(Cupti::emulated().version(), 130_000));
 }
 
@@ -313,7 +313,7 @@ fn timestamps_use_the_requested_clock() {
 }
 
 #[test]
-fn the_domain_changes_in_between() {
+fn the_clock_of_timestamps_may_change_midway() {
     alone("clock=ticks@1h", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         let first = host::now();

@@ -175,7 +175,7 @@ fn single_functions_can_be_chosen() {
         };
         assert_eq!(calls(), [652]);
         cupti.enable(&[kind::DRIVER]);
-        assert_eq!(calls(), [652, 307], "the whole kind goes before what was chosen earlier");
+        assert_eq!(calls(), [652, 307], "enabling the kind overrides the functions chosen earlier");
     });
 }
 
@@ -186,7 +186,7 @@ fn existing_objects_are_dumped() {
         host::exists(host::stream(ResourceKind::StreamCreated, 0x5000, 13));
         let cupti = consumer::start(&[kind::DEVICE, kind::CONTEXT]);
         cupti.flush(false);
-        assert!(records(cupti).is_empty(), "without a dump nobody is told of what exists");
+        assert!(records(cupti).is_empty(), "without a dump, existing objects are not reported");
         for kind in [kind::DEVICE, kind::CONTEXT, kind::STREAM] {
             assert_eq!(cupti!(cupti, cuptiActivityEnableAndDump(u32 = kind)), 0);
         }
@@ -271,7 +271,7 @@ fn a_context_can_be_chosen_or_left_out() {
         assert_eq!(ran(), 1);
         cupti.enable(&[kernel]);
         assert_eq!(cupti!(cupti, cuptiActivityDisableContext(usize = host::CONTEXT, u32 = kernel)), 0);
-        assert_eq!(ran(), 0, "what is said of a context goes before the rest");
+        assert_eq!(ran(), 0, "a context's own setting overrides the general one");
     });
 }
 
@@ -303,7 +303,7 @@ fn kinds_that_a_release_does_not_have_are_refused() {
         let enable = |kind: u32| cupti!(cupti, cuptiActivityEnable(u32 = kind));
         assert_eq!((enable(0), enable(release().kinds())), (21, 21));
         assert_eq!(enable(kind::GRAPH_HOST_NODE), if release() >= Release::V13_1 { 0 } else { 21 });
-        assert_eq!(enable(6), if release() >= Release::V13_0 { 21 } else { 0 }, "events are a thing of the past");
+        assert_eq!(enable(6), if release() >= Release::V13_0 { 21 } else { 0 }, "CUPTI 13 has no event records");
         if cupti.symbol("cuptiActivityGetStructSize").is_null() {
             assert!(release() < Release::V13_3);
             return;

@@ -103,7 +103,7 @@ fn sharing_is_refused_unless_the_driver_allows_it() {
 }
 
 #[test]
-fn who_does_not_share_is_refused_beside_those_who_do_and_the_other_way_round() {
+fn subscribers_that_share_and_one_that_does_not_exclude_each_other() {
     alone("release=13.3,share", || {
         let cupti = Cupti::emulated();
         let (_, first, _) = subscribe(cupti, c"first", 1);

@@ -17,7 +17,7 @@ mod sharing;
 mod times;
 
 use emulated_cupti::release::Release;
-use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
 use std::path::{Path, PathBuf};

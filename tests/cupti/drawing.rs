@@ -1,7 +1,7 @@
 //! How the GPU's work is drawn: as render stages, host functions of graphs, calls into CUDA, and
 //! waits for the proxy.
 
-use super::{CUDA, KERNEL, kernels, operation, record};
+use super::{CUDA, KERNEL, operation, record};
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::recording::Recording;
 

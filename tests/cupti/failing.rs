@@ -2,7 +2,7 @@
 
 use super::{CUDA, answers, kernels, library_path, operation, record};
 use ncclscope_tests::fault;
-use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{identities, in_pairs};
 use crate::command::ncclscope;
+use ncclscope::trace::reader::whole_length;
 use ncclscope_tests::perfetto::Trace;
 use std::fs;
 use std::path::Path;

@@ -5,7 +5,6 @@ use super::{Argument, Handle, MAIN, Nvtx, Result, StateArgument, Type, Verb};
 use crate::host::{NetEvent, has_field};
 use crate::layout::{self, Kind};
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// The labels of earlier lines.

@@ -69,7 +69,7 @@ impl Words {
 }
 
 /// The `name=value` part of a line.
-pub(super) struct Options(Vec<(String, Word)>);
+pub(super) struct Options(pub(super) Vec<(String, Word)>);
 
 impl Options {
     pub(super) fn take(&mut self, name: &str) -> Option<Word> {

@@ -131,10 +131,10 @@ const NO_CUPTI: &str =
 fn clock_of_rccl(timer: GpuTimer) -> String {
     let skew = "the dies of one GPU may differ from each other by more than the error that is stated";
     match timer.mhz() {
-        Some(mhz) => format!("the times of channels are ticks of {mhz} MHz, as HIP says, converted to ns; {skew}"),
+        Some(mhz) => format!("the times of channels are ticks of {mhz} MHz, as HIP reports, converted to ns; {skew}"),
         None => {
-            "HIP does not say how long a tick of the GPU's clock is (or no whole number of MHz), so channels are drawn \
-                 when RCCL's threads saw them"
+            "HIP does not report the rate of the GPU's clock as a whole number of MHz, so channels are drawn when RCCL's \
+                 threads saw them"
                 .into()
         }
     }
@@ -204,7 +204,7 @@ pub(crate) fn start_in_cuda_init() {
         if let (Some(held), Phase::Recording(session)) = (held, &state.phase)
             && session.config.speaks()
         {
-            held.remark_first(&session.first_line("no NCCL yet (CUDA_INJECTION64_PATH has begun it in cuInit)"));
+            held.remark_first(&session.first_line("no NCCL yet (CUDA_INJECTION64_PATH started the recording in cuInit)"));
         }
     }
 }

@@ -115,7 +115,7 @@ pub const FAULTS: [Fault; 9] = [
     Fault {
         id: FaultId::GraphLaunches,
         releases: (0, 130_101),
-        what: "after it was given up and taken again, graph kernels may carry the correlation id of another graph \
+        what: "after it was released and taken again, graph kernels may carry the correlation id of another graph \
                launch",
         follows: "after ncclscope_acquire the graph launch of a kernel is inferred from times or left open, and \
                   graph kernels do not show what hangs",

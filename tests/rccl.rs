@@ -128,7 +128,7 @@ fn an_unknown_or_a_wrong_rate_gives_no_time() {
         let seen = found.iter().filter(|(_, duration, error)| error.is_none() && *duration > 2_000_000);
         assert_eq!(seen.count(), 12, "{khz:?}: drawn where the host saw them: {found:?}");
         let note = timeline.slice("RCCL").str("note").unwrap();
-        assert_eq!(note.contains("HIP does not say"), khz != Some("25000"), "{note}");
+        assert_eq!(note.contains("HIP does not report"), khz != Some("25000"), "{note}");
     }
 }
 

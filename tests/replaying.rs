@@ -253,7 +253,7 @@ fn files_that_cannot_be_replayed_are_refused_with_the_reason() {
         (&changed(8, 0), "has format 0 and was written by ncclscope"),
         (&changed(8, 9), "has format 9 and was written by ncclscope"),
         (&good[..head - 1], "is cut off at byte 0"),
-        (&good[..head], "there is nothing in it but its head"),
+        (&good[..head], "there is nothing in it but its header"),
         (&changed(head + 3, 0xff), &format!("the chunk at byte {head} is damaged: it claims ")),
         (&changed(head + 8, 0), &format!("the chunk at byte {head} is damaged: ")),
         (&good[..head + 20], &format!("is cut off at byte {head}")),

@@ -191,7 +191,7 @@ fn the_trace_is_served_once_and_only_to_the_viewer() {
     assert!(head.contains("Access-Control-Allow-Origin: https://ui.perfetto.dev"), "{head}");
     assert_eq!(body, fs::read(&file).unwrap());
     // A browser may try again until it is known that everything arrived.
-    opened.says("It was read");
+    opened.says("The trace was read");
     let (head, _) = opened.ask("GET", &path, VIEWER);
     assert!(head.starts_with("HTTP/1.1 410"), "{head}");
 }

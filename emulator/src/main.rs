@@ -302,7 +302,7 @@ fn inspect(wanted: &OsString) -> Result<ExitCode, Failure> {
             format!("complete, from its debug information, now in the cache ({})", file.display())
         }
         CacheUse::NotWritten(file, error) => format!("complete, but not in the cache: {}: {error}", file.display()),
-        CacheUse::NotPossible => "complete, not in the cache for want of a build id".into(),
+        CacheUse::NotPossible => "complete, not in the cache, because it has no build id".into(),
     };
     println!("  layout    {layout}");
     Ok(ExitCode::SUCCESS)

@@ -111,7 +111,7 @@ impl Release {
     pub fn named(version: &str) -> Result<&'static Release, String> {
         RELEASES.iter().find(|release| release.version == version).ok_or_else(|| {
             let known: Vec<_> = RELEASES.iter().map(|release| release.version).collect();
-            format!("NCCL {version} is none of the releases known here: {}", known.join(", "))
+            format!("NCCL {version} is not a release known here: {}", known.join(", "))
         })
     }
 

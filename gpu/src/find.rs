@@ -136,7 +136,7 @@ impl Machine {
     pub fn missing(&self) -> Vec<&'static str> {
         let needed = [
             (self.driver.is_some(), "an NVIDIA driver (libcuda.so.1)"),
-            (!self.nccl.is_empty(), "NCCL (libnccl.so.2: PyTorch has it, and --nccl names it)"),
+            (!self.nccl.is_empty(), "NCCL (libnccl.so.2: PyTorch brings it, or name one with --nccl)"),
             (self.plugin.is_some(), "the profiler (libncclscope.so beside ncclscope-gpu)"),
         ];
         needed.into_iter().filter(|(there, _)| !there).map(|(_, what)| what).collect()

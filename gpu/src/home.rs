@@ -187,7 +187,7 @@ impl Shared {
             let _ = self.write(&mut state);
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
             if rest == Some(Duration::ZERO) {
-                eprintln!("ncclscope-gpu: ended, for its time is over; the report says what was asked");
+                eprintln!("ncclscope-gpu: stopped at its time limit; the report has what was asked by then");
                 std::process::exit(1);
             }
             let pause = rest.map_or(PERIOD, |rest| rest.min(PERIOD));

@@ -38,7 +38,7 @@ Exit codes:
   0  every question that was asked has a good answer
   1  some answer is not good; the report says which
   2  bad usage
-  3  something is missing without which there is nothing to ask";
+  3  something that every question needs is missing";
 
 #[derive(Subcommand)]
 enum Command {

@@ -126,7 +126,7 @@ impl Report {
             if self.quick { ", the short form" } else { "" }
         );
         if let Some((job, seconds)) = &self.running {
-            let _ = writeln!(text, "**It has not come to its end: the job {job} has run for {seconds:.0} s.**\n");
+            let _ = writeln!(text, "**It has not finished: the job {job} has run for {seconds:.0} s.**\n");
         }
         if self.emulated {
             text.push_str("**The GPUs were emulated: no figure here is that of a real one.**\n\n");

@@ -290,7 +290,7 @@ impl Verdict {
                     if self.examples.len() < EXAMPLES {
                         let expected = asked.get(at).map_or_else(|| "nothing".into(), |group| text(group));
                         self.examples.push(format!(
-                            "{} is said to carry {} where {expected} was asked for ({})",
+                            "{} is matched to {} where {expected} was requested ({})",
                             kernel.symbol,
                             text(&kernel.carried),
                             kernel.method
@@ -344,7 +344,7 @@ impl Verdict {
         let mut fault = |is: bool, text: String| faults.extend(is.then_some(text));
         fault(self.traces == 0, "there is no trace".into());
         let silence = if self.silence.is_empty() { String::new() } else { format!(": {}", self.silence) };
-        fault(self.traces > 0 && self.kernels == 0, format!("there is no kernel of NCCL's in it{silence}"));
+        fault(self.traces > 0 && self.kernels == 0, format!("the trace has no kernel of NCCL's{silence}"));
         fault(self.wrong > 0, format!("{} matched wrongly: {}", self.wrong, self.examples.join("; ")));
         fault(self.contradicted > 0, format!("{} matches are contradicted by their channels", self.contradicted));
         fault(self.lost > 0, format!("{} records were lost", self.lost));
@@ -354,7 +354,7 @@ impl Verdict {
     /// How many launches have no kernel, if any.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        (self.unseen > 0).then(|| format!("no kernel came of {} launches", self.unseen))
+        (self.unseen > 0).then(|| format!("{} launches have no kernel", self.unseen))
     }
 
     /// How many kernels are unmatched, and why.
@@ -567,7 +567,7 @@ mod tests {
             let word = Nccl { launches_without_kernel: launches, ..Nccl::default() };
             Verdict::of(&[Seen { last_word: Some(word), ..Seen::default() }], &[]).missing()
         };
-        assert_eq!([seen(None), seen(Some(2))], [None, Some("no kernel came of 2 launches".into())]);
+        assert_eq!([seen(None), seen(Some(2))], [None, Some("2 launches have no kernel".into())]);
     }
 
     #[test]
@@ -604,6 +604,6 @@ mod tests {
     #[test]
     fn a_trace_without_kernels_is_no_good_answer() {
         assert_eq!(Verdict::of(&[], &[]).faults(), ["there is no trace"]);
-        assert_eq!(Verdict::of(&[Seen::default()], &[]).faults(), ["there is no kernel of NCCL's in it"]);
+        assert_eq!(Verdict::of(&[Seen::default()], &[]).faults(), ["the trace has no kernel of NCCL's"]);
     }
 }

@@ -115,7 +115,7 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
         if ranks.values().all(Option::is_none) {
             return Err(Reason::Refused(format!(
                 "--ranks: no process of {} knows its rank in the job; it was neither started by torchrun, mpirun or \
-                 srun nor told with NCCLSCOPE_RANK",
+                 srun nor given NCCLSCOPE_RANK",
                 path.display()
             )));
         }

@@ -101,7 +101,7 @@ enum Command {
         #[arg(long)]
         no_steps: bool,
     },
-    /// Say what files contain: processes, communicators, operations, losses and doubts
+    /// Show what files contain: processes, communicators, operations, losses and doubts
     ///
     /// For Nsight Systems' SQLite exports and PyTorch's JSON, too: what they contain, and what they
     /// know about NCCL's kernels. For captures: what is in them.
@@ -117,7 +117,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// Say what makes a job slow or hang, and what its steps would take without it
+    /// Find what makes a job slow or hang, and what its steps would take without it
     ///
     /// The first line is the answer: the rank, host or link that the others wait for, and what it
     /// costs. What a step would take without each cause is found by replaying the job with that
@@ -137,7 +137,7 @@ enum Command {
     /// One file that needs no network: to look at, to print and to send. Its figures are those of
     /// summary and diagnose; each picture also is a table.
     Report(report::Wish),
-    /// Say which of two runs is slower, and which rank, kernel or link made it so; or compare a
+    /// Find which of two runs is slower, and which rank, kernel or link made it so; or compare a
     /// trace with another tool's file of the same run
     ///
     /// Times, hosts and processes show whether the two come from the same run. Two runs are
@@ -164,7 +164,7 @@ enum Command {
     /// the others. docs/tables.md describes the tables.
     ///
     /// With --otlp, as spans and metrics for a collector of OpenTelemetry. Nothing else in this
-    /// program sends anything. docs/otlp.md says what becomes of what.
+    /// program sends anything. docs/otlp.md says what each becomes.
     Export(export::Wish),
     /// Put the traces of a job's processes into one file
     ///

@@ -70,8 +70,8 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
 
     let on_read = || {
         let _ = match wish.ui {
-            None => writeln!(out, "It was read. It is now only in the browser's memory."),
-            Some(_) => writeln!(out, "It was read. The viewer's own files stay for a while, for what it loads later."),
+            None => writeln!(out, "The trace was read. It is now only in the browser's memory."),
+            Some(_) => writeln!(out, "The trace was read. The viewer's own files stay for a while, for what it loads later."),
         };
     };
     match serve::serve(listener, shared, wish.patience, on_read)? {

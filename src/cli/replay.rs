@@ -41,7 +41,7 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
             Err(error) => Reason::file(path)(error),
             Ok(End::CutShort(why)) => Reason::file(path)(format!("the capture ended before anything was in it: {why}")),
             Ok(End::Open | End::Closed) => {
-                Reason::file(path)("there is nothing in it but its head: the process was killed right away")
+                Reason::file(path)("there is nothing in it but its header: the process was killed right away")
             }
         });
     }

@@ -87,7 +87,7 @@ impl Reader<'_> {
         if let (Some(said), Some(wished)) = (said, by_events)
             && (said == KernelCh::Off) != (wished == KernelCh::Off)
         {
-            self.object(EVENTS, &value, "NCCLSCOPE_KERNEL_CH says otherwise of KernelCh, and holds");
+            self.object(EVENTS, &value, "NCCLSCOPE_KERNEL_CH contradicts this for KernelCh, and takes precedence");
             let Events { more, less } = events;
             events = Events { more: more - Kinds::CHANNELS, less: less - CHANNEL };
         }

@@ -178,7 +178,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "NCCLSCOPE_TIME",
         values: Values::Text(
-            "two times with .. between them, counted from the begin of the recording, as in 10s..2min or 1h..",
+            "two times with .. between them, counted from the start of the recording, as in 10s..2min or 1h..",
         ),
         default: "all of the time",
         help: "when operations, kernels and calls are drawn",
@@ -212,7 +212,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "NCCLSCOPE_FILE_MODE",
         values: Values::Text(
-            "6, then a digit for the group and one for all others: 0, 2, 4 or 6; octal, as chmod has it",
+            "6, then a digit for the group and one for all others: 0, 2, 4 or 6; octal, as for chmod",
         ),
         default: "600, and folders as the umask says",
         help: "who may read what is written, whatever the umask says: 640 = the group may read traces, captures, and the folders made for them",

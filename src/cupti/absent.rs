@@ -111,7 +111,7 @@ impl fmt::Display for Absent {
                 write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
             Absent::Late => f.write_str("a flush of CUPTI has not returned"),
-            Absent::Leaving => f.write_str("CUPTI is still being given up: it does not return its records"),
+            Absent::Leaving => f.write_str("CUPTI is still being released: it has not returned its records yet"),
             Absent::NoResources(what) => f.write_str(what),
         }
     }

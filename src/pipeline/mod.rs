@@ -615,8 +615,8 @@ impl Pipeline {
         // After the end lost records do not matter, and do not mean that the recording is slow.
         if self.dropped == 0 && self.level != Level::Ends {
             let text = "records are being dropped: NCCL's threads are faster than the recording. The trace says \
-                        how many and when. A larger NCCLSCOPE_BUFFER_SIZE gives it more room, \
-                        NCCLSCOPE_PRESET=light less to do";
+                        how many and when. A larger NCCLSCOPE_BUFFER_SIZE gives it more room; \
+                        NCCLSCOPE_PRESET=light gives it less to do";
             self.said.push(text.into());
         }
         self.dropped = total;

@@ -193,22 +193,22 @@ impl Session {
         let was_held = cupti.is_held();
         let begin = now();
         if !cupti.release(HAND_OVER_WAIT) {
-            let text = "asked for, but CUPTI does not return its records in time; kernels from here on may be missing";
+            let text = "requested, but CUPTI has not returned its records in time; kernels from here on may be missing";
             self.collector.note(begin, "CUPTI not released", text.into());
             return HandOver::Late;
         }
         if was_held {
             let text = match cupti.facts().stops() {
                 true if cupti.facts().shares => {
-                    "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
+                    "as requested: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
                      that had not ended are lost, with those before them that CUPTI had not returned"
                 }
                 true => {
-                    "as asked for: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
+                    "as requested: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
                      that had not ended are lost, and count as impossible records"
                 }
                 false => {
-                    "as asked for: launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to \
+                    "as requested: launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to \
                      stop recording kernels, so some may still come, without operations. Update 1 does not"
                 }
             };
@@ -228,7 +228,7 @@ impl Session {
                         self.collector.note(silence.since, remark::SILENT, silence.to_string());
                     }
                     let fault = releases::cupti_fault(cupti.facts().version, FaultId::GraphLaunches);
-                    let known = fault.map_or(String::new(), |fault| format!("; known of it: {}", fault.what));
+                    let known = fault.map_or(String::new(), |fault| format!("; known fault: {}", fault.what));
                     Ok((remark::TAKEN_AGAIN, format!("{}{known}", cupti.facts())))
                 }
                 Err(absent) => Err(absent),

@@ -83,7 +83,7 @@ pub enum NotLoadable {
 impl fmt::Display for NotLoadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NotLoadable::ZeroByte => "its path has a zero byte",
+            NotLoadable::ZeroByte => "its path contains a NUL byte",
             NotLoadable::Loader(Some(words)) => words,
             NotLoadable::Loader(None) => "the loader gives no reason",
         })

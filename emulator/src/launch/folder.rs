@@ -32,7 +32,7 @@ impl Folder {
         }
         if !files.is_empty() && !path.join(SCENARIO).exists() {
             return Err(Error::Refused(format!(
-                "{} is not empty and not the folder of an earlier job: nothing of yours shall be overwritten",
+                "{} is not empty and not the folder of an earlier job: it is not overwritten",
                 path.display()
             )));
         }

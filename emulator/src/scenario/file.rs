@@ -295,7 +295,7 @@ impl Reader<'_> {
     fn nccl(&self, nccl: &BTreeMap<String, Spanned<String>>) -> Result<BTreeMap<String, String>, String> {
         for (name, value) in nccl {
             if !name.starts_with("NCCL_") {
-                return Err(self.error(value, format!("`{name}` is none of NCCL's variables: they begin with NCCL_")));
+                return Err(self.error(value, format!("`{name}` is not a variable of NCCL's: they begin with NCCL_")));
             }
         }
         Ok(nccl.iter().map(|(name, value)| (name.clone(), value.get_ref().clone())).collect())

@@ -99,12 +99,12 @@ fn invalid_settings_name_their_line() {
             &["line 9", "expected a bandwidth such as `20 GB/s` (units: KB/s, MB/s, GB/s), not `5`"],
         ),
         ("[gpu]\nbandwidth = \"0 GB/s\"", &["a bandwidth is above 0"]),
-        ("[gpu]\ntimer_drift = \"5 ppm to 1 ppm\"", &["line 9", "`5 ppm to 1 ppm` begins above its end"]),
+        ("[gpu]\ntimer_drift = \"5 ppm to 1 ppm\"", &["line 9", "`5 ppm to 1 ppm` starts above its end"]),
         ("\n[[slow]]\nrank = 4\ncompute = 2.0", &["line 9: there is no rank 4: the job has 4"]),
         ("[[slow]]\nrank = 1\ncompute = 0.0", &["line 8: a factor is from 0.01 to 1000000, not 0"]),
         ("[[stall]]\nrank = 1\nkernel = 2", &["line 8", "missing field `for`"]),
         ("[[host]]\nindex = 2", &["line 8: there is no host 2: the job has 2"]),
-        ("[nccl]\nPATH = \"x\"", &["line 9: `PATH` is none of NCCL's variables"]),
+        ("[nccl]\nPATH = \"x\"", &["line 9: `PATH` is not a variable of NCCL's"]),
         ("[network]\nkind = \"ib\"", &["line 9", "unknown variant `ib`, expected `socket` or `plugin`"]),
         ("[network]\nlatency = \"1 us\"", &["only kind = \"plugin\" has a bandwidth"]),
         ("[[route]]\nfrom = 0\nto = 1", &["line 8: a route needs the emulator's network"]),
@@ -164,7 +164,7 @@ fn layouts_place_the_ranks() {
 fn a_scenario_is_found_by_name_or_path() {
     assert_eq!(Scenario::load("training", None).unwrap().name, "training");
     let message = Scenario::load("trianing", None).unwrap_err();
-    assert!(message.starts_with("trianing is no file and no scenario; there are training, "), "{message}");
+    assert!(message.starts_with("trianing is neither a file nor a scenario; the scenarios are training, "), "{message}");
     let message = Scenario::load("missing.toml", None).unwrap_err();
     assert!(message.starts_with("failed to read missing.toml: "), "{message}");
 }

@@ -100,7 +100,7 @@ pub fn whole<K: Kind>(text: &str) -> Result<u64, String> {
         return Err(format!("`{text}` is not a whole number of {base}"));
     }
     if rounded > MOST {
-        return Err(format!("`{text}` is too much"));
+        return Err(format!("`{text}` is too large"));
     }
     Ok(rounded as u64)
 }
@@ -155,7 +155,7 @@ impl<'de, K: Kind> Deserialize<'de> for Range<K> {
             None => parse::<K>(text).map(|value| Range::new(value, value)),
             Some((least, most)) => {
                 let (least, most) = (parse::<K>(least)?, parse::<K>(most)?);
-                if least > most { Err(format!("`{text}` begins above its end")) } else { Ok(Range::new(least, most)) }
+                if least > most { Err(format!("`{text}` starts above its end")) } else { Ok(Range::new(least, most)) }
             }
         })
     }
@@ -212,6 +212,6 @@ mod tests {
         }
         assert_eq!(whole::<Size>("1.5 B").unwrap_err(), "`1.5 B` is not a whole number of B");
         assert_eq!(whole::<Time>("-1 s").unwrap_err(), "a time is not negative: `-1 s`");
-        assert_eq!(whole::<Time>("99999999 s").unwrap_err(), "`99999999 s` is too much");
+        assert_eq!(whole::<Time>("99999999 s").unwrap_err(), "`99999999 s` is too large");
     }
 }

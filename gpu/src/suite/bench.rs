@@ -249,7 +249,7 @@ impl Bench {
         match self.several() {
             _ if self.gpus.is_empty() => "not known: the driver was not asked yet".into(),
             Layout::Gpus(count) => format!("{count}, one on each GPU"),
-            _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times are those of turns".into(),
+            _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times include waiting for the turn".into(),
         }
     }
 
@@ -281,7 +281,7 @@ impl Bench {
         further.splice(0..0, verdict.wrongs());
         let answer = Answer::by(figure, &further);
         match verdict.open_ends().filter(|_| further.is_empty()) {
-            Some(why) => Answer { why: format!("{why}; this NCCL tells nothing of launches"), ..answer },
+            Some(why) => Answer { why: format!("{why}; this NCCL does not report launches"), ..answer },
             None => answer,
         }
     }

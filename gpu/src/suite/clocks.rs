@@ -25,13 +25,13 @@ pub(super) fn run(bench: &mut Bench) {
                 let (_, seen) = bench.watch(&plan).map_err(Answer::not_ok)?;
                 match seen.iter().any(|seen| !seen.channels.is_empty()) {
                     true => Ok(seen),
-                    false => Err(Answer::not_run("no channel has a time of the GPU's")),
+                    false => Err(Answer::not_run("no channel has GPU times")),
                 }
             })
             .clone()
     };
     for seconds in moments {
-        let text = format!("how far off may the times of channels be after {seconds} s, and those of kernels");
+        let text = format!("how far off may channel times be after {seconds} s, and kernel times");
         bench.ask(&Question::new(TOPIC, &format!("bound-{seconds}s"), &text), &["clocks"], |bench| {
             match watch(bench) {
                 Ok(seen) => bound(&seen, seconds),

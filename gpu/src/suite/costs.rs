@@ -30,7 +30,7 @@ pub(super) fn run(bench: &mut Bench) {
     let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for (name, plugin, settings, what) in COMPARED {
         let text =
-            format!("what {what} costs above no plugin, one rank: a launch on its thread, and with its execution");
+            format!("what {what} costs compared with no plugin, one rank: a launch on its thread, and with its execution");
         bench.ask(&Question::new(TOPIC, name, &text), &[], |bench| {
             if plugin == Plugin::Empty && bench.machine.empty.is_none() {
                 return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");
@@ -77,7 +77,7 @@ pub(super) fn run(bench: &mut Bench) {
 /// The additional cost of the application's own kernels where the profiler is injected: alone, and
 /// as nodes of a graph.
 fn application(bench: &mut Bench, cycles: u32) {
-    let text = "what a launch of the application's own kernel costs more with the profiler injected, and a node of a graph of 1000";
+    let text = "how much more a launch of the application's own kernel costs with the profiler injected, and a node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "application", text), &[], |bench| {
         if let Some(why) = bench.no_cupti() {
             return Answer::not_run(why);

@@ -13,7 +13,7 @@ const PANIC: i32 = 101;
 /// and a description.
 const WAYS: [(&str, How, bool, &str); 8] = [
     ("exit-return", How::Status(0), true, "main returns with everything open"),
-    ("exit-hung", How::Status(0), true, "main returns while a kernel runs that does not end"),
+    ("exit-hung", How::Status(0), true, "main returns while a kernel runs that never ends"),
     ("exit-panic", How::Status(PANIC), true, "a panic"),
     ("exit-at-once", How::Status(0), false, "_exit"),
     ("exit-abort", How::Signal(libc::SIGABRT), false, "abort"),
@@ -24,7 +24,7 @@ const WAYS: [(&str, How, bool, &str); 8] = [
 
 pub(super) fn run(bench: &mut Bench) {
     for (name, must, is_closed, what) in WAYS {
-        let text = format!("{what}: does it end as without the profiler, and is all in a trace that can be read");
+        let text = format!("{what}: does it end as without the profiler, and is everything in a readable trace");
         bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
             if let Some(why) = bench.no_cupti() {
                 return Answer::not_run(why);

@@ -14,10 +14,10 @@ const WAYS: [(&str, &str, &str); 3] = [
     (
         "bracket",
         "all",
-        "brackets of launches and nodes of graphs: how many kernels are matched, and is one matched wrongly",
+        "by brackets of launches and nodes of graphs: how many kernels are matched, and is any matched wrongly",
     ),
-    ("external", "external", "external ids and nodes of graphs, with no callback at launches: the same"),
-    ("timer", "timer", "stream and the GPU's timer alone, with no callback and no external id: the same"),
+    ("external", "external", "the same by external ids and nodes of graphs, with no callback at launches"),
+    ("timer", "timer", "the same by stream and the GPU's timer alone, with no callback and no external id"),
 ];
 
 pub(super) fn run(bench: &mut Bench) {
@@ -41,7 +41,7 @@ pub(super) fn run(bench: &mut Bench) {
                 return Answer::not_run(why);
             }
             if name == "external" && !bench.tells_launches() {
-                return Answer::not_run("needs NCCL 2.28: before, it tells nothing of launches");
+                return Answer::not_run("needs NCCL 2.28, which is the first to report launches");
             }
             let verdict = Verdict::of(&seen, &ended.told);
             runs.push((name, seen));
@@ -105,8 +105,8 @@ fn agree(agreement: Agreement) -> Answer {
     let Agreement { both, same, one } = agreement;
     let mut faults = Vec::new();
     faults.extend((same < both).then(|| format!("{} kernels have different owners", both - same)));
-    faults.extend((both == 0).then(|| "there is no kernel of which both know the owner".to_owned()));
-    let figure = format!("{same} of {both} the same; of {one} only one knows");
+    faults.extend((both == 0).then(|| "there is no kernel whose owner both know".to_owned()));
+    let figure = format!("{same} of {both} the same; {one} known to one only");
     Answer::by(figure, &faults).value("both", both).value("same", same).value("one", one)
 }
 
@@ -117,5 +117,5 @@ fn without_channels(seen: &[Seen]) -> Option<String> {
     }
     let notes = seen.iter().flat_map(|seen| &seen.notes);
     let said = notes.flat_map(|note| note.split("; ")).find(|note| note.contains("no GPU time per channel"));
-    Some(said.map_or_else(|| "no channel has a time of the GPU's".into(), str::to_owned))
+    Some(said.map_or_else(|| "no channel has GPU times".into(), str::to_owned))
 }

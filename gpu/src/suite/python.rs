@@ -90,7 +90,7 @@ const ROWS: [Asked; 16] = [
         Way::Plugin,
         WELL,
         Demand::Taken,
-        "torch.profiler from before us on",
+        "torch.profiler, started before ncclscope",
     ),
     (
         "profiler-after",
@@ -98,7 +98,7 @@ const ROWS: [Asked; 16] = [
         Way::Plugin,
         WELL,
         Demand::Beside,
-        "torch.profiler while we have CUPTI",
+        "torch.profiler, started while ncclscope has CUPTI",
     ),
     (
         "profiler-lent",
@@ -106,7 +106,7 @@ const ROWS: [Asked; 16] = [
         Way::Plugin,
         WELL,
         Demand::Lent,
-        "torch.profiler, to which we lend CUPTI",
+        "torch.profiler, to which ncclscope lends CUPTI",
     ),
     (
         "profiler-returned",
@@ -130,7 +130,7 @@ const ROWS: [Asked; 16] = [
         Way::With("KINETO_USE_DAEMON", "1"),
         WELL,
         Demand::Matched,
-        "training with DDP, where a daemon might start torch.profiler",
+        "training with DDP, where a daemon may start torch.profiler",
     ),
 ];
 
@@ -150,7 +150,7 @@ pub(super) fn run(bench: &mut Bench) {
         });
     }
     let question =
-        Question::new(TOPIC, "kineto", "what torch.profiler costs a step of DDP above nothing, and what we do");
+        Question::new(TOPIC, "kineto", "what torch.profiler adds to a step of DDP, and what ncclscope adds");
     bench.ask(&question, &[], cost);
 }
 

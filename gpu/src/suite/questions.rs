@@ -18,23 +18,23 @@ type Asked = (&'static str, &'static str, fn(&Ended) -> Answer);
 const QUESTIONS: [Asked; 11] = [
     (
         "launches",
-        "do driver's callbacks and records have one correlation id, by whichever function is launched",
+        "do the driver's callbacks and records have the same correlation id, whichever function launches",
         launches,
     ),
-    ("graph-ids", "do ids of nodes lead from a kernel back to its own capture, through copies and updates", graph_ids),
-    ("clock-raw", "how far do CUPTI's times of kernels wander from the GPU's own timer, second by second", clock),
-    ("clock-given", "which clock do kernels have where CUPTI is given one when there is a context already", clock),
+    ("graph-ids", "do node ids lead from a kernel back to its own capture, through clones and updates of the graph", graph_ids),
+    ("clock-raw", "how far do CUPTI's kernel times drift from the GPU's own timer, second by second", clock),
+    ("clock-given", "which clock do kernel times have if CUPTI is given a clock after a context exists", clock),
     ("late", "CUPTI is asked for kernels while one runs: what waits for it, and is it recorded", late),
-    ("hung", "CUPTI is flushed and given up while a kernel runs: what waits for it, and what comes", hung),
-    ("pool", "does CUPTI with little memory of its own spoil the times of very many kernels of graphs", pool),
-    ("globaltimer", "how finely does %globaltimer count", timer),
+    ("hung", "CUPTI is flushed and released while a kernel runs: what waits for it, and which records come", hung),
+    ("pool", "does CUPTI, with little memory of its own, lose the times of graph kernels when there are very many", pool),
+    ("globaltimer", "what is the resolution of %globaltimer", timer),
     (
         "correlation",
-        "is the correlation id of the driver's callback that of the kernel's record, with no API kind on",
+        "do the driver's callback and the kernel's record have the same correlation id, with no API kind enabled",
         correlation,
     ),
-    ("external-all", "do external ids come, with all calls of the driver recorded", external_all),
-    ("external-single", "do external ids come, with the launch alone recorded", external_single),
+    ("external-all", "are external ids delivered if all driver calls are recorded", external_all),
+    ("external-single", "are external ids delivered if only launches are recorded", external_single),
 ];
 
 pub(super) fn run(bench: &mut Bench) {
@@ -177,7 +177,7 @@ fn graph_ids(ended: &Ended) -> Answer {
     let ([kernels, _, first], [_, _, second]) = (of("updated"), of("renewed"));
     let to = match (first == kernels, second == kernels) {
         (true, false) => "lead to the first capture",
-        (false, true) => "lead to that which they were updated to",
+        (false, true) => "lead to the capture that they were updated to",
         _ => {
             faults.push("updated: the trail is lost".into());
             "lead to neither capture"
@@ -188,7 +188,7 @@ fn graph_ids(ended: &Ended) -> Answer {
         faults.push("updated: kernels are missing".into());
     }
     if figure(ended, "update_calls") != 1.0 {
-        faults.push("the update was not told, and the profiler takes that for granted".into());
+        faults.push("the update was not reported, and the profiler takes for granted that it is".into());
     }
     Answer::by(parts.join("; "), &faults)
 }
@@ -315,7 +315,7 @@ fn pool(ended: &Ended) -> Answer {
 /// How much each further request to CUPTI adds to the cost of a launch: up and down again, one
 /// process each.
 fn kinds(bench: &mut Bench) {
-    let text = "what a launch costs with more and more asked of CUPTI: on its thread, with its execution, and a node of a graph of 1000";
+    let text = "what a launch costs as more and more of CUPTI is enabled: on its thread, with its execution, and per node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "kinds", text), &[], |bench| {
         if let Some(why) = bench.no_cupti() {
             return Answer::not_run(why);

@@ -14,7 +14,7 @@ pub(super) fn run(bench: &mut Bench) {
     let plan = |name: &str, workload, layout| Plan::new(name, workload, layout).with("repeats", repeats);
     let all = |name: &str, layout| plan(name, "collectives", layout).with("bytes", most);
     let jobs = [
-        (all("collectives", several), "every collective, send and receive, from 4 B on"),
+        (all("collectives", several), "every collective, send and receive, from 4 B up"),
         (all("alone", Layout::Alone), "one rank that sends to itself"),
         (all("shared", Layout::Shared), "two ranks on one GPU of one host"),
         (plan("groups", "groups", several), "groups of several operations"),
@@ -26,14 +26,14 @@ pub(super) fn run(bench: &mut Bench) {
         ),
         (plan("overlap", "overlap", several), "compute beside communication"),
         (all("injected", several).plugin(Plugin::Injected), "every operation, the profiler injected into cuInit"),
-        (plan("attach-late", "attach-late", several), "NCCL, and we with it, begins while a kernel runs"),
+        (plan("attach-late", "attach-late", several), "NCCL, and ncclscope with it, starts while a kernel runs"),
         (
             plan("injected-graphs", "graphs", several).plugin(Plugin::Injected),
             "graphs, the profiler injected into cuInit",
         ),
     ];
     for (plan, what) in jobs {
-        let text = format!("{what}: how many kernels of NCCL's are matched, and is one matched wrongly");
+        let text = format!("{what}: how many of NCCL's kernels are matched, and is any matched wrongly");
         let question = Question::new(TOPIC, &plan.name, &text);
         bench.ask(&question, &[&plan.name], |bench| {
             if plan.layout == Layout::Shared && bench.nccl < MULTI_RANK {
@@ -87,7 +87,7 @@ fn lent(bench: &mut Bench) {
     let question = Question::new(
         TOPIC,
         "lent",
-        "CUPTI is given up and taken again: are all kernels of before and after matched, and none of the time between",
+        "CUPTI is released and taken again: are all kernels before and after matched, and none in between",
     );
     bench.ask(&question, &["lent"], |bench| {
         if let Some(why) = bench.no_cupti() {
@@ -118,7 +118,7 @@ fn lent(bench: &mut Bench) {
 /// Two NCCL libraries in one process.
 fn second(bench: &mut Bench) {
     let text =
-        "two libnccl in one process, one after the other: how many kernels are matched, and is one matched wrongly";
+        "two libnccl in one process, one after the other: how many kernels are matched, and is any matched wrongly";
     bench.ask(&Question::new(TOPIC, "second-nccl", text), &["second-nccl"], |bench| {
         if bench.is_emulated() {
             return Answer::not_run("emulated GPUs have one libnccl");

@@ -77,7 +77,7 @@ impl<'w> World<'w> {
                 *serial += usize::from(!matches!(operation, Operation::Recv(_)));
                 let count = count + *serial % 4096;
                 if count * ELEMENT * team.comm.ranks as usize > team.room {
-                    return Err(format!("{count} elements have no room"));
+                    return Err(format!("{count} elements do not fit the buffers"));
                 }
                 // SAFETY: there is room, as checked above; all work on the memory is on this
                 // stream. The content does not matter.
@@ -167,7 +167,7 @@ fn find(file: &Path) -> Result<UniqueId, String> {
     let began = Instant::now();
     loop {
         if let Ok(bytes) = std::fs::read(file) {
-            return bytes.try_into().map(UniqueId).map_err(|_| format!("{} is no identity", file.display()));
+            return bytes.try_into().map(UniqueId).map_err(|_| format!("{} is not a unique id", file.display()));
         }
         if began.elapsed() > PATIENCE {
             return Err(format!("rank 0 did not write {}", file.display()));

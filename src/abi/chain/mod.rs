@@ -121,7 +121,7 @@ fn complain(text: &str) {
 impl Other {
     fn open<A: Abi>(path: &Path) -> Result<Other, String> {
         let shown = path.display();
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL in it".to_owned())?;
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path contains a NUL byte".to_owned())?;
         // SAFETY: a C string. What the library does when it is loaded is its own affair, as with
         // NCCL. It is never closed: its threads may live on.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) };
@@ -349,7 +349,7 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
     let status = unsafe { other.call_init(&mut theirs, its_mask, birth) };
     if status != SUCCESS {
         complain(&format!(
-            "the other plugin's init failed with {status} for a communicator, of which it therefore gets no calls"
+            "the other plugin's init failed with {status} for a communicator; it gets no calls of that communicator"
         ));
         return ours;
     }

@@ -175,9 +175,9 @@ fn without_steps(slower: &Slower) -> (Verdict, String) {
         () => Verdict::TooFew,
     };
     let words = match verdict {
-        Verdict::Slower => "No steps repeat in both runs; each by itself, things take longer in B",
-        Verdict::Faster => "No steps repeat in both runs; each by itself, things take less time in B",
-        Verdict::Same => "No steps repeat in both runs; each by itself, nothing differs beyond the noise of these runs",
+        Verdict::Slower => "No steps repeat in both runs; compared one by one, things take longer in B",
+        Verdict::Faster => "No steps repeat in both runs; compared one by one, things take less time in B",
+        Verdict::Same => "No steps repeat in both runs; compared one by one, nothing differs beyond the noise of these runs",
         Verdict::CannotTell => {
             "Cannot tell whether B is slower, because no steps repeat in both runs, and what runs varies much within each"
         }

@@ -42,10 +42,10 @@ pub(crate) fn recognise(a: &Profile, b: &Profile, said: Option<Case>) -> Result<
             Err(Reason::Refused(format!("--as same-run contradicts the files: {}", found.reason)))
         }
         (Some(case), Ok(found)) => {
-            Ok(Recognised { case, reason: format!("said so; the files say otherwise: {}", found.reason) })
+            Ok(Recognised { case, reason: format!("named with --as; the files say otherwise: {}", found.reason) })
         }
         (Some(Case::TwoRuns), Err(reason)) => {
-            Ok(Recognised { case: Case::TwoRuns, reason: format!("said so; otherwise refused: {reason}") })
+            Ok(Recognised { case: Case::TwoRuns, reason: format!("named with --as; otherwise refused: {reason}") })
         }
         (Some(Case::SameRun), Err(reason)) => Err(reason),
         (None, found) => found,
@@ -119,7 +119,7 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
         (common, Tool::Ncclscope, tool) => Ok(Recognised {
             case: Case::SameRun,
             reason: format!(
-                "their times {} and process {} is in both, beside ncclscope by {tool}",
+                "their times {} and process {} is in both, recorded by ncclscope and by {tool}",
                 if apart > 0 { "are as close as wall clocks can tell" } else { "overlap" },
                 list(common)
             ),

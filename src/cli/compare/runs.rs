@@ -81,7 +81,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
 fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, Reason> {
     if all.source.tool != one.source.tool {
         return Err(Reason::Refused(format!(
-            "{} is of {} and {} of {}: a folder must hold the files of one run by one tool",
+            "{} is from {} and {} from {}: a folder must hold the files of one run by one tool",
             first.display(),
             all.source.tool,
             file.display(),

@@ -114,7 +114,7 @@ fn driver(facts: &Facts) -> Vec<Finding> {
         all.push(
             Finding::new(Grade::Problem, "permissions", refused.clone())
                 .so("CUDA does not work for this user")
-                .advise("ask for the group that may use the GPUs, or for an allocation with GPUs"),
+                .advise("ask to be added to the group that may use the GPUs, or for an allocation with GPUs"),
         );
     }
     all
@@ -164,7 +164,7 @@ fn cupti(facts: &Facts) -> Vec<Finding> {
         all.push(
             Finding::new(Grade::Note, "CUPTI", "no libcupti.so.12 or .13 where it was looked for")
                 .so("a program that brings none has no GPU kernels in its trace; NCCL's calls, operations and the proxy are in it")
-                .advise("pip install nvidia-cuda-cupti-cu12 (CUDA 13: nvidia-cuda-cupti), or NCCLSCOPE_CUPTI=/path/of/libcupti.so"),
+                .advise("pip install nvidia-cuda-cupti-cu12 (CUDA 13: nvidia-cuda-cupti), or NCCLSCOPE_CUPTI=/path/to/libcupti.so"),
         );
     }
     all.extend(cupti_faults(&facts.cupti));
@@ -381,7 +381,7 @@ fn room(facts: &Facts) -> Vec<Finding> {
     match facts.shared_memory {
         Some(free) if free < SHARED_MEMORY => all.push(
             Finding::new(Grade::Note, "/dev/shm", format!("{} free", names::size(free)))
-                .so("NCCL itself may not start its ranks there")
+                .so("NCCL itself may fail to start its ranks there")
                 .advise("docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir of medium Memory"),
         ),
         Some(free) => all.push(Finding::new(Grade::Ok, "/dev/shm", format!("{} free", names::size(free)))),

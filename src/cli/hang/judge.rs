@@ -210,7 +210,7 @@ impl Job {
         let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
             let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
             match is_send {
-                true => format!("rank {rank} → {peer}: {count} {transfers} in the network's hands for {age:.1} s"),
+                true => format!("rank {rank} → {peer}: {count} {transfers} in flight for {age:.1} s"),
                 false => format!("rank {rank}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s"),
             }
         };

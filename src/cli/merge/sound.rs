@@ -80,7 +80,7 @@ impl Sound {
         }
         // Packets that are not plain events are rare.
         if !is_event {
-            let whole = packet.decode().map_err(|_| "it is no message")?;
+            let whole = packet.decode().map_err(|_| "it is not a Protobuf message")?;
             if let Some(descriptor) = &whole.track_descriptor {
                 self.tracks.entry(descriptor.uuid()).or_default();
             }
@@ -133,7 +133,7 @@ impl Sound {
             }
         }
         if parts.is_damaged() {
-            return Err("its event is no message");
+            return Err("its event is not a Protobuf message");
         }
         Ok(is_named)
     }

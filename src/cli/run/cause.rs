@@ -110,7 +110,7 @@ fn why_without(process: &Seen, library: &Path) -> Option<String> {
         None => {
             return Some(
                 "NCCL_PROFILER_PLUGIN did not reach the program: its launcher does not pass the environment on. \
-                 put ncclscope run before the program itself, behind the launcher"
+                 Put ncclscope run between the launcher and the program"
                     .into(),
             );
         }
@@ -137,8 +137,8 @@ fn not_loaded(process: &Seen) -> String {
     let release = process.release.as_deref();
     let release = release.map_or_else(|| "NCCL".into(), |release| format!("NCCL {release}"));
     format!(
-        "{release} was loaded and ncclscope was not: no communicator was made while anybody looked, or NCCL could \
-         not load it; NCCL_DEBUG=INFO shows which"
+        "{release} was loaded and ncclscope was not: no communicator was created while ncclscope run was looking, or \
+         NCCL could not load it; NCCL_DEBUG=INFO shows which"
     )
 }
 

@@ -293,7 +293,7 @@ fn export_parquet(traces: &[PathBuf]) {
     let written = export::parquet(&full, &folder.join("tables"), None, &mut said);
     String::from_utf8_lossy(&said).lines().for_each(say);
     if let Err(reason) = written {
-        say(&format!("not all is exported: {reason}"));
+        say(&format!("not everything was exported: {reason}"));
     }
 }
 

@@ -60,7 +60,7 @@ pub(in crate::cli) fn add_up(files: &[PathBuf]) -> (Report, Vec<Reason>) {
 
 fn tables(path: &Path) -> Result<Report, Reason> {
     let wrong = |line: u64, what: &str| {
-        Reason::file(path)(format!("line {line}: {what}; this is no summary that ncclscope {} wrote", version()))
+        Reason::file(path)(format!("line {line}: {what}; this is not a summary that ncclscope {} wrote", version()))
     };
     let file = fs::File::open(path).map_err(Reason::read(path))?;
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(file);

@@ -246,7 +246,7 @@ fn every_reason_is_a_sentence() {
         (Absent::Refused { call: "cuptiSubscribe", code: 15 }, "NOT_INITIALIZED (15)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 12345 }, "error 12345"),
-        (Absent::Leaving, "given up"),
+        (Absent::Leaving, "being released"),
         (Absent::NoResources("no thread".into()), "no thread"),
     ] {
         let text = absent.to_string();

@@ -133,7 +133,7 @@ impl Reader {
                 "the JSON ends at {at}, {behind}: the process was killed while writing, or the copy is incomplete"
             )),
             Category::Io => Error::Damaged(format!(
-                "failed to read on at {at}, {behind}: {error}; the file is damaged, copy it again"
+                "failed to read further at {at}, {behind}: {error}; the file is damaged, copy it again"
             )),
             kind if self.events == 0 && (!self.has_events || kind == Category::Data) => {
                 Error::Foreign(format!("this is not a Kineto trace: {error}, at {at}"))
@@ -396,7 +396,7 @@ impl Reader {
         let unended: usize = self.begun.values().map(Vec::len).sum();
         if unended > 0 || self.unbegun > 0 {
             let unbegun = self.unbegun;
-            notes.push(format!("left out: {unended} begins without an end, and {unbegun} ends without a begin"));
+            notes.push(format!("left out: {unended} begin events without an end, and {unbegun} end events without a begin"));
         }
         notes.extend(self.faults.iter().map(|fault| format!("left out: {fault}")));
         if self.more_faults > 0 {

@@ -39,7 +39,7 @@ impl Extent {
     pub fn remark(&self) -> Option<String> {
         let at = self.whole;
         (self.unfinished > 0)
-            .then(|| format!("the trace ends inside the packet at byte {at}; everything before it is good"))
+            .then(|| format!("the trace ends inside the packet at byte {at}; everything before it is intact"))
     }
 }
 

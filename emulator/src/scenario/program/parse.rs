@@ -298,7 +298,7 @@ impl Parser {
         if let Some(&index) = self.by_name.get(&name) {
             let line = self.communicators[index].line;
             return Err(
-                words.error(format!("`{name}` is declared in line {line} already; `create {name}` makes it once more"))
+                words.error(format!("`{name}` is already declared in line {line}; `create {name}` makes it once more"))
             );
         }
         words.expect("=")?;
@@ -472,7 +472,7 @@ fn environment(words: &Words<'_>, text: &str) -> Result<Verb, Error> {
         )));
     }
     if value.contains(char::is_whitespace) {
-        return Err(words.error(format!("the value of `{name}` has blanks in it")));
+        return Err(words.error(format!("the value of `{name}` contains blanks")));
     }
     Ok(Verb::Environment(name.into(), value.into()))
 }
@@ -533,7 +533,7 @@ impl<'a> Words<'a> {
         let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
         if !plain || !word.starts_with(|c: char| c.is_ascii_alphabetic()) {
             return Err(self.wrong(&format!(
-                "`{word}` is no name: one begins with a letter and has letters, digits, `_` and `-`"
+                "`{word}` is not a name: a name begins with a letter and has letters, digits, `_` and `-`"
             )));
         }
         Ok(word)
@@ -606,7 +606,7 @@ impl<'a> Words<'a> {
     fn end(&self) -> Result<(), Error> {
         match self.words.get(self.at) {
             None => Ok(()),
-            Some(word) => Err(self.wrong(&format!("`{word}` is too much"))),
+            Some(word) => Err(self.wrong(&format!("`{word}` is not expected here"))),
         }
     }
 }

@@ -116,9 +116,9 @@ fn syntax_errors_name_their_line() {
         ("all_reduce 4 B f32", "1: expected a reduction"),
         ("all_reduce 4 B f32 mean", "1: there is no reduction `mean`; there are sum, prod, max, min, avg"),
         ("all_reduce 4 B f32 sum on dp", "1: there is no communicator `dp` so far; there are world"),
-        ("all_reduce 4 B f32 sum root 1", "1: `root` is too much; it is written `all_reduce SIZE"),
+        ("all_reduce 4 B f32 sum root 1", "1: `root` is not expected here; it is written `all_reduce SIZE"),
         ("all_reduce 4 B f32 sum in plac", "1: expected `place`, not `plac`"),
-        ("all_gather 4 B f32 native", "1: `native` is too much"),
+        ("all_gather 4 B f32 native", "1: `native` is not expected here"),
         ("broadcast 4 B f32", "1: expected `root`; it is written `broadcast"),
         ("broadcast 4 B f32 root 4", "1: there is no rank 4 in `world`, which has 4"),
         ("communicator a = blocks 3\nbroadcast 4 B f32 root 1 on a", "2: there is no rank 1 in `a`, which has 1"),
@@ -143,7 +143,7 @@ fn syntax_errors_name_their_line() {
         ("communicator a = split world by rank + 2", "1: expected `%`, `/` or `<`, not `+`"),
         (
             "communicator a = all\ncommunicator a = all",
-            "2: `a` is declared in line 1 already; `create a` makes it once more",
+            "2: `a` is already declared in line 1; `create a` makes it once more",
         ),
         ("group {\nsync\n}", "2: `sync` cannot be within a group"),
         ("group {\ncompute a 1 ms\n}", "2: `compute` cannot be within a group"),
@@ -154,7 +154,7 @@ fn syntax_errors_name_their_line() {
         ("send_recv ring 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
         ("all_to_all 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
         ("group {\nall_gather 4 B f32 symmetric\n}", "2: a `symmetric` operation cannot be within a group"),
-        ("exit later", "1: `later` is too much"),
+        ("exit later", "1: `later` is not expected here"),
         ("exit at last", "1: expected `once`, not `last`"),
     ] {
         let message = wrong(text);

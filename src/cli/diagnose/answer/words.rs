@@ -88,10 +88,10 @@ impl Names<'_> {
             }
             What::Stall => {
                 let link = match cause.links.len() {
-                    1 => format!("the link from {} stands", self.link(cause)),
-                    more => format!("the link from {} and {} more stand", self.link(cause), more - 1),
+                    1 => format!("the link from {} stalls", self.link(cause)),
+                    more => format!("the link from {} and {} more stall", self.link(cause), more - 1),
                 };
-                format!("{link} still now and then: {name} kept it busy for {own}, usually for {others}")
+                format!("{link} now and then: {name} kept it busy for {own}, usually for {others}")
             }
             What::Pauses => {
                 let when = match cause.every {
@@ -125,7 +125,7 @@ impl Names<'_> {
             What::Host => format!("if the host of {} were as fast as the others'", self.who(&cause.ranks)),
             What::Link if cause.links.len() > 1 => "if these links were as fast as the others".to_owned(),
             What::Link => format!("if the link from {} were as fast as the others", self.link(cause)),
-            What::Stall => format!("if the link from {} did not stand still", self.link(cause)),
+            What::Stall => format!("if the link from {} did not stall", self.link(cause)),
             What::Pauses => "without the pauses".to_owned(),
             What::HostBound => "if the GPUs always had work".to_owned(),
             What::UnequalWork => "if the work were shared equally".to_owned(),
@@ -237,8 +237,8 @@ impl Names<'_> {
         if found.steps.mean > (1.0 + LONG) * found.steps.median && found.steps.long > 1 {
             let (longest, at) = found.steps.longest;
             return Some(format!(
-                "Cannot tell: now and then a step takes much longer, and no rank or link is at fault in all of them. In the middle \
-                 a step takes {}, on average {}, and number {at} takes {}",
+                "Cannot tell: now and then a step takes much longer, and no rank or link is at fault in all of them. \
+                 The median step takes {}, the mean is {}, and step {at} takes {}",
                 duration(found.steps.median),
                 duration(step),
                 duration(longest),
@@ -289,7 +289,7 @@ impl Names<'_> {
         }
         if found.error > MUCH * found.steps.median.max(1.0) {
             notes.push(format!(
-                "A replay of the job is off by {} a step: what things would take without a cause is a rough guess",
+                "A replay of the job is off by {} a step: what a step would take without a cause is a rough estimate",
                 duration(found.error)
             ));
         }

@@ -87,9 +87,9 @@ pub(super) fn send(traces: &[PathBuf], endpoint: &str, job: Option<&str>, out: &
     .map_err(Reason::Output)?;
     match collector.rejected() {
         (0, None) => {}
-        (0, Some(remark)) => writeln!(out, "the collector remarks: {remark}").map_err(Reason::Output)?,
+        (0, Some(remark)) => writeln!(out, "the collector warns: {remark}").map_err(Reason::Output)?,
         (number, remark) => reasons.push(Reason::Refused(format!(
-            "{endpoint} took part of it and rejected {number} spans or data points: {}",
+            "{endpoint} accepted part of it and rejected {number} spans or data points: {}",
             remark.unwrap_or("it does not say why")
         ))),
     }

@@ -93,7 +93,7 @@ impl Collector {
     /// If the endpoint is no http:// URL, or a variable of OpenTelemetry is malformed.
     pub(super) fn new(endpoint: &str) -> Result<Collector, Reason> {
         let refused = |why: &str| Reason::Refused(format!("--otlp {endpoint}: {why}"));
-        let uri: Uri = endpoint.parse().map_err(|_| refused("this is no URL: write http://HOST:4318"))?;
+        let uri: Uri = endpoint.parse().map_err(|_| refused("this is not a URL: write http://HOST:4318"))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
@@ -111,7 +111,7 @@ impl Collector {
         let headers = pairs(HEADERS)?.into_iter().map(|(name, value)| {
             let pair = (HeaderName::try_from(name), HeaderValue::try_from(value));
             let (Ok(name), Ok(value)) = pair else {
-                return Err(Reason::Refused(format!("{HEADERS} has what no header of HTTP may have")));
+                return Err(Reason::Refused(format!("{HEADERS} has a name or a value that is not allowed in an HTTP header")));
             };
             Ok((name, value))
         });
@@ -197,7 +197,7 @@ impl Collector {
             }
             if told.is_some_and(|told| told > LONGEST_WAIT) {
                 let told = told.unwrap_or_default().as_secs();
-                return Err(failed(format!("{why}, and asks for another try in {told} s: send again then").into()));
+                return Err(failed(format!("{why}, and asks for a retry in {told} s: send again then").into()));
             }
             thread::sleep(told.unwrap_or_else(|| varied(wait)));
             wait *= 2;
@@ -228,7 +228,7 @@ impl Collector {
                 Some(answer) => Answer::Taken(answer.partial_success.unwrap_or_default()),
                 None if said.is_empty() => Answer::Taken(ExportPartialSuccess::default()),
                 None => Answer::Refused(format!(
-                    "the answer ({status}) is not OTLP's: is this a collector's port for HTTP?"
+                    "the answer ({status}) is not OTLP: is this the collector's HTTP port?"
                 )),
             });
         }
@@ -263,7 +263,7 @@ impl Collector {
             ureq::Error::Timeout(_) => format!("no answer in {} s", TIMEOUT.as_secs()),
             error => error.to_string(),
         };
-        let hint = if is_grpc { "; 4317 is the port for gRPC, that for HTTP is 4318" } else { "" };
+        let hint = if is_grpc { "; 4317 is the port for gRPC, and 4318 is the one for HTTP" } else { "" };
         format!("{what}{hint}")
     }
 }

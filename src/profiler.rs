@@ -204,7 +204,9 @@ pub(crate) fn start_in_cuda_init() {
         if let (Some(held), Phase::Recording(session)) = (held, &state.phase)
             && session.config.speaks()
         {
-            held.remark_first(&session.first_line("no NCCL yet (CUDA_INJECTION64_PATH started the recording in cuInit)"));
+            held.remark_first(
+                &session.first_line("no NCCL yet (CUDA_INJECTION64_PATH started the recording in cuInit)"),
+            );
         }
     }
 }

@@ -71,7 +71,9 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
     let on_read = || {
         let _ = match wish.ui {
             None => writeln!(out, "The trace was read. It is now only in the browser's memory."),
-            Some(_) => writeln!(out, "The trace was read. The viewer's own files stay for a while, for what it loads later."),
+            Some(_) => {
+                writeln!(out, "The trace was read. The viewer's own files stay for a while, for what it loads later.")
+            }
         };
     };
     match serve::serve(listener, shared, wish.patience, on_read)? {

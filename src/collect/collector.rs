@@ -340,7 +340,9 @@ impl Run {
         self.take_kernels(true);
         let unheard = message::unheard();
         if unheard > 0 {
-            let text = format!("{unheard} lines for stderr were lost: nobody was reading it, or it now refers to another file");
+            let text = format!(
+                "{unheard} lines for stderr were lost: nobody was reading it, or it now refers to another file"
+            );
             self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
         }
         let text = self.cost();

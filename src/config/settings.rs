@@ -211,9 +211,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "NCCLSCOPE_FILE_MODE",
-        values: Values::Text(
-            "6, then a digit for the group and one for all others: 0, 2, 4 or 6; octal, as for chmod",
-        ),
+        values: Values::Text("6, then a digit for the group and one for all others: 0, 2, 4 or 6; octal, as for chmod"),
         default: "600, and folders as the umask says",
         help: "who may read what is written, whatever the umask says: 640 = the group may read traces, captures, and the folders made for them",
     },

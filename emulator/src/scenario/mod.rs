@@ -269,7 +269,10 @@ impl Scenario {
             Err(error) if wanted.ends_with(".toml") => return Err(format!("failed to read {wanted}: {error}")),
             Err(_) => {
                 let known: Vec<_> = SHIPPED.iter().map(|(name, _)| *name).collect();
-                return Err(format!("{wanted} is neither a file nor a scenario; the scenarios are {}", known.join(", ")));
+                return Err(format!(
+                    "{wanted} is neither a file nor a scenario; the scenarios are {}",
+                    known.join(", ")
+                ));
             }
         };
         let name = path.file_stem().map_or_else(|| wanted.into(), |stem| stem.to_string_lossy());

@@ -164,7 +164,10 @@ fn layouts_place_the_ranks() {
 fn a_scenario_is_found_by_name_or_path() {
     assert_eq!(Scenario::load("training", None).unwrap().name, "training");
     let message = Scenario::load("trianing", None).unwrap_err();
-    assert!(message.starts_with("trianing is neither a file nor a scenario; the scenarios are training, "), "{message}");
+    assert!(
+        message.starts_with("trianing is neither a file nor a scenario; the scenarios are training, "),
+        "{message}"
+    );
     let message = Scenario::load("missing.toml", None).unwrap_err();
     assert!(message.starts_with("failed to read missing.toml: "), "{message}");
 }

@@ -249,7 +249,10 @@ impl Bench {
         match self.several() {
             _ if self.gpus.is_empty() => "not known: the driver was not asked yet".into(),
             Layout::Gpus(count) => format!("{count}, one on each GPU"),
-            _ => "2 on one GPU as if on two hosts, over sockets: they take turns, so times include waiting for the turn".into(),
+            _ => {
+                "2 on one GPU as if on two hosts, over sockets: they take turns, so times include waiting for the turn"
+                    .into()
+            }
         }
     }
 

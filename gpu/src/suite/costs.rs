@@ -29,8 +29,9 @@ pub(super) fn run(bench: &mut Bench) {
     let batches = if bench.is_short() { 10 } else { 30 };
     let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
     for (name, plugin, settings, what) in COMPARED {
-        let text =
-            format!("what {what} costs compared with no plugin, one rank: a launch on its thread, and with its execution");
+        let text = format!(
+            "what {what} costs compared with no plugin, one rank: a launch on its thread, and with its execution"
+        );
         bench.ask(&Question::new(TOPIC, name, &text), &[], |bench| {
             if plugin == Plugin::Empty && bench.machine.empty.is_none() {
                 return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");

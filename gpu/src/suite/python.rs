@@ -149,8 +149,7 @@ pub(super) fn run(bench: &mut Bench) {
             }
         });
     }
-    let question =
-        Question::new(TOPIC, "kineto", "what torch.profiler adds to a step of DDP, and what ncclscope adds");
+    let question = Question::new(TOPIC, "kineto", "what torch.profiler adds to a step of DDP, and what ncclscope adds");
     bench.ask(&question, &[], cost);
 }
 

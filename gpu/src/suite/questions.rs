@@ -21,12 +21,20 @@ const QUESTIONS: [Asked; 11] = [
         "do the driver's callbacks and records have the same correlation id, whichever function launches",
         launches,
     ),
-    ("graph-ids", "do node ids lead from a kernel back to its own capture, through clones and updates of the graph", graph_ids),
+    (
+        "graph-ids",
+        "do node ids lead from a kernel back to its own capture, through clones and updates of the graph",
+        graph_ids,
+    ),
     ("clock-raw", "how far do CUPTI's kernel times drift from the GPU's own timer, second by second", clock),
     ("clock-given", "which clock do kernel times have if CUPTI is given a clock after a context exists", clock),
     ("late", "CUPTI is asked for kernels while one runs: what waits for it, and is it recorded", late),
     ("hung", "CUPTI is flushed and released while a kernel runs: what waits for it, and which records come", hung),
-    ("pool", "does CUPTI, with little memory of its own, lose the times of graph kernels when there are very many", pool),
+    (
+        "pool",
+        "does CUPTI, with little memory of its own, lose the times of graph kernels when there are very many",
+        pool,
+    ),
     ("globaltimer", "what is the resolution of %globaltimer", timer),
     (
         "correlation",

@@ -177,7 +177,9 @@ fn without_steps(slower: &Slower) -> (Verdict, String) {
     let words = match verdict {
         Verdict::Slower => "No steps repeat in both runs; compared one by one, things take longer in B",
         Verdict::Faster => "No steps repeat in both runs; compared one by one, things take less time in B",
-        Verdict::Same => "No steps repeat in both runs; compared one by one, nothing differs beyond the noise of these runs",
+        Verdict::Same => {
+            "No steps repeat in both runs; compared one by one, nothing differs beyond the noise of these runs"
+        }
         Verdict::CannotTell => {
             "Cannot tell whether B is slower, because no steps repeat in both runs, and what runs varies much within each"
         }

@@ -351,7 +351,9 @@ fn without_steps_executions_are_compared() {
     let answer = |b| compare(&irregular(&HEALTHY, 1), &irregular(b, 2), Some(Case::TwoRuns)).unwrap().answer.unwrap();
     let text = answer(&slow).text;
     assert!(
-        text.starts_with("No steps repeat in both runs; compared one by one, things take longer in B: rank 2 works longer"),
+        text.starts_with(
+            "No steps repeat in both runs; compared one by one, things take longer in B: rank 2 works longer"
+        ),
         "{text}"
     );
     assert!(!answer(&HEALTHY).verdict.is_change());

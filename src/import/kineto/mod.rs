@@ -396,7 +396,9 @@ impl Reader {
         let unended: usize = self.begun.values().map(Vec::len).sum();
         if unended > 0 || self.unbegun > 0 {
             let unbegun = self.unbegun;
-            notes.push(format!("left out: {unended} begin events without an end, and {unbegun} end events without a begin"));
+            notes.push(format!(
+                "left out: {unended} begin events without an end, and {unbegun} end events without a begin"
+            ));
         }
         notes.extend(self.faults.iter().map(|fault| format!("left out: {fault}")));
         if self.more_faults > 0 {

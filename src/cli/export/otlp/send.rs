@@ -111,7 +111,9 @@ impl Collector {
         let headers = pairs(HEADERS)?.into_iter().map(|(name, value)| {
             let pair = (HeaderName::try_from(name), HeaderValue::try_from(value));
             let (Ok(name), Ok(value)) = pair else {
-                return Err(Reason::Refused(format!("{HEADERS} has a name or a value that is not allowed in an HTTP header")));
+                return Err(Reason::Refused(format!(
+                    "{HEADERS} has a name or a value that is not allowed in an HTTP header"
+                )));
             };
             Ok((name, value))
         });
@@ -227,9 +229,9 @@ impl Collector {
             return Ok(match partial {
                 Some(answer) => Answer::Taken(answer.partial_success.unwrap_or_default()),
                 None if said.is_empty() => Answer::Taken(ExportPartialSuccess::default()),
-                None => Answer::Refused(format!(
-                    "the answer ({status}) is not OTLP: is this the collector's HTTP port?"
-                )),
+                None => {
+                    Answer::Refused(format!("the answer ({status}) is not OTLP: is this the collector's HTTP port?"))
+                }
             });
         }
         let said = said.unwrap_or_default();

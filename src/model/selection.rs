@@ -245,7 +245,7 @@ pub struct Selection {
     pub min_bytes: u64,
     /// Every Nth operation is kept; 0 and 1: each.
     pub every: u64,
-    /// Counted from the begin of the recording.
+    /// Counted from the start of the recording.
     pub time: Option<Window>,
     /// By their number in the process, from 0.
     pub operations: Option<Numbers>,

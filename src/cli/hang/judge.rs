@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(
             judge(&job)[0].notes,
             [
-                "rank 0 → 1: 2 transfers in the network's hands for 4.0 s",
+                "rank 0 → 1: 2 transfers in flight for 4.0 s",
                 "rank 2: its GPU has not taken 1 transfer from 1 for 4.0 s"
             ]
         );

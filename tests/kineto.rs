@@ -218,7 +218,7 @@ fn begin_and_end_events_are_paired_and_arrows_lead_to_kernels() {
     assert_eq!((profile.cuda_calls[0].correlation, profile.cuda_calls[0].span.duration()), (77, 1000));
     assert_eq!(profile.kernels.iter().map(|it| it.correlation).collect::<Vec<_>>(), [77, 0]);
     assert_eq!(profile.kernels[0].carried.how, How::Launched);
-    let note = "left out: 1 begin events without an end, and 0 end events without a begin";
+    let note = "left out: begin events without an end (1), end events without a begin (0)";
     assert!(profile.notes.iter().any(|it| it == note), "{:?}", profile.notes);
     let (trace, _) = imported(&path);
     assert_eq!(

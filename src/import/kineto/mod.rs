@@ -397,7 +397,7 @@ impl Reader {
         if unended > 0 || self.unbegun > 0 {
             let unbegun = self.unbegun;
             notes.push(format!(
-                "left out: {unended} begin events without an end, and {unbegun} end events without a begin"
+                "left out: begin events without an end ({unended}), end events without a begin ({unbegun})"
             ));
         }
         notes.extend(self.faults.iter().map(|fault| format!("left out: {fault}")));

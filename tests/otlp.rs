@@ -301,7 +301,7 @@ fn a_refusal_is_final_and_quotes_the_collector() {
         ),
         ((401, &[], b"who are you?\r\n".to_vec()), "the collector answers 401 Unauthorized: who are you?"),
         ((404, &[], Vec::new()), "404 Not Found; nothing takes OTLP over HTTP there"),
-        ((200, &[("Content-Type", "text/html")], b"<html>".to_vec()), "is not OTLP's"),
+        ((200, &[("Content-Type", "text/html")], b"<html>".to_vec()), "is not OTLP"),
     ];
     for (answer, words) in cases {
         let collector = Collector::new(move |_| answer.clone());

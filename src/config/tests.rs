@@ -113,11 +113,11 @@ fn kinds_of_events_are_added_and_left_out() {
         (&[("NCCLSCOPE_EVENTS", "-KernelPhase"), ("NCCLSCOPE_PRESET", "full")], Kinds::FULL - bits("KernelPhase"), ""),
         (&[("NCCLSCOPE_EVENTS", "-KernelCh"), ("NCCLSCOPE_PRESET", "full")], Kinds::FULL - Kinds::CHANNELS, ""),
         (&[("NCCLSCOPE_EVENTS", "+KernelPhase,-KernelCh")], Kinds::STANDARD, "no KernelPhase without KernelCh"),
-        (&[("NCCLSCOPE_EVENTS", "+KernelCh"), ("NCCLSCOPE_KERNEL_CH", "0")], Kinds::STANDARD, "says otherwise"),
+        (&[("NCCLSCOPE_EVENTS", "+KernelCh"), ("NCCLSCOPE_KERNEL_CH", "0")], Kinds::STANDARD, "takes precedence"),
         (
             &[("NCCLSCOPE_EVENTS", "-KernelCh,-Coll"), ("NCCLSCOPE_KERNEL_CH", "force")],
             (Kinds::STANDARD | bits("KernelCh")) - bits("Coll"),
-            "says otherwise",
+            "takes precedence",
         ),
     ] {
         let config = read(settings);

@@ -301,9 +301,9 @@ mod tests {
             ("localhost:4318", "begin with http://"),
             ("https://collector", "does not encrypt"),
             ("ftp://collector", "begin with http://"),
-            ("http://", "no URL"),
+            ("http://", "not a URL"),
             ("http://collector:4318/?key=1", "v1/traces and v1/metrics are added"),
-            ("a b", "no URL"),
+            ("a b", "not a URL"),
         ] {
             let reason = Collector::new(endpoint).err().map(|reason| reason.to_string()).unwrap_or_default();
             assert!(reason.contains(words), "{endpoint}: {reason}");

@@ -7,7 +7,7 @@ use crate::elf::Library;
 use crate::imports;
 use crate::instructions;
 use crate::reliability;
-use crate::steps::{Failure, Outcome, Place, Step, call};
+use crate::steps::{Failure, Outcome, Place, Step, call, triple};
 
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "the code is formatted", run: fmt },
@@ -107,9 +107,10 @@ fn loom(place: &Place) -> Result<Outcome, Failure> {
             // Optimising more than the code under test costs more here than it gains.
             .args(["--config", "profile.dev.package.ncclscope.opt-level=1"])
             .args(["--config", "profile.dev.package.loom.opt-level=1"])
-            // Without the command line, which is not involved.
-            .args(["test", "-p", "ncclscope", "--lib", "--no-default-features", "loom", "--target-dir"])
-            .arg(place.target.join("loom"));
+            // Without the command line, which is not involved. The flags are only for what is built for a
+            // target; what runs while building has been built before.
+            .args(["test", "-p", "ncclscope", "--lib", "--no-default-features", "loom", "--target"])
+            .arg(triple(std::env::consts::ARCH));
         command
     };
     call(&mut tests())?;

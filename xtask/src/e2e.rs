@@ -35,8 +35,10 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return skip("the emulator runs on x86-64 Linux only");
     }
-    // Building the whole workspace avoids rebuilding what its tests use.
-    call(place.cargo().args(["build", "--quiet", "--workspace", "--bin", "emulator", "--bin", "ncclscope"]))?;
+    // Named together with the tests, the programs get the same features, so nothing is built twice.
+    const PROGRAMS: [&str; 4] = ["--bin", "emulator", "--bin", "ncclscope"];
+    const TESTS: [&str; 4] = ["--test", "jobs", "--test", "suite"];
+    call(place.cargo().args(["build", "--quiet", "--workspace"]).args(PROGRAMS).args(TESTS))?;
     let emulator = || place.command(place.target.join("debug/emulator"));
     let mut fetch = emulator();
     fetch.arg("fetch").arg(if all { "--all" } else { "--always" });
@@ -55,7 +57,7 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     const JUDGED: [&str; 5] = ["diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
     let others = JUDGED.map(|name| ["--skip", name]);
     let alone = ["--test", "jobs", "--", "--test-threads=1"].iter().chain(&JUDGED);
-    let by_two = ["--test", "jobs", "--test", "suite", "--", "--test-threads=2"].iter().chain(others.as_flattened());
+    let by_two = TESTS.iter().chain(&["--", "--test-threads=2"]).chain(others.as_flattened());
     for words in [alone.collect::<Vec<_>>(), by_two.collect()] {
         let mut tests = place.cargo();
         tests.args(["test", "--workspace"]).args(words);

@@ -327,9 +327,12 @@ fn calls_from_a_signal_handler_are_recorded_or_counted() {
     // How many are recorded is up to how busy the machine is.
     assert!(figures.get("recorded") > 0 && run.figure("in_handlers") >= 40000, "{}", run.report);
     assert_eq!(figures.get("panics"), 0);
-    // If two events shared a handle, one of them would seem to be stopped twice.
+    // If two events shared a handle, one of them would seem to be stopped twice. On a busy machine,
+    // rings have no room for some starts; the stops of those are of unknown events.
     let doubts = figures.remarkable();
-    assert_eq!(doubts.keys().collect::<Vec<_>>(), [&"dropped"], "{doubts:?}");
+    assert!(doubts.contains_key("dropped"), "{doubts:?}");
+    assert!(doubts.keys().all(|doubt| ["dropped", "unknown_handles"].contains(doubt)), "{doubts:?}");
+    assert!(figures.get("unknown_handles") <= figures.get("dropped"), "{doubts:?}");
     case.survived(20_000);
 }
 

@@ -77,7 +77,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         )));
     }
     let named = files(traces)?;
-    let together = Together::look(&named, run.as_deref(), output, out)?;
+    let together = Together::of(Gathered::look(&named, run.as_deref(), output, out)?, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(
@@ -296,52 +296,69 @@ struct Edits {
     drawn_before: BTreeSet<u64>,
 }
 
-impl<'a> Together<'a> {
+/// What looking through the traces one by one gives.
+#[derive(Default)]
+struct Gathered<'a> {
+    /// Each trace, how much of it is one, and what is read instead of it.
+    files: Vec<(&'a Path, Extent, Option<File>)>,
+    origins: Vec<Origin>,
+    evidence: Vec<Evidence>,
+    members: Members,
+    numbers: Numbers,
+}
+
+impl<'a> Gathered<'a> {
     /// Looks through traces, and leaves out those that cannot be read, are duplicates, or come from
-    /// a run other than the named one. An error says why the rest cannot be merged.
+    /// a run other than the named one. An error if that is all of them.
     fn look(
         named: &'a [PathBuf],
         run: Option<&str>,
         beside: &Path,
         out: &mut dyn Write,
-    ) -> Result<Together<'a>, Reason> {
-        let (mut files, mut origins, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut members, mut numbers) = (Members::default(), Numbers::default());
-        let mut left_out = Vec::new();
+    ) -> Result<Gathered<'a>, Reason> {
+        let (mut gathered, mut left_out) = (Gathered::default(), Vec::new());
         let size = |path: &PathBuf| fs::metadata(path).map_or(0, |facts| facts.len());
         let stage = Stage::begin(format!("looking through {} files", named.len()), named.iter().map(size).sum());
         let look = |path: &'a PathBuf, threads| Looked::at(path, named.len(), threads);
         abreast::look(named, look, |path, looked| {
             stage.advance(size(path));
             let looked = looked.and_then(|looked| {
-                let looked = looked.with_own_marks(path, &origins, beside, named.len())?;
+                let looked = looked.with_own_marks(path, &gathered.origins, beside, named.len())?;
                 match run {
                     Some(run) => looked.origin.must_be_of(run).map(|()| looked),
                     None => Ok(looked),
                 }
             });
-            let Looked { extent, origin, evidence: its_evidence, members: its_members, numbers: its_numbers, copy } =
-                match looked {
-                    Ok(looked) => looked,
-                    Err(reason) => return left_out.push(reason),
-                };
+            let Looked { extent, origin, evidence, members, numbers, copy } = match looked {
+                Ok(looked) => looked,
+                Err(reason) => return left_out.push(reason),
+            };
             if extent.unfinished > 0 {
                 let (path, bytes) = (path.display(), extent.unfinished);
                 let _ = writeln!(out, "{path}: left out an unfinished packet of {bytes} bytes");
             }
-            members.merge(its_members);
-            numbers.merge(its_numbers);
-            files.push((path.as_path(), extent, copy));
-            origins.push(origin);
-            evidence.push(its_evidence);
+            gathered.members.merge(members);
+            gathered.numbers.merge(numbers);
+            gathered.files.push((path.as_path(), extent, copy));
+            gathered.origins.push(origin);
+            gathered.evidence.push(evidence);
         });
         drop(stage);
-        if files.is_empty() {
+        if gathered.files.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "no trace was named".into()));
         }
         for reason in &left_out {
             let _ = writeln!(out, "left out: {reason}");
         }
+        Ok(gathered)
+    }
+}
+
+impl<'a> Together<'a> {
+    /// Relates the clocks of the traces, and leaves out those that nothing relates to the others. An
+    /// error says why they cannot be merged.
+    fn of(gathered: Gathered<'a>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
+        let Gathered { mut files, mut origins, evidence, members, numbers } = gathered;
         let mut common = origin::judge(&origins)?;
         let mut shared = Shared::of(evidence, &common.clocks);
         let is_alone = alone(&common.clocks, &files, &shared);

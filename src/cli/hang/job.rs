@@ -17,6 +17,8 @@ pub(super) struct Member {
     pub(super) label: String,
     pub(super) process: u64,
     pub(super) world: Option<u32>,
+    /// Its process, as in `pid 4711 on node17`.
+    pub(super) place: Option<String>,
     pub(super) last: Option<(String, HostNs)>,
     pub(super) collective: Option<(Collective, HostNs)>,
     pub(super) gap_ns: u64,

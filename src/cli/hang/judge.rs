@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::Work;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED};
-use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS};
+use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS, named};
 use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
 
@@ -95,9 +95,10 @@ impl Job {
             [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
             missing => missing.iter().all(|&index| self.is_missing(index, age)),
         };
-        let mut notes = self.notes(on);
+        let in_job = self.in_job(hash);
+        let mut notes = self.notes(on, &in_job);
         if missing.is_empty() {
-            notes.extend(self.links(hash));
+            notes.extend(self.links(hash, &in_job));
         }
         let missing = missing.into_iter().map(|index| self.missing(index)).collect();
         Hang {
@@ -109,6 +110,7 @@ impl Job {
             of: takes.len(),
             is_numbered: key.1 != UNNUMBERED,
             is_call: on.iter().all(|it| it.kind == Work::Call),
+            in_job,
             came,
             missing,
             unseen,
@@ -120,6 +122,13 @@ impl Job {
             has_paused,
             notes,
         }
+    }
+
+    /// Which ranks of the job a communicator's are; empty if the numbers are the same.
+    fn in_job(&self, hash: u64) -> BTreeMap<u32, u32> {
+        let of_it = self.members.iter().filter(|member| member.hash == hash);
+        let known: BTreeMap<u32, u32> = of_it.filter_map(|member| Some((member.rank, member.world?))).collect();
+        if known.iter().all(|(rank, world)| rank == world) { BTreeMap::new() } else { known }
     }
 
     /// Whether a rank came to an operation, and when, if known.
@@ -160,7 +169,7 @@ impl Job {
 
     /// What a missing rank was last seen doing.
     fn missing(&self, index: usize) -> Missing {
-        let Member { rank, world, process, ref last, .. } = self.members[index];
+        let Member { rank, world, process, ref last, ref place, .. } = self.members[index];
         let before = |time: HostNs| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
         let mut said = match last {
             Some((name, time)) => {
@@ -180,13 +189,13 @@ impl Job {
         if state.is_some_and(|state| state.is_lossy) {
             said.push_str("; records were dropped there, so it may have come");
         }
-        Missing { rank, world, last: said, waits: None }
+        Missing { rank, world, process: place.clone(), last: said, waits: None }
     }
 
     /// The recordings' remarks, each with its rank.
-    fn notes(&self, on: &[&Standing]) -> Vec<String> {
+    fn notes(&self, on: &[&Standing], in_job: &BTreeMap<u32, u32>) -> Vec<String> {
         let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
-        let text = |it: &&&Standing| format!("rank {}: {}", self.members[it.member].rank, it.note);
+        let text = |it: &&&Standing| format!("rank {}: {}", named(self.members[it.member].rank, in_job), it.note);
         let notes: BTreeSet<String> = noted.map(|it| text(&it)).collect();
         notes.into_iter().take(LISTED).collect()
     }
@@ -195,7 +204,7 @@ impl Job {
 impl Job {
     /// Transfers of a communicator that show where it hangs: the network does not deliver, or a GPU
     /// does not take the data.
-    fn links(&self, hash: u64) -> Vec<String> {
+    fn links(&self, hash: u64, in_job: &BTreeMap<u32, u32>) -> Vec<String> {
         let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
         for (member, track, phase, since) in &self.transfers {
             let Member { hash: of, rank, .. } = self.members[*member];
@@ -209,6 +218,8 @@ impl Job {
         }
         let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
             let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
+            let rank = named(rank, in_job);
+            let peer = peer.parse().map_or_else(|_| peer.to_owned(), |peer| named(peer, in_job));
             match is_send {
                 true => format!("rank {rank} → {peer}: {count} {transfers} in flight for {age:.1} s"),
                 false => format!("rank {rank}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s"),
@@ -259,6 +270,7 @@ mod tests {
                 label: format!("comm {hash}"),
                 process,
                 world: Some(process as u32),
+                place: Some(format!("pid {process} on host")),
                 last: Some((last.name.clone(), begin)),
                 collective: Some((last, begin)),
                 gap_ns: SECOND / 10,
@@ -371,6 +383,30 @@ mod tests {
             [
                 "rank 0 → 1: 2 transfers in flight for 4.0 s",
                 "rank 2: its GPU has not taken 1 transfer from 1 for 4.0 s"
+            ]
+        );
+    }
+
+    #[test]
+    fn ranks_of_a_part_of_the_job_are_named_by_their_numbers_in_the_job_too() {
+        // Ranks 0 and 1 of the communicator are 4 and 5 of the job.
+        let mut missing = job(7, 2, 4, &[0]);
+        let hang = &judge(&missing)[0];
+        assert!(hang.to_string().contains("missing: 1 (rank 5 of the job) (last seen"), "{hang}");
+        assert_eq!(hang.details()[0], "rank 1 (rank 5 of the job) is pid 5 on host");
+        missing.members[1].world = None;
+        missing.members[0].world = None;
+        assert!(judge(&missing)[0].to_string().contains("missing: 1 (last seen"), "where that is not known");
+
+        let mut stuck = job(7, 2, 4, &[0, 1]);
+        stuck.standing[1].note = "the GPU had not finished an earlier kernel: forward".into();
+        let since = END[1].saturating_sub(4 * SECOND);
+        stuck.transfers.push((1, "comm 7 · receive ← 0 · steps".into(), "GPU wait".into(), since));
+        assert_eq!(
+            judge(&stuck)[0].notes,
+            [
+                "rank 1 (rank 5 of the job): the GPU had not finished an earlier kernel: forward",
+                "rank 1 (rank 5 of the job): its GPU has not taken 1 transfer from 0 (rank 4 of the job) for 4.0 s"
             ]
         );
     }

@@ -33,9 +33,11 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let ([hash], Some((label, rank, ranks))) = (&track.communicators[..], placed(&track.name)) else { continue };
         let Some(process) = survey.process(uuid) else { continue };
         let index = *members.entry((*hash, rank)).or_insert_with(|| {
-            let world = survey.tracks.get(&process).and_then(|track| survey::rank(&track.name));
+            let known = survey.tracks.get(&process);
+            let world = known.and_then(|track| survey::rank(&track.name));
+            let place = known.and_then(|track| Some(format!("pid {} on {}", track.pid?, host_in(&track.name)?)));
             let label = label.to_owned();
-            job.members.push(Member { hash: *hash, rank, label, process, world, ..Member::default() });
+            job.members.push(Member { hash: *hash, rank, label, process, world, place, ..Member::default() });
             job.members.len() - 1
         });
         member_of.insert(uuid, index);
@@ -88,10 +90,14 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
     }
 }
 
+/// The host in a process's name, `rank 3 · node17`.
+fn host_in(process: &str) -> Option<&str> {
+    process.split(" · ").nth(1)
+}
+
 /// When the job ended on the clock of each process.
 fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
-    // A process is named like `rank 3 · node17`.
-    let host = |process: &u64| survey.tracks.get(process).and_then(|track| track.name.split(" · ").nth(1));
+    let host = |process: &u64| survey.tracks.get(process).and_then(|track| host_in(&track.name));
     let mut by_host: HashMap<Option<&str>, HostNs> = HashMap::new();
     for (process, state) in &survey.processes {
         let end = by_host.entry(host(process)).or_default();

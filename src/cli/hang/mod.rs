@@ -11,7 +11,7 @@ mod job;
 mod judge;
 mod look;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use self::judge::judge;
@@ -47,6 +47,8 @@ pub(super) struct Hang {
     pub(super) is_numbered: bool,
     /// The hosts wait inside the call that asks for it.
     pub(super) is_call: bool,
+    /// Which ranks of the job the communicator's are; empty if the numbers are the same.
+    pub(super) in_job: BTreeMap<u32, u32>,
     /// Its ranks that have come, those that have not, and those whose files are not here.
     pub(super) came: Vec<u32>,
     pub(super) missing: Vec<Missing>,
@@ -72,6 +74,8 @@ pub(super) struct Missing {
     /// In the communicator, and in the job if known.
     pub(super) rank: u32,
     pub(super) world: Option<u32>,
+    /// Its process, as in `pid 4711 on node17`.
+    pub(super) process: Option<String>,
     /// What it was last seen doing.
     pub(super) last: String,
     /// Another hanging operation in which it waits.
@@ -111,7 +115,7 @@ impl fmt::Display for Hang {
         match (&self.missing[..], &self.unseen[..]) {
             _ if !self.is_numbered => {
                 let what = if self.is_call { "the call has not returned" } else { "it has not been seen to end" };
-                let came = list(self.came.iter().map(u32::to_string));
+                let came = list(self.came.iter().map(|rank| named(*rank, &self.in_job)));
                 write!(f, "{what} for {waited} on these ranks: {came}. NCCL does not say which others have come")?;
             }
             ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
@@ -121,16 +125,8 @@ impl fmt::Display for Hang {
                 list(unseen.iter().map(u32::to_string))
             )?,
             (missing, unseen) => {
-                let plain = missing.iter().all(|it| it.world.is_none_or(|world| world == it.rank));
-                let name = |it: &Missing| match it.world {
-                    Some(world) if !plain => format!("{} (rank {world} of the job)", it.rank),
-                    _ => it.rank.to_string(),
-                };
-                write!(
-                    f,
-                    "{came} of {of} ranks have come and waited {waited}, missing: {}",
-                    list(missing.iter().map(name))
-                )?;
+                let names = list(missing.iter().map(|it| named(it.rank, &self.in_job)));
+                write!(f, "{came} of {of} ranks have come and waited {waited}, missing: {names}")?;
                 if let [one] = missing {
                     write!(f, " ({})", one.last)?;
                 }
@@ -148,10 +144,18 @@ impl Hang {
     /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let several = self.missing.iter().filter(|_| self.missing.len() > 1).take(LISTED);
-        lines.extend(several.map(|it| format!("rank {}: {}", it.rank, it.last)));
+        let name = |it: &Missing| named(it.rank, &self.in_job);
+        for it in self.missing.iter().take(LISTED) {
+            let is_alone = self.missing.len() == 1;
+            match (&it.process, is_alone) {
+                (Some(process), true) => lines.push(format!("rank {} is {process}", name(it))),
+                (Some(process), false) => lines.push(format!("rank {}, {process}: {}", name(it), it.last)),
+                (None, true) => {}
+                (None, false) => lines.push(format!("rank {}: {}", name(it), it.last)),
+            }
+        }
         let waits =
-            self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", it.rank, it.waits.as_ref()?)));
+            self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
         lines.extend(self.notes.iter().cloned());
         if self.is_call {
@@ -163,6 +167,14 @@ impl Hang {
             many => lines.push(format!("{many} operations of its communicator wait behind it")),
         }
         lines
+    }
+}
+
+/// A rank of a communicator: `1`, or `1 (rank 2 of the job)` if its number in the job is another.
+fn named(rank: u32, in_job: &BTreeMap<u32, u32>) -> String {
+    match in_job.get(&rank) {
+        Some(world) => format!("{rank} (rank {world} of the job)"),
+        None => rank.to_string(),
     }
 }
 

@@ -12,6 +12,7 @@ use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{LAG_NS, PATIENCE_NS};
 use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
+use crate::trace::names;
 use crate::trace::reader::Event;
 use crate::trace::words::{self, Category};
 
@@ -35,7 +36,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let index = *members.entry((*hash, rank)).or_insert_with(|| {
             let known = survey.tracks.get(&process);
             let world = known.and_then(|track| survey::rank(&track.name));
-            let place = known.and_then(|track| Some(format!("pid {} on {}", track.pid?, host_in(&track.name)?)));
+            let place = known.and_then(|track| place(track.pid?, &track.name));
             let label = label.to_owned();
             job.members.push(Member { hash: *hash, rank, label, process, world, place, ..Member::default() });
             job.members.len() - 1
@@ -88,6 +89,11 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
     {
         one.clone_from(other);
     }
+}
+
+/// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
+fn place(pid: u64, process: &str) -> Option<String> {
+    Some(format!("pid {pid} on {}", host_in(names::without_gpu(process).0)?))
 }
 
 /// The host in a process's name, `rank 3 · node17`.
@@ -252,6 +258,23 @@ impl Look<'_> {
         if self.wanted.contains(&(hash, correlation)) || !self.last.is_empty() && is_next() {
             let key = (hash, correlation, event.uint(nccl::REPLAY));
             self.job.seen.entry((key, member)).or_default().ran = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+
+    #[test]
+    fn a_gpu_is_no_host() {
+        for (name, said) in [
+            ("rank 3 · node17 · GPU 3 (H200)", Some("pid 5 on node17")),
+            ("rank 3 · node17", Some("pid 5 on node17")),
+            ("python3 · GPU 3 (H200)", None),
+            ("python3", None),
+        ] {
+            assert_eq!(place(5, name).as_deref(), said, "{name}");
         }
     }
 }

@@ -538,7 +538,7 @@ impl Doubt {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Comm {
     /// A communicator of two ranks on a host, as the first one sees it.
     pub(crate) fn named(context: Handle, name: &str) -> Comm {
@@ -548,7 +548,7 @@ impl Comm {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl<'a> Owner<'a> {
     /// An operation that is known by its launch, and about which nothing else is.
     pub(crate) fn of_one(comm: &'a Comm, operation: &'a Arc<Operation>) -> Owner<'a> {

@@ -80,7 +80,8 @@ fn test(place: &Place) -> Result<Outcome, Failure> {
     reliability::forget(place);
     // Most tests wait for other processes most of the time.
     let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
-    call(place.cargo().args(["test", "--workspace"]).env("RUST_TEST_THREADS", threads.to_string()))?;
+    let all = ["test", "--workspace", "--no-fail-fast"];
+    call(place.cargo().args(all).env("RUST_TEST_THREADS", threads.to_string()))?;
     Ok(Outcome::Done)
 }
 

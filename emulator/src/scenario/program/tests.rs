@@ -124,7 +124,7 @@ fn syntax_errors_name_their_line() {
         ("communicator a = blocks 3\nbroadcast 4 B f32 root 1 on a", "2: there is no rank 1 in `a`, which has 1"),
         ("send 4 B f32 from 1 to 1", "1: a rank sends to itself only"),
         ("send_recv 4 B f32", "1: expected `ring`, not `4`"),
-        ("compute 3 ms", "1: `3` is no name"),
+        ("compute 3 ms", "1: `3` is not a name: a name begins with a letter"),
         ("compute forward 3", "1: expected a time such as `20 us`"),
         ("compute forward 3 ms to 2 ms", "1: the first time is not above the second"),
         ("ahead", "1: expected how many"),

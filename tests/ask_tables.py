@@ -56,6 +56,8 @@ def compacted(folder, sql):
 def spark(folder, sql):
     from pyspark.sql import SparkSession
 
+    # Spark makes a folder of its own where it runs.
+    os.chdir(folder)
     settings = {
         "tables": str(folder),
         "spark.sql.legacy.parquet.nanosAsLong": "true",

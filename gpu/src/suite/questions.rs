@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(answer(&[]).state, State::Ok, "{:?}", answer(&[]));
         assert!(answer(&[]).figure.contains("updated: 200 kernels lead to the first capture"));
         let renewed = answer(&[("updated_followed", 0.0), ("renewed_followed", 200.0)]);
-        assert!(renewed.state == State::Ok && renewed.figure.contains("that which they were updated to"));
+        assert!(renewed.state == State::Ok && renewed.figure.contains("the capture that they were updated to"));
         for change in [
             ("captured_followed", 199.0),
             ("captured_kernels", 400.0),

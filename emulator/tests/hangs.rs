@@ -1,5 +1,5 @@
-//! What `ncclscope info` says first about jobs that hang, and that it reports no hang for healthy
-//! jobs of the same kind. The jobs are random, by seed.
+//! What `ncclscope info` says first about jobs that hang or whose ranks call different collectives,
+//! and that it reports neither for healthy jobs of the same kind. Most jobs are random, by seed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,8 +221,8 @@ fn fault_of_hang(seed: u64) -> Option<String> {
     })
 }
 
-/// Plays a healthy job; returns where it is reported to hang, while it runs or after it was
-/// killed.
+/// Plays a healthy job; returns where it is reported to hang or to call different collectives,
+/// while it runs or after it was killed.
 fn fault_of_healthy(seed: u64) -> Option<String> {
     let case = healthy(seed);
     let (_file, plan) = case.plan();
@@ -237,8 +237,9 @@ fn fault_of_healthy(seed: u64) -> Option<String> {
         (job.join().expect("the job was played"), live)
     });
     let killed = job.info();
-    let is_hung = |said: &str| first_lines(said).iter().any(|line| line.starts_with("hang "));
-    let of = |said: &str| is_hung(said).then(|| first_lines(said).join("\n"));
+    let is_bad = |line: &&str| line.starts_with("hang ") || line.starts_with("mismatch ");
+    let is_accused = |said: &str| first_lines(said).iter().any(is_bad);
+    let of = |said: &str| is_accused(said).then(|| first_lines(said).join("\n"));
     let fault = of(&killed).map(|said| ("killed", said)).or_else(|| of(&live).map(|said| ("live", said)));
     fault.map(|(when, said)| {
         let Case { nccl, has_cupti, misbehaviour, text, .. } = case;
@@ -274,6 +275,34 @@ fn a_hang_is_named_with_the_missing_rank() {
 #[test]
 fn healthy_jobs_are_not_reported_as_hangs() {
     play(0..4, 2, fault_of_healthy);
+}
+
+#[test]
+fn calls_that_differ_between_ranks_are_named() {
+    let other_size = "except rank 3 {\nall_reduce 4 MiB f32 sum\n}\nonly rank 3 {\nall_reduce 8 MiB f32 sum\n}\n";
+    let other_function = "only rank 1 {\nall_reduce 1 MiB f32 sum\n}\nexcept rank 1 {\nall_gather 1 MiB f32\n}\n";
+    for (nccl, differing, expected) in [
+        (
+            "2.28.9",
+            other_size,
+            "seq 2 on world is AllReduce 4 MiB f32 on ranks 0, 1, 2, but AllReduce 8 MiB f32 on rank 3",
+        ),
+        (
+            "2.32.3",
+            other_function,
+            "on world, ranks 0, 2, 3 called AllGather 1 MiB, seq 0, but rank 1 did not; rank 1 called AllReduce 1 MiB \
+             f32, seq 2, but ranks 0, 2, 3 did not",
+        ),
+    ] {
+        let program = format!("repeat 2 {{\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}}\n{differing}sync\n");
+        let text = Shape { hosts: 2, per_host: 2 }.scenario(&program, "");
+        let case = Case { text, nccl, has_cupti: true, misbehaviour: "", limit: None, expected: Vec::new() };
+        let (_file, plan) = case.plan();
+        let job = plan.run();
+        let (said, diagnosis) = (job.info(), job.answer("diagnose"));
+        assert_eq!(said.lines().next(), Some(&*format!("mismatch      {expected}")), "{said}");
+        assert_eq!(diagnosis["text"], format!("The ranks do not call the same collectives: {expected}"));
+    }
 }
 
 /// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). A newer

@@ -21,6 +21,7 @@ use super::compare::runs;
 use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
+use super::mismatch::{self, Mismatch};
 use super::survey::{self, Survey};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
@@ -64,9 +65,9 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
-    let found = hang::find(&survey);
+    let (mismatches, found) = (mismatch::find(&survey), hang::find(&survey));
     let mut looks = infos.into_iter().zip(survey.extents);
-    let mut reasons = Vec::from_iter(hangs(&found, out).err().map(Reason::Output));
+    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, out).err().map(Reason::Output));
     let mut status = 0;
     // A file that cannot be read does not hide the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
@@ -89,6 +90,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         .collect();
     let report = serde_json::json!({
         "format_version": json::FORMAT_VERSION,
+        "mismatches": mismatches.iter().map(json::mismatch).collect::<Vec<_>>(),
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "files": files,
     });
@@ -105,15 +107,17 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// Where the job hangs, before everything else.
-fn hangs(hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
-    for hang in hangs {
-        let what = match hang.is_certain {
-            true => colour::paint(colour::BAD, "hang         "),
-            false => colour::paint(colour::NOTE, "waits        "),
-        };
-        writeln!(out, "{what} {hang}")?;
-        for line in hang.details() {
+/// What the ranks do not agree on and where the job hangs, before everything else.
+fn troubles(mismatches: &[Mismatch], hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
+    let bad = |what| colour::paint(colour::BAD, what);
+    let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
+    let hangs = hangs.iter().map(|hang| {
+        let what = if hang.is_certain { bad("hang         ") } else { colour::paint(colour::NOTE, "waits        ") };
+        (what, hang.to_string(), hang.details())
+    });
+    for (what, text, details) in mismatches.chain(hangs) {
+        writeln!(out, "{what} {text}")?;
+        for line in details {
             writeln!(out, "              {line}")?;
         }
     }

@@ -16,6 +16,7 @@ mod import;
 mod info;
 mod library;
 mod merge;
+mod mismatch;
 mod nccl;
 mod open;
 mod progress;

@@ -1,5 +1,7 @@
 //! A first pass over a trace: its time range, tracks, processes, communicators and operations.
 
+mod calls;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,6 +9,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
 use super::Fault;
 use super::merge::abreast;
 use crate::cli::reason::Reason;
@@ -15,6 +18,7 @@ use crate::model::time::HostNs;
 use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
+use crate::trace::names;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Numbers, Packet, blocks};
 use crate::trace::words::{self, Category};
@@ -39,6 +43,8 @@ pub(super) struct Survey {
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
+    /// What the ranks asked for in their calls of collectives.
+    pub(super) requests: Requests,
     /// How many records were dropped.
     pub(super) dropped: u64,
     /// How many bytes of each file are trace.
@@ -64,6 +70,9 @@ pub(super) struct Track {
     pub(super) runs: u64,
     /// Collectives that were handed over on it.
     pub(super) handed_over: HandedOver,
+    pub(super) calls: Calls,
+    /// It shows how NCCL created the communicator.
+    pub(super) has_init: bool,
     /// The longest time from the hand-over of an operation to the end of its kernel, ns.
     pub(super) longest_ns: u64,
     /// When something last began or ended on it.
@@ -143,6 +152,8 @@ pub(super) struct Process {
     pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
     pub(super) is_lossy: bool,
+    /// Settings left out a part of it.
+    pub(super) is_partial: bool,
 }
 
 /// An open slice. For those that are listed, its index in the survey's list.
@@ -168,6 +179,8 @@ pub(super) struct Looking {
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: BTreeSet<u64>,
+    /// Where it says that settings left something out.
+    partial: BTreeSet<u64>,
 }
 
 impl HandedOver {
@@ -270,6 +283,9 @@ impl Looking {
             kind::TYPE_INSTANT if self.numbers.get(nccl::RECORDED).is_some() => {
                 self.ended.insert(event.track, time);
             }
+            kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
+                self.partial.insert(event.track);
+            }
             kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
                 self.counted.insert(event.track);
             }
@@ -280,7 +296,7 @@ impl Looking {
 
     /// What the file shows.
     pub(super) fn done(self) -> Survey {
-        let Looking { mut survey, last, ended, counted, .. } = self;
+        let Looking { mut survey, last, ended, counted, partial, .. } = self;
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, _)| (*uuid, Process { last, ..Process::default() })).collect();
         for (track, time) in &ended {
@@ -294,6 +310,9 @@ impl Looking {
             if counts_losses && let Some(process) = survey.process(*track) {
                 survey.processes.entry(process).or_default().is_lossy = true;
             }
+        }
+        for process in partial.into_iter().filter_map(|track| survey.process(track)).collect::<Vec<_>>() {
+            survey.processes.entry(process).or_default().is_partial = true;
         }
         let tracks = survey.tracks.iter_mut();
         survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
@@ -363,7 +382,9 @@ impl Survey {
             }
             self.namesakes.insert((file, uuid >> TRACK_BITS));
         }
+        let requests = self.requests.put_all(other.requests);
         for (uuid, mut track) in other.tracks {
+            track.calls.renumber(&requests);
             track.parent = track.parent.map(|parent| self.uuid(file, parent));
             self.tracks.entry(self.uuid(file, uuid)).or_insert(track);
         }
@@ -431,7 +452,13 @@ impl Survey {
                     Some(Category::Operation) => {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
-                        track.handed_over.take(event, time, numbers.get(nccl::SEQ));
+                        let seq = numbers.get(nccl::SEQ);
+                        track.handed_over.take(event, time, seq);
+                        if let (Some(seq), Some(function)) = (seq, numbers.get(nccl::FUNCTION)) {
+                            let (count, root) = (numbers.get(nccl::COUNT), numbers.get(nccl::ROOT));
+                            let request = Request { name: event.shared_name(), count, root };
+                            track.calls.take(function, seq, self.requests.put(request));
+                        }
                         match self.lists_work {
                             true => Open::Operation(begun(&mut self.operations, time)),
                             false => Open::Other,
@@ -485,6 +512,7 @@ impl Survey {
         if is_told {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
             comm.ranks = numbers.get(nccl::RANKS);
+            track.has_init |= numbers.get(nccl::INTERFACE).is_some();
         }
     }
 
@@ -540,6 +568,25 @@ pub(super) fn rank(process: &str) -> Option<u32> {
     digits[..end].parse().ok()
 }
 
+/// The host in a process's name, `rank 3 · node17`.
+pub(super) fn host(process: &str) -> Option<&str> {
+    process.split(" · ").nth(1)
+}
+
+/// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
+pub(super) fn place(pid: u64, process: &str) -> Option<String> {
+    Some(format!("pid {pid} on {}", host(names::without_gpu(process).0)?))
+}
+
+/// The communicator, the rank and the number of ranks in a track's name: `world · rank 3 of 8 ·
+/// handed over`.
+pub(super) fn placed(track: &str) -> Option<(&str, u32, u32)> {
+    let (label, rest) = track.split_once(words::track::RANK)?;
+    let rest = rest.split(" · ").next()?;
+    let (rank, ranks) = rest.split_once(" of ")?;
+    Some((label, rank.parse().ok()?, ranks.parse().ok()?))
+}
+
 /// A communicator's name for people: its name, or else its hash.
 pub(super) fn label(hash: u64, comm: &Communicator) -> String {
     comm.name.clone().unwrap_or_else(|| format!("{hash:016x}"))
@@ -553,4 +600,21 @@ fn twins(path: &Path) -> Reason {
          tells those apart",
         path.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+
+    #[test]
+    fn a_gpu_is_no_host() {
+        for (name, said) in [
+            ("rank 3 · node17 · GPU 3 (H200)", Some("pid 5 on node17")),
+            ("rank 3 · node17", Some("pid 5 on node17")),
+            ("python3 · GPU 3 (H200)", None),
+            ("python3", None),
+        ] {
+            assert_eq!(place(5, name).as_deref(), said, "{name}");
+        }
+    }
 }

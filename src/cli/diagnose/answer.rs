@@ -14,6 +14,7 @@ use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
 use crate::cli::info::json as info_json;
+use crate::cli::mismatch::Mismatch;
 use crate::trace::names::{duration, quoted, short};
 
 mod words;
@@ -40,6 +41,8 @@ pub(super) enum Verdict {
     Healthy,
     /// It would be faster without these.
     Causes,
+    /// Its ranks do not call the same collectives.
+    Mismatch,
     /// It stands still.
     Hang,
     /// The files do not show it.
@@ -53,9 +56,10 @@ pub(super) struct Report {
     verdict: Verdict,
     /// The first line, without its full stop.
     pub(super) text: String,
+    mismatches: Vec<Value>,
     hangs: Vec<Value>,
     #[serde(skip)]
-    hang_lines: Vec<String>,
+    trouble_lines: Vec<String>,
     steps: Steps,
     causes: Vec<Told>,
     what_if: Vec<WhatIf>,
@@ -69,6 +73,29 @@ pub(super) struct Report {
     notes: Vec<String>,
     /// The files say which kernels of different ranks belong together.
     has_waits: bool,
+}
+
+/// What is worse than being slow.
+#[derive(Default)]
+pub(super) struct Troubles {
+    pub(super) mismatches: Vec<Mismatch>,
+    pub(super) hangs: Vec<Hang>,
+}
+
+impl Troubles {
+    pub(super) fn are_none(&self) -> bool {
+        self.mismatches.is_empty() && self.hangs.is_empty()
+    }
+
+    /// Each in words, with its details.
+    fn lines(&self) -> Vec<String> {
+        let mismatches = self.mismatches.iter().map(|it| (it.to_string(), it.details.clone()));
+        let hangs = self.hangs.iter().map(|it| (it.to_string(), it.details()));
+        let lines = |(text, details): (String, Vec<String>)| {
+            std::iter::once(text).chain(details.into_iter().map(|line| format!("  {line}")))
+        };
+        mismatches.chain(hangs).flat_map(lines).collect()
+    }
 }
 
 /// What a step is, and how long steps take.
@@ -163,12 +190,12 @@ struct Rank {
 }
 
 impl Report {
-    pub(super) fn of(job: &Job, found: &Findings, hangs: Vec<Hang>) -> Report {
+    pub(super) fn of(job: &Job, found: &Findings, troubles: &Troubles) -> Report {
         let names = Names { job };
         let step = found.steps.mean;
         let causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
         let shares = shares::of_ranks(job, step);
-        let (verdict, text) = verdict(&names, found, &hangs, causes.first(), &shares);
+        let (verdict, text) = verdict(&names, found, troubles, causes.first(), &shares);
         let on_path: f64 = found.path.iter().map(|part| part.ns).sum();
         let critical_path = found.path.iter().map(|part| OnPath {
             what: part.kind.map(|kind| job.kinds[kind as usize].name.clone()),
@@ -187,14 +214,9 @@ impl Report {
             format_version: FORMAT_VERSION,
             verdict,
             text,
-            hang_lines: hangs
-                .iter()
-                .flat_map(|hang| {
-                    let of_it = hang.details().into_iter().map(|line| format!("  {line}"));
-                    std::iter::once(hang.to_string()).chain(of_it)
-                })
-                .collect(),
-            hangs: hangs.iter().map(info_json::hang).collect(),
+            trouble_lines: troubles.lines(),
+            mismatches: troubles.mismatches.iter().map(info_json::mismatch).collect(),
+            hangs: troubles.hangs.iter().map(info_json::hang).collect(),
             steps: Steps {
                 by,
                 from,
@@ -242,13 +264,13 @@ impl Report {
         let style = match self.verdict {
             Verdict::Healthy => colour::GOOD,
             Verdict::Causes => colour::ANSWER,
-            Verdict::Hang => colour::BAD,
+            Verdict::Mismatch | Verdict::Hang => colour::BAD,
             Verdict::CannotTell => colour::NOTE,
         };
         writeln!(out, "{}", colour::paint(style, format!("{}.", self.text)))?;
         // Without causes, the first one is the answer itself.
-        let is_answer = self.verdict == Verdict::Hang || self.causes.is_empty();
-        for line in self.hang_lines.iter().skip(usize::from(is_answer)) {
+        let is_answer = matches!(self.verdict, Verdict::Mismatch | Verdict::Hang) || self.causes.is_empty();
+        for line in self.trouble_lines.iter().skip(usize::from(is_answer)) {
             writeln!(out, "  {line}")?;
         }
         for (at, cause) in self.causes.iter().enumerate() {
@@ -368,10 +390,14 @@ pub(in crate::cli) fn look_at(file: &Path, from_ns: i64, to_ns: i64) -> String {
 fn verdict(
     names: &Names<'_>,
     found: &Findings,
-    hangs: &[Hang],
+    Troubles { mismatches, hangs }: &Troubles,
     first: Option<&Told>,
     shares: &[OfRank],
 ) -> (Verdict, String) {
+    // It explains why a job hangs.
+    if let Some(mismatch) = mismatches.first() {
+        return (Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}"));
+    }
     if let Some(hang) = hangs.iter().find(|it| it.is_certain) {
         return (Verdict::Hang, format!("The job hangs: {hang}"));
     }

@@ -23,11 +23,11 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use self::answer::Report;
 pub(super) use self::answer::look_at;
+use self::answer::{Report, Troubles};
 pub(super) use self::lateness::{APART_NS, Cell as Late, Lateness};
 use super::compare::runs;
-use super::hang;
+use super::{hang, mismatch};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::time::HostNs;
@@ -69,15 +69,15 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 /// came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let (survey, loaded) = load::load(files, wish, true);
-    let hangs = hang::find(&survey);
+    let troubles = Troubles { mismatches: mismatch::find(&survey), hangs: hang::find(&survey) };
     let (report, lateness) = match loaded {
         Ok(job) => {
             let found = causes::find(&job);
-            (Report::of(&job, &found, hangs), Lateness::of(&job, found.steps.mean))
+            (Report::of(&job, &found, &troubles), Lateness::of(&job, found.steps.mean))
         }
         // A job that hung in its first operation has no kernels.
-        Err(_) if !hangs.is_empty() => {
-            (Report::of(&load::Job::default(), &causes::Findings::default(), hangs), Lateness::default())
+        Err(_) if !troubles.are_none() => {
+            (Report::of(&load::Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
         }
         Err(reason) => return Err(reason),
     };
@@ -108,7 +108,7 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     let Ok(job) = load::load(traces, &load::Wish::default(), false).1 else { return Vec::new() };
     let found = causes::find(&job);
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
-    let texts = Report::of(&job, &found, Vec::new()).cause_lines();
+    let texts = Report::of(&job, &found, &Troubles::default()).cause_lines();
     let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
         let rank = cause.ranks.first().copied().unwrap_or(0);
         let (begin, end) = job.step_times(rank, cause.step, cause.what.is_idleness());

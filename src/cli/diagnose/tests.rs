@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
-use super::answer::Report;
+use super::answer::{Report, Troubles};
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
 use super::load::{Job, Link, RankFacts, Taken, Use};
@@ -129,7 +129,7 @@ impl Made {
 }
 
 fn first_line(job: &Job) -> String {
-    written(&Report::of(job, &causes::find(job), Vec::new())).lines().next().unwrap_or_default().to_owned()
+    written(&Report::of(job, &causes::find(job), &Troubles::default())).lines().next().unwrap_or_default().to_owned()
 }
 
 fn written(report: &Report) -> String {
@@ -268,7 +268,7 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
 fn steps_keep_their_numbers_if_only_some_are_looked_at() {
     let job = Job { first: 100, ..Made { checks: Some(1), ..Made::healthy() }.job() };
     let found = causes::find(&job);
-    let says = written(&Report::of(&job, &found, Vec::new()));
+    let says = written(&Report::of(&job, &found, &Troubles::default()));
     let look = format!("look at step {} of 1.perfetto-trace", 100 + found.causes[0].step);
     assert!(says.contains(&look) && says.contains("Steps 102 to 138 of 39"), "{says}");
 }
@@ -277,7 +277,7 @@ fn steps_keep_their_numbers_if_only_some_are_looked_at() {
 fn a_cause_says_how_to_see_it_on_all_ranks() {
     let says = |made: Made| {
         let (job, found) = made.found();
-        written(&Report::of(&job, &found, Vec::new()).with_all_ranks(&["the job".into(), "b".into()]))
+        written(&Report::of(&job, &found, &Troubles::default()).with_all_ranks(&["the job".into(), "b".into()]))
     };
     let expected = "\n    ncclscope merge -o job.perfetto-trace 'the job' b && ncclscope open job.perfetto-trace\n";
     let sick = says(Made { checks: Some(1), ..Made::healthy() });
@@ -331,7 +331,7 @@ fn a_hang_comes_before_everything_else() {
     let (job, found) = made.found();
     let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, is_certain: true, behind: 3, ..Hang::default() };
     let mut out = Vec::new();
-    Report::of(&job, &found, vec![hang]).write(&mut out).unwrap();
+    Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }).write(&mut out).unwrap();
     let says = String::from_utf8(out).unwrap();
     let lines: Vec<&str> = says.lines().collect();
     assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
@@ -343,7 +343,7 @@ fn a_job_that_may_hang_is_not_called_healthy() {
     let (job, found) = Made::healthy().found();
     let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, ..Hang::default() };
     let mut out = Vec::new();
-    Report::of(&job, &found, vec![hang]).write(&mut out).unwrap();
+    Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }).write(&mut out).unwrap();
     let says = String::from_utf8(out).unwrap();
     assert!(says.starts_with("Cannot tell whether the job hangs or is slow: AllReduce"), "{says}");
 }
@@ -366,7 +366,7 @@ fn without_the_application_s_kernels_no_host_is_accused() {
     let found = causes::find(&job);
     assert!(found.causes.is_empty(), "{:?}", told(&found));
     let mut out = Vec::new();
-    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+    Report::of(&job, &found, &Troubles::default()).write(&mut out).unwrap();
     let says = String::from_utf8(out).unwrap();
     assert!(says.starts_with("Cannot tell what GPUs do between operations"), "{says}");
     assert!(says.contains("rank 1 comes last most often, in 100 %"), "{says}");
@@ -377,7 +377,7 @@ fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
     let found = causes::find(&job);
     let mut out = Vec::new();
-    Report::of(&job, &found, Vec::new()).write(&mut out).unwrap();
+    Report::of(&job, &found, &Troubles::default()).write(&mut out).unwrap();
     let says = String::from_utf8(out).unwrap();
     assert!(says.starts_with("Cannot tell for whom the ranks wait. The files of 2 ranks are not here"), "{says}");
 }

@@ -192,11 +192,15 @@ impl Job {
         Missing { rank, world, process: place.clone(), last: said, waits: None }
     }
 
-    /// The recordings' remarks, each with its rank.
+    /// The recordings' remarks, each with its rank and process.
     fn notes(&self, on: &[&Standing], in_job: &BTreeMap<u32, u32>) -> Vec<String> {
         let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
-        let text = |it: &&&Standing| format!("rank {}: {}", named(self.members[it.member].rank, in_job), it.note);
-        let notes: BTreeSet<String> = noted.map(|it| text(&it)).collect();
+        let text = |it: &&Standing| {
+            let Member { rank, place, .. } = &self.members[it.member];
+            let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
+            format!("rank {}{place}: {}", named(*rank, in_job), it.note)
+        };
+        let notes: BTreeSet<String> = noted.map(text).collect();
         notes.into_iter().take(LISTED).collect()
     }
 }
@@ -405,7 +409,7 @@ mod tests {
         assert_eq!(
             judge(&stuck)[0].notes,
             [
-                "rank 1 (rank 5 of the job): the GPU had not finished an earlier kernel: forward",
+                "rank 1 (rank 5 of the job), pid 5 on host: the GPU had not finished an earlier kernel: forward",
                 "rank 1 (rank 5 of the job): its GPU has not taken 1 transfer from 0 (rank 4 of the job) for 4.0 s"
             ]
         );

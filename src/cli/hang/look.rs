@@ -7,22 +7,13 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::super::read_trace;
-use super::super::survey::{self, Collective, Survey, Work};
+use super::super::survey::{self, Collective, Survey, Work, placed};
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{LAG_NS, PATIENCE_NS};
 use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
-use crate::trace::names;
 use crate::trace::reader::Event;
 use crate::trace::words::{self, Category};
-
-/// `world · rank 3 of 8 · handed over`: the communicator, the rank and the number of ranks.
-fn placed(track: &str) -> Option<(&str, u32, u32)> {
-    let (label, rest) = track.split_once(words::track::RANK)?;
-    let rest = rest.split(" · ").next()?;
-    let (rank, ranks) = rest.split_once(" of ")?;
-    Some((label, rank.parse().ok()?, ranks.parse().ok()?))
-}
 
 /// The ranks and what each waits in; and the rank of each track.
 pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
@@ -36,7 +27,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let index = *members.entry((*hash, rank)).or_insert_with(|| {
             let known = survey.tracks.get(&process);
             let world = known.and_then(|track| survey::rank(&track.name));
-            let place = known.and_then(|track| place(track.pid?, &track.name));
+            let place = known.and_then(|track| survey::place(track.pid?, &track.name));
             let label = label.to_owned();
             job.members.push(Member { hash: *hash, rank, label, process, world, place, ..Member::default() });
             job.members.len() - 1
@@ -91,19 +82,9 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
     }
 }
 
-/// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
-fn place(pid: u64, process: &str) -> Option<String> {
-    Some(format!("pid {pid} on {}", host_in(names::without_gpu(process).0)?))
-}
-
-/// The host in a process's name, `rank 3 · node17`.
-fn host_in(process: &str) -> Option<&str> {
-    process.split(" · ").nth(1)
-}
-
 /// When the job ended on the clock of each process.
 fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
-    let host = |process: &u64| survey.tracks.get(process).and_then(|track| host_in(&track.name));
+    let host = |process: &u64| survey.tracks.get(process).and_then(|track| survey::host(&track.name));
     let mut by_host: HashMap<Option<&str>, HostNs> = HashMap::new();
     for (process, state) in &survey.processes {
         let end = by_host.entry(host(process)).or_default();
@@ -258,23 +239,6 @@ impl Look<'_> {
         if self.wanted.contains(&(hash, correlation)) || !self.last.is_empty() && is_next() {
             let key = (hash, correlation, event.uint(nccl::REPLAY));
             self.job.seen.entry((key, member)).or_default().ran = true;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::place;
-
-    #[test]
-    fn a_gpu_is_no_host() {
-        for (name, said) in [
-            ("rank 3 · node17 · GPU 3 (H200)", Some("pid 5 on node17")),
-            ("rank 3 · node17", Some("pid 5 on node17")),
-            ("python3 · GPU 3 (H200)", None),
-            ("python3", None),
-        ] {
-            assert_eq!(place(5, name).as_deref(), said, "{name}");
         }
     }
 }

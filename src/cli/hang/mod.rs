@@ -28,7 +28,7 @@ const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
 /// How many ranks are listed.
-const LISTED: usize = 16;
+pub(super) const LISTED: usize = 16;
 
 /// An operation that a job hangs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Hang {
 }
 
 /// A rank of a communicator: `1`, or `1 (rank 2 of the job)` if its number in the job is another.
-fn named(rank: u32, in_job: &BTreeMap<u32, u32>) -> String {
+pub(super) fn named(rank: u32, in_job: &BTreeMap<u32, u32>) -> String {
     match in_job.get(&rank) {
         Some(world) => format!("{rank} (rank {world} of the job)"),
         None => rank.to_string(),
@@ -179,7 +179,7 @@ fn named(rank: u32, in_job: &BTreeMap<u32, u32>) -> String {
 }
 
 /// `1, 2, 5 and 3 more`
-fn list(words: impl ExactSizeIterator<Item = String>) -> String {
+pub(super) fn list(words: impl ExactSizeIterator<Item = String>) -> String {
     let more = words.len().saturating_sub(LISTED);
     let text = words.take(LISTED).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }

@@ -4,12 +4,24 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Info, Operations, Trust, is_being_written};
+use super::{Hang, Info, Mismatch, Operations, Trust, is_being_written};
+use crate::cli::mismatch::Side;
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
 /// The version of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
+
+/// What the ranks do not agree on.
+pub(in crate::cli) fn mismatch(mismatch: &Mismatch) -> Value {
+    let side = |side: &Side| json!({ "call": side.call, "ranks": side.ranks });
+    json!({
+        "text": mismatch.to_string(),
+        "details": mismatch.details,
+        "comm": hash(mismatch.hash),
+        "calls": mismatch.what.sides().iter().map(side).collect::<Vec<_>>(),
+    })
+}
 
 /// Where the job hangs.
 pub(in crate::cli) fn hang(hang: &Hang) -> Value {

@@ -223,7 +223,7 @@
     document.getElementById('facts').textContent = facts.filter(Boolean).join(' · ');
   }
 
-  const KINDS = {healthy: 'Verdict: healthy', causes: 'Verdict: it could be faster', hang: 'Verdict: it hangs', 'cannot-tell': 'Verdict: cannot tell'};
+  const KINDS = {healthy: 'Verdict: healthy', causes: 'Verdict: it could be faster', mismatch: 'Verdict: the ranks do not agree', hang: 'Verdict: it hangs', 'cannot-tell': 'Verdict: cannot tell'};
 
   function verdict() {
     const box = el('div', {class: `verdict ${diagnosis ? diagnosis.verdict : ''}`, id: 'verdict', tabindex: -1});
@@ -232,12 +232,13 @@
       box.append(el('p', {class: 'kind'}, 'No verdict'), el('p', {class: 'answer'}, `${data.no_diagnosis}.`));
       return;
     }
-    const {steps, causes, hangs, what_if: whatIf, look_at_all: all} = diagnosis;
+    const {steps, causes, mismatches, hangs, what_if: whatIf, look_at_all: all} = diagnosis;
+    const troubles = [...mismatches, ...hangs];
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
-    if (hangs.length > 0) {
+    if (troubles.length > 0) {
       // Without causes, the first one is the answer itself.
-      const isAnswer = (place) => place === 0 && (diagnosis.verdict === 'hang' || causes.length === 0);
-      const lines = hangs.flatMap((hang, place) => (isAnswer(place) ? hang.details : [hang.text, ...hang.details]));
+      const isAnswer = (place) => place === 0 && (['mismatch', 'hang'].includes(diagnosis.verdict) || causes.length === 0);
+      const lines = troubles.flatMap((it, place) => (isAnswer(place) ? it.details : [it.text, ...it.details]));
       if (lines.length > 0) box.append(el('ul', {}, lines.map((line) => el('li', {}, line))));
     }
     if (steps.count > 0) {

@@ -1,0 +1,89 @@
+//! Which collectives a rank called, to be compared with the other ranks.
+//!
+//! NCCL numbers the calls of each function on a communicator, from 0 on and on all ranks alike.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+/// How many calls of a function are kept, the last ones: about as many as the host of one rank can
+/// be ahead of another's.
+const KEPT: usize = 1024;
+
+/// What a call asks for. In a job without a fault, it is the same on all ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cli) struct Request {
+    /// As in `AllReduce 4 MiB f32`.
+    pub(in crate::cli) name: Arc<str>,
+    pub(in crate::cli) count: Option<u64>,
+    pub(in crate::cli) root: Option<u64>,
+}
+
+/// Different requests, by the place where each was first put.
+#[derive(Default)]
+pub(in crate::cli) struct Requests {
+    all: Vec<Request>,
+    places: FxHashMap<Request, u32>,
+}
+
+impl Requests {
+    pub(in crate::cli) fn put(&mut self, request: Request) -> u32 {
+        if let Some(place) = self.places.get(&request) {
+            return *place;
+        }
+        let place = self.all.len() as u32;
+        self.all.push(request.clone());
+        self.places.insert(request, place);
+        place
+    }
+
+    pub(in crate::cli) fn get(&self, place: u32) -> &Request {
+        &self.all[place as usize]
+    }
+
+    /// Puts all of another's, and says where.
+    pub(super) fn put_all(&mut self, other: Requests) -> Vec<u32> {
+        other.all.into_iter().map(|request| self.put(request)).collect()
+    }
+}
+
+/// The calls on one track.
+#[derive(Default)]
+pub(in crate::cli) struct Calls(Vec<OfFunction>);
+
+/// The calls of one function.
+pub(in crate::cli) struct OfFunction {
+    pub(in crate::cli) function: u64,
+    /// The highest number of a call.
+    pub(in crate::cli) last: u64,
+    /// The number and the request of the last calls.
+    pub(in crate::cli) recent: VecDeque<(u64, u32)>,
+}
+
+impl Calls {
+    #[inline]
+    pub(in crate::cli) fn take(&mut self, function: u64, seq: u64, request: u32) {
+        let at = self.0.iter().position(|known| known.function == function).unwrap_or_else(|| {
+            self.0.push(OfFunction { function, last: seq, recent: VecDeque::new() });
+            self.0.len() - 1
+        });
+        let calls = &mut self.0[at];
+        calls.last = calls.last.max(seq);
+        if calls.recent.len() == KEPT {
+            calls.recent.pop_front();
+        }
+        calls.recent.push_back((seq, request));
+    }
+
+    /// Names each request by its new place.
+    pub(super) fn renumber(&mut self, places: &[u32]) {
+        for (_, request) in self.0.iter_mut().flat_map(|calls| &mut calls.recent) {
+            *request = places[*request as usize];
+        }
+    }
+
+    pub(in crate::cli) fn by_function(&self) -> impl Iterator<Item = &OfFunction> {
+        self.0.iter()
+    }
+}

@@ -16,8 +16,8 @@ use crate::trace::names;
 
 /// With fewer stretches, nothing counts as repeating.
 const FEWEST: usize = 4;
-/// The fraction of the stretches, and of their time, that must have the same content if something
-/// repeats; and if it repeats strictly.
+/// The fraction of the stretches, and of the time of what ran in them, that must have the same
+/// content if something repeats; and if it repeats strictly.
 const ALIKE: (f64, f64) = (0.8, 0.95);
 /// The fraction of what ran that must lie in marked steps for them to be used.
 const INSIDE: f64 = 0.8;
@@ -134,13 +134,14 @@ fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> 
     for (at, item) in items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }
-    // A sum over what lies before each item, in any order. The difference of two sums is the
-    // content between them, except with a chance of 1 in 2^64.
+    // A sum over what lies before each item, in any order, and how long that ran. The difference of
+    // two sums is the content between them, except with a chance of 1 in 2^64.
     let mut before = Vec::with_capacity(items.len());
-    let mut sum = 0_u64;
+    let (mut content, mut ran) = (0_u64, 0);
     for item in &items {
-        before.push(sum);
-        sum = sum.wrapping_add(mixed(item.kind as u64 + 1));
+        before.push((content, ran));
+        content = content.wrapping_add(mixed(item.kind as u64 + 1));
+        ran += item.span.duration();
     }
     let found = places.into_iter().filter_map(|(kind, places)| {
         let name = ranks.kinds[kind].name.as_str();
@@ -157,21 +158,23 @@ fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-fn stretches(items: &[&Item], before: &[u64], places: &[usize], name: &str) -> Option<Repeating> {
+/// `before` has the content before each item, and how long it ran, ns.
+fn stretches(items: &[&Item], before: &[(u64, u64)], places: &[usize], name: &str) -> Option<Repeating> {
     if places.len() <= FEWEST {
         return None;
     }
-    let mut contents: HashMap<u64, (usize, i64)> = HashMap::new();
+    let ran = |from: usize, to: usize| before[to].1 - before[from].1;
+    let mut contents: HashMap<u64, (usize, u64)> = HashMap::new();
     for ends in places.windows(2) {
-        let content = before[ends[1]].wrapping_sub(before[ends[0]]);
+        let content = before[ends[1]].0.wrapping_sub(before[ends[0]].0);
         let entry = contents.entry(content).or_default();
         entry.0 += 1;
-        entry.1 += items[ends[1]].span.start.since(items[ends[0]].span.start);
+        entry.1 += ran(ends[0], ends[1]);
     }
     let all = (places.len() - 1) as f64;
-    let time = items[*places.last()?].span.start.since(items[places[0]].span.start) as f64;
     let (count, of_them) = contents.into_values().max()?;
-    let alike = (count as f64 / all).min(of_them as f64 / time.max(1.0));
+    // A long pause in a step does not count: what it holds is what repeats.
+    let alike = (count as f64 / all).min(of_them as f64 / (ran(places[0], *places.last()?) as f64).max(1.0));
     // If it repeats at all, what lies before the first and after the last is only what a program
     // does around its steps.
     let is_most = (places[places.len() - 1] - places[0]) * 2 > items.len();

@@ -336,6 +336,27 @@ fn copies_are_not_what_repeats() {
 }
 
 #[test]
+fn steps_repeat_in_spite_of_a_long_pause_that_cost_records() {
+    let paused = |seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        profile.kernels.sort_by_key(|kernel| (kernel.process, kernel.span.start));
+        let mut steps = [0; 4];
+        profile.kernels.retain_mut(|kernel| {
+            let step = &mut steps[kernel.process];
+            *step += i32::from(&*kernel.name == "forward");
+            if *step > 15 {
+                kernel.span = kernel.span.shifted(Shift { ns: 9_000_000_000, error_ns: 0 });
+            }
+            // What waits meanwhile has no record, as when CUPTI was flushed by force.
+            *step != 15 || ["forward", "backward"].contains(&&*kernel.name)
+        });
+        profile
+    };
+    let ranks = compare(&paused(1), &paused(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
+    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats("forward".into()))));
+}
+
+#[test]
 fn without_steps_executions_are_compared() {
     // Kernels are missing here and there, so that nothing repeats.
     let irregular = |job: &Job, seed| {

@@ -63,6 +63,8 @@ pub(super) struct Report {
     steps: Steps,
     causes: Vec<Told>,
     what_if: Vec<WhatIf>,
+    /// The longest step, if no cause explains it.
+    look_at_longest: Option<LookAt>,
     /// What to type to see the first cause on all ranks.
     look_at_all: Option<String>,
     critical_path: Vec<OnPath>,
@@ -156,6 +158,14 @@ struct LookAt {
     query: &'static str,
 }
 
+impl LookAt {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let LookAt { file, step, command, query, .. } = self;
+        writeln!(out, "  look at step {step} of {file} (in numbers: \"{query}\" in docs/queries.md):")?;
+        writeln!(out, "    {command}")
+    }
+}
+
 /// What a step would take.
 #[derive(Debug, Serialize)]
 struct WhatIf {
@@ -228,6 +238,7 @@ impl Report {
             },
             causes,
             what_if: what_if(&names, found),
+            look_at_longest: names.look_at_longest(found),
             look_at_all: None,
             critical_path: critical_path.collect(),
             ranks: (job.ranks.iter().zip(&shares))
@@ -277,13 +288,14 @@ impl Report {
             if at > 0 {
                 writeln!(out, "{}.", cause.line())?;
             }
-            let LookAt { file, step, command, query, .. } = &cause.look_at;
-            writeln!(out, "  look at step {step} of {file} (in numbers: \"{query}\" in docs/queries.md):")?;
-            writeln!(out, "    {command}")?;
+            cause.look_at.write(out)?;
             if let Some(all) = self.look_at_all.as_ref().filter(|_| at == 0) {
                 writeln!(out, "  on all ranks:")?;
                 writeln!(out, "    {all}")?;
             }
+        }
+        if let Some(longest) = &self.look_at_longest {
+            longest.write(out)?;
         }
         if self.steps.count > 0 {
             self.steps(out)?;

@@ -1,7 +1,7 @@
 //! The sentences about a job.
 
 use super::{LookAt, OfLink, Told, look_at, percent};
-use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, What};
+use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
 use crate::cli::diagnose::load::Job;
 use crate::cli::diagnose::shares::OfRank;
 use crate::trace::names::{duration, quoted, short};
@@ -10,8 +10,11 @@ use crate::trace::names::{duration, quoted, short};
 const NAMED: usize = 8;
 /// The fraction of a step that one rank's wait for others must take if it is to be mentioned.
 const MUCH: f64 = 0.1;
-/// How much the mean step must exceed the median for long steps to be mentioned, as a fraction.
+/// How much the mean step must exceed the median for long steps to be mentioned, as a fraction; and
+/// how many medians a single long step must take.
 const LONG: f64 = 0.15;
+const SINGLE: f64 = 20.0;
+const WAITING_FOR_HOST: &str = "4. Is the GPU waiting for the host?";
 
 /// Words the sentences about a job.
 pub(super) struct Names<'a> {
@@ -160,9 +163,23 @@ impl Names<'_> {
     }
 
     fn look_at(&self, cause: &Cause) -> LookAt {
-        let rank = cause.ranks.first().copied().unwrap_or(0);
+        let query = match cause.what {
+            What::Kernels | What::UnequalWork => "1. Who comes late?",
+            What::Link | What::Stall => "2. Which link is slow?",
+            What::Host | What::Pauses | What::HostBound => WAITING_FOR_HOST,
+        };
+        self.look_at_step(cause.ranks.first().copied().unwrap_or(0), cause.step, cause.what.is_idleness(), query)
+    }
+
+    /// Where to see the longest step, if nothing explains why steps take long.
+    pub(super) fn look_at_longest(&self, found: &Findings) -> Option<LookAt> {
+        let is_wanted = found.causes.is_empty() && has_long_steps(&found.steps);
+        is_wanted.then(|| self.look_at_step(0, found.steps.longest.1, true, WAITING_FOR_HOST))
+    }
+
+    fn look_at_step(&self, rank: usize, step: usize, with_idle: bool, query: &'static str) -> LookAt {
         let facts = &self.job.ranks[rank];
-        let (from, to) = self.job.step_times(rank, cause.step, cause.what.is_idleness());
+        let (from, to) = self.job.step_times(rank, step, with_idle);
         let (from_ns, to_ns) = (from - facts.begin.0, to - facts.begin.0);
         let file = quoted(&facts.file);
         LookAt {
@@ -171,14 +188,10 @@ impl Names<'_> {
                 false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
             },
             file: facts.file.display().to_string(),
-            step: self.job.first + cause.step,
+            step: self.job.first + step,
             from_ns,
             to_ns,
-            query: match cause.what {
-                What::Kernels | What::UnequalWork => "1. Who comes late?",
-                What::Link | What::Stall => "2. Which link is slow?",
-                What::Host | What::Pauses | What::HostBound => "4. Is the GPU waiting for the host?",
-            },
+            query,
         }
     }
 
@@ -234,11 +247,14 @@ impl Names<'_> {
                 self.text(cause)
             ));
         }
-        if found.steps.mean > (1.0 + LONG) * found.steps.median && found.steps.long > 1 {
+        if has_long_steps(&found.steps) {
             let (longest, at) = found.steps.longest;
+            let what = match found.steps.long {
+                1 => "one step takes much longer, and nothing shows that a rank or link is at fault",
+                _ => "now and then a step takes much longer, and no rank or link is at fault in all of them",
+            };
             return Some(format!(
-                "Cannot tell: now and then a step takes much longer, and no rank or link is at fault in all of them. \
-                 The median step takes {}, the mean is {}, and step {at} takes {}",
+                "Cannot tell: {what}. The median step takes {}, the mean is {}, and step {at} takes {}",
                 duration(found.steps.median),
                 duration(step),
                 duration(longest),
@@ -295,6 +311,11 @@ impl Names<'_> {
         }
         notes
     }
+}
+
+/// Whether some steps are so long that the others do not show what the job's time goes into.
+fn has_long_steps(steps: &Measure) -> bool {
+    steps.mean > (1.0 + LONG) * steps.median && (steps.long > 1 || steps.longest.0 > SINGLE * steps.median)
 }
 
 /// How many files there should be.

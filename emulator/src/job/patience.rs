@@ -1,12 +1,12 @@
-//! Overrides `recv` for the whole process, libnccl included: a program's own symbol takes
-//! precedence over libc's.
+//! Overrides `recv` and `accept` for the whole process, libnccl included: a program's own symbols
+//! take precedence over libc's.
 //!
 //! While NCCL's ranks find each other, and while its network waits, each polls its sockets without
 //! a pause. On a machine with fewer processors than ranks that takes processor time from the ranks
 //! they wait for. So a thread whose polls all fail yields to others in between.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::sync::OnceLock;
 use std::thread;
@@ -32,11 +32,38 @@ thread_local! {
 /// As libc's: `buffer` has `length` bytes to be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(socket: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> isize {
+    type Recv = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
+    static REAL: OnceLock<Recv> = OnceLock::new();
+    // SAFETY: libc's function has this type.
+    let real = REAL.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Recv>(next(c"recv")) });
     // SAFETY: the caller's promise is passed on.
-    let received = unsafe { real()(socket, buffer, length, flags) };
-    if received >= 0 {
+    let received = unsafe { real(socket, buffer, length, flags) };
+    pause(received >= 0);
+    received
+}
+
+/// `accept`. Each call makes a socket, also in vain.
+///
+/// # Safety
+///
+/// As libc's: `address` and `length` are null, or have room for an address and for its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(socket: c_int, address: *mut libc::sockaddr, length: *mut libc::socklen_t) -> c_int {
+    type Accept = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
+    static REAL: OnceLock<Accept> = OnceLock::new();
+    // SAFETY: libc's function has this type.
+    let real = REAL.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Accept>(next(c"accept")) });
+    // SAFETY: the caller's promise is passed on.
+    let accepted = unsafe { real(socket, address, length) };
+    pause(accepted >= 0);
+    accepted
+}
+
+/// Pauses after a poll that failed, the longer the more of them failed in a row.
+fn pause(has_succeeded: bool) {
+    if has_succeeded {
         IN_VAIN.set(0);
-        return received;
+        return;
     }
     let error = io::Error::last_os_error();
     if error.kind() == io::ErrorKind::WouldBlock {
@@ -51,20 +78,13 @@ pub unsafe extern "C" fn recv(socket: c_int, buffer: *mut c_void, length: usize,
     // The pause may have left another error number behind.
     // SAFETY: the address is that of the calling thread's error number.
     unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or_default() };
-    received
 }
 
-type Recv = unsafe extern "C" fn(c_int, *mut c_void, usize, c_int) -> isize;
-
-/// libc's own `recv`.
-fn real() -> Recv {
-    static FUNCTION: OnceLock<Recv> = OnceLock::new();
-    *FUNCTION.get_or_init(|| {
-        // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's,
-        // which is libc's.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"recv".as_ptr()) };
-        assert!(!address.is_null(), "libc has no recv");
-        // SAFETY: libc's function has this type.
-        unsafe { std::mem::transmute::<*mut c_void, Recv>(address) }
-    })
+/// libc's own function.
+fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string; RTLD_NEXT finds the definition after this program's, which is
+    // libc's.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    assert!(!address.is_null(), "libc has no {name:?}");
+    address
 }

@@ -35,6 +35,7 @@ pub(super) struct Side {
     pub(super) ranks: Vec<u32>,
 }
 
+/// How the calls differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The ranks asked for different things with the same call of a function, and with this many

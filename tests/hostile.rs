@@ -203,7 +203,7 @@ fn a_long_job_with_everything_switched_on_does_not_grow() {
         "threads and descriptors stay as many as in the first quarter of the time, memory grows by less than 8 MiB after \
          the second, and the recording does not have to end for lack of it; every call is recorded or counted",
     );
-    let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
+    let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(60_u64);
     let libraries = libraries();
     let folder = tempfile::tempdir().unwrap();
     let metrics = folder.path().join("metrics.prom");

@@ -326,6 +326,16 @@ fn two_causes_come_in_the_order_of_their_cost() {
 }
 
 #[test]
+fn a_single_very_long_step_is_named() {
+    let made = Made { pause: |_, step| if step == 12 { 900_000 } else { 100 }, ..Made::healthy() };
+    let (job, found) = made.found();
+    let says = written(&Report::of(&job, &found, &Troubles::default()));
+    assert!(says.starts_with("Cannot tell: one step takes much longer"), "{says}");
+    let step = found.steps.longest.1;
+    assert!((11..=12).contains(&step) && says.contains(&format!("  look at step {step} of ")), "{says}");
+}
+
+#[test]
 fn a_hang_comes_before_everything_else() {
     let made = Made { work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
     let (job, found) = made.found();

@@ -22,6 +22,7 @@ use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
 use super::mismatch::{self, Mismatch};
+use super::shared_gpus::{self, SharedGpu};
 use super::survey::{self, Survey};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
@@ -65,9 +66,9 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
-    let (mismatches, found) = (mismatch::find(&survey), hang::find(&survey));
+    let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
     let mut looks = infos.into_iter().zip(survey.extents);
-    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, out).err().map(Reason::Output));
+    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, &shared, out).err().map(Reason::Output));
     let mut status = 0;
     // A file that cannot be read does not hide the others.
     let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
@@ -92,6 +93,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         "format_version": json::FORMAT_VERSION,
         "mismatches": mismatches.iter().map(json::mismatch).collect::<Vec<_>>(),
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
+        "shared_gpus": shared.iter().map(json::shared_gpu).collect::<Vec<_>>(),
         "files": files,
     });
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
@@ -107,15 +109,23 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// What the ranks do not agree on and where the job hangs, before everything else.
-fn troubles(mismatches: &[Mismatch], hangs: &[Hang], out: &mut dyn Write) -> std::io::Result<()> {
+/// What the ranks do not agree on, where the job hangs, and which ranks share a GPU, before everything
+/// else.
+fn troubles(
+    mismatches: &[Mismatch],
+    hangs: &[Hang],
+    shared: &[SharedGpu],
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let hangs = hangs.iter().map(|hang| {
         let what = if hang.is_certain { bad("hang         ") } else { colour::paint(colour::NOTE, "waits        ") };
         (what, hang.to_string(), hang.details())
     });
-    for (what, text, details) in mismatches.chain(hangs) {
+    let note = |what| colour::paint(colour::NOTE, what);
+    let shared = shared.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
+    for (what, text, details) in mismatches.chain(hangs).chain(shared) {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod scrub;
 mod summary;
+mod shared_gpus;
 mod survey;
 
 pub use self::reason::Reason;

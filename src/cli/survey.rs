@@ -146,8 +146,11 @@ pub(super) enum Work {
 /// What a trace says about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
-    /// The last time in its file.
+    /// The first and the last time in its file.
+    pub(super) first: HostNs,
     pub(super) last: HostNs,
+    /// The UUID of its GPU, in hexadecimal digits, if known.
+    pub(super) gpu: Option<String>,
     /// When its recording ended, if known.
     pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
@@ -176,6 +179,8 @@ pub(super) struct Looking {
     survey: Survey,
     numbers: Numbers,
     last: HostNs,
+    /// The UUIDs of GPUs, by the tag of their process and their number there.
+    gpus: BTreeMap<(u64, u64), String>,
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: BTreeSet<u64>,
@@ -286,6 +291,12 @@ impl Looking {
             kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
                 self.partial.insert(event.track);
             }
+            kind::TYPE_INSTANT if event.name == words::instant::GPU => {
+                if let (Some(number), Some(uuid)) = (self.numbers.get(nccl::DEVICE), event.arg(nccl::UUID)) {
+                    let uuid = String::from_utf8_lossy(uuid.bytes()).into_owned();
+                    self.gpus.insert((event.track >> TRACK_BITS, number), uuid);
+                }
+            }
             kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
                 self.counted.insert(event.track);
             }
@@ -296,9 +307,15 @@ impl Looking {
 
     /// What the file shows.
     pub(super) fn done(self) -> Survey {
-        let Looking { mut survey, last, ended, counted, partial, .. } = self;
+        let Looking { mut survey, last, gpus, ended, counted, partial, .. } = self;
+        let first = survey.span.map_or(last, |it| it.0);
+        let process = |uuid: u64, name: &str| {
+            let number = names::without_gpu(name).1;
+            let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
+            Process { first, last, gpu, ..Process::default() }
+        };
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
-        survey.processes = processes.map(|(uuid, _)| (*uuid, Process { last, ..Process::default() })).collect();
+        survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();
         for (track, time) in &ended {
             // A process with several GPUs is drawn as several, with one tag.
             let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;

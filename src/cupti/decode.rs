@@ -168,6 +168,8 @@ impl Decoder {
                     record.view().and_then(|view| host_function(&view, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_OVERHEAD => record.view().and_then(|view| overhead(&view, times)),
+                // CUPTI also names the GPUs that `CUDA_VISIBLE_DEVICES` hides; the process has none of them.
+                cupti::CUPTI_ACTIVITY_KIND_DEVICE if is_hidden(&record) => continue,
                 cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| device(&view, outside)),
                 cupti::CUPTI_ACTIVITY_KIND_CONTEXT => record.view().and_then(|view| context(&view)),
                 cupti::CUPTI_ACTIVITY_KIND_STREAM => record.view().and_then(|view| stream(&view)),
@@ -255,6 +257,11 @@ fn call(
         correlation: view.get(Of::CORRELATION_ID)?,
         result: view.get(Of::RETURN_VALUE)?,
     }))
+}
+
+/// Whether a record is of a GPU that CUDA does not show to this process.
+fn is_hidden(record: &Record<'_>) -> bool {
+    record.view().and_then(|view| view.get(table::Device::IS_CUDA_VISIBLE)) == Some(0)
 }
 
 /// Which edge a marker marks.
@@ -374,7 +381,10 @@ fn overhead(view: &View<'_, table::Overhead>, times: Times<'_>) -> Option<Activi
 fn device(view: &View<'_, table::Device>, outside: &mut impl Outside) -> Option<Activity> {
     type Of = table::Device;
     let name: *const c_char = view.get(Of::NAME)?;
-    Some(Activity::Device(Device { device: view.get(Of::ID)?, name: outside.text(name), uuid: view.get(Of::UUID)? }))
+    // Under MIG several instances are on one GPU, each with its own UUID.
+    let is_instance = view.get(Of::IS_MIG_ENABLED).is_some_and(|enabled| enabled != 0);
+    let uuid = view.get(if is_instance { Of::MIG_UUID } else { Of::UUID })?;
+    Some(Activity::Device(Device { device: view.get(Of::ID)?, name: outside.text(name), uuid }))
 }
 
 fn context(view: &View<'_, table::Context>) -> Option<Activity> {

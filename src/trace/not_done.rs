@@ -17,7 +17,7 @@ use super::canvas::Canvas;
 use super::comms::Comms;
 use super::fields::nccl;
 use super::lanes::Look;
-use super::names::{self, OperationName};
+use super::names::{self, OperationName, demangled};
 use super::outstanding::Overdue;
 use super::words::Category;
 use super::writer::Name as _;
@@ -296,7 +296,7 @@ impl NotDone {
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);
         canvas.args.known(nccl::REPLAY, *number);
         let earlier = match comm.device.and_then(|device| self.first.get(&device)) {
-            Some((_, Some(kernel))) => Some(format!("the GPU had not finished an earlier kernel: {kernel}")),
+            Some((_, Some(kernel))) => Some(format!("the GPU had not finished an earlier kernel: {}", demangled(kernel))),
             _ => None,
         };
         if let Some(earlier) = &earlier {

@@ -146,15 +146,20 @@ impl Device {
         FIRST_BUS + self.ordinal
     }
 
-    /// Sixteen bytes that are unique on the machine.
+    /// Sixteen bytes that no other GPU has.
     pub(super) fn uuid(&self) -> [u8; 16] {
         identity(self.ordinal).1
     }
 }
 
-/// The model and the UUID of a GPU.
+/// The model and the UUID of a GPU. GPUs of different emulated hosts have different ones.
 pub(crate) fn identity(ordinal: u32) -> (String, [u8; 16]) {
-    (NAME.to_string_lossy().into_owned(), [0x40 + ordinal as u8; 16])
+    let host = std::env::var("NCCL_HOSTID").ok().and_then(|it| it.rsplit('-').next()?.parse::<u32>().ok());
+    let mut uuid = [0x40 + ordinal as u8; 16];
+    if let Some(host) = host.filter(|host| *host > 0) {
+        uuid[..4].copy_from_slice(&host.to_be_bytes());
+    }
+    (NAME.to_string_lossy().into_owned(), uuid)
 }
 
 impl Context {

@@ -13,7 +13,7 @@ use super::kernels::Row as KernelRow;
 use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
-use super::steps::Source;
+use super::steps::{Repeat, Source};
 use super::wording::grown;
 use crate::cli::colour;
 use crate::import::Profile;
@@ -318,10 +318,13 @@ fn ranks(slower: &Slower) -> Section {
 fn source(source: &Source) -> String {
     match source {
         Source::Ranges => "Steps are the ranges that the program marked.".to_owned(),
-        Source::Repeats(what) => {
+        Source::Repeats(Repeat { name, times: 1 }) => {
             format!(
-                "Steps are inferred: each rank's goes from one `{what}` to the next, since what runs between them repeats."
+                "Steps are inferred: each rank's goes from one `{name}` to the next, since what runs between them repeats."
             )
+        }
+        Source::Repeats(Repeat { name, times }) => {
+            format!("Steps are inferred: each rank's has `{name}` {times} times, since what runs meanwhile repeats.")
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The steps of a run: from the ranges that the program marked, or else from what repeats.
 //!
 //! What repeats is found by a kind of thing that divides everything a rank did into stretches of
-//! the same content, such as a kernel that runs once per step. If there are several, the one with
-//! the shortest stretches is taken.
+//! the same content: a kernel that runs once per step or, if there is none, one that always runs the
+//! same number of times. If there are several, the one with the shortest stretches is taken.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,6 +19,12 @@ const FEWEST: usize = 4;
 /// The fraction of the stretches, and of the time of what ran in them, that must have the same
 /// content if something repeats; and if it repeats strictly.
 const ALIKE: (f64, f64) = (0.8, 0.95);
+/// How often what divides a rank's work may run in each step.
+const MOST_OFTEN: usize = 256;
+/// How many kinds are tried for that: those that run least often.
+const RAREST: usize = 8;
+/// How many stretches are looked at before all of them are.
+const SAMPLE: usize = 16;
 /// The fraction of what ran that must lie in marked steps for them to be used.
 const INSIDE: f64 = 0.8;
 
@@ -28,8 +34,23 @@ const INSIDE: f64 = 0.8;
 pub(crate) enum Source {
     /// The program marked them with ranges.
     Ranges,
-    /// Inferred: each runs from one of these to the next.
-    Repeats(String),
+    /// Inferred.
+    Repeats(Repeat),
+}
+
+/// What each inferred step begins with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Repeat {
+    /// Its name.
+    pub(crate) name: String,
+    /// How often it runs in each step.
+    pub(crate) times: usize,
+}
+
+impl Repeat {
+    pub(crate) fn once(name: &str) -> Repeat {
+        Repeat { name: name.to_owned(), times: 1 }
+    }
 }
 
 /// When a rank's steps begin and the last one ends, in ns; and how that is known.
@@ -64,7 +85,7 @@ pub(crate) fn of_both(
         Some((a, b)) => Some([a.steps.clone(), b.steps.clone()]),
         // The contents of their steps differ, so what a step begins with may differ, too.
         None => {
-            let own = |found: BTreeMap<&str, Repeating>| {
+            let own = |found: BTreeMap<Repeat, Repeating>| {
                 found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
             };
             Some([own(found_a)?, own(found_b)?])
@@ -80,7 +101,7 @@ pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name
             ranks.kinds.iter().map(|kind| kind.name == name || names::short(&kind.name) == name).collect();
         let of_name = rank.items.iter().filter(|item| is_it[item.kind]);
         let edges: Vec<FileNs> = of_name.map(|item| item.span.start).collect();
-        return (edges.len() > 1).then(|| Steps { source: Source::Repeats(name.to_owned()), edges });
+        return (edges.len() > 1).then(|| Steps { source: Source::Repeats(Repeat::once(name)), edges });
     }
     let found = || repeating(ranks, rank).into_values().min_by_key(|it| (!it.is_strict, it.items, it.first));
     marked(profile, rank).or_else(|| found().map(|it| it.steps))
@@ -126,8 +147,8 @@ struct Repeating {
     first: usize,
 }
 
-/// Everything that divides what a rank did, without copies, into equal stretches, by name.
-fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> {
+/// Everything that divides what a rank did, without copies, into equal stretches.
+fn repeating(ranks: &Ranks, rank: &Rank) -> BTreeMap<Repeat, Repeating> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     // Programs copy whenever they please, and NCCL when it starts.
     let items: Vec<&Item> = rank.items.iter().filter(|item| ranks.kinds[item.kind].class != Class::Copy).collect();
@@ -143,11 +164,37 @@ fn repeating<'a>(ranks: &'a Ranks, rank: &Rank) -> BTreeMap<&'a str, Repeating> 
         content = content.wrapping_add(mixed(item.kind as u64 + 1));
         ran += item.span.duration();
     }
-    let found = places.into_iter().filter_map(|(kind, places)| {
-        let name = ranks.kinds[kind].name.as_str();
-        Some((name, stretches(&items, &before, &places, name)?))
+    let divided = |kind: usize, places: &[usize], times: usize| {
+        let repeat = Repeat { name: ranks.kinds[kind].name.clone(), times };
+        let found = stretches(&items, &before, places, &repeat)?;
+        Some((repeat, found))
+    };
+    let once: BTreeMap<_, _> = places.iter().filter_map(|(kind, places)| divided(*kind, places, 1)).collect();
+    if !once.is_empty() {
+        return once;
+    }
+    // Steps of equal blocks, such as layers, have nothing that runs only once.
+    let mut rarest: Vec<(usize, Vec<usize>)> = places.into_iter().filter(|(_, it)| it.len() > 2 * FEWEST).collect();
+    rarest.sort_by_key(|(_, places)| places.len());
+    let found = rarest.iter().take(RAREST).filter_map(|(kind, places)| {
+        let most = (places.len() / (FEWEST + 1)).min(MOST_OFTEN);
+        (2..=most).filter(|times| seem_alike(&before, places, *times)).find_map(|times| divided(*kind, places, times))
     });
     found.collect()
+}
+
+/// Whether half of some stretches have the same content, if a thing runs this often in each.
+fn seem_alike(before: &[(u64, u64)], places: &[usize], times: usize) -> bool {
+    let apart = (places.len() / SAMPLE).max(1);
+    let mut contents: Vec<u64> = places[times..]
+        .iter()
+        .zip(places)
+        .step_by(apart)
+        .map(|(end, begin)| before[*end].0.wrapping_sub(before[*begin].0))
+        .collect();
+    contents.sort_unstable();
+    let most = contents.chunk_by(|a, b| a == b).map(<[u64]>::len).max();
+    most.is_some_and(|most| 2 * most >= contents.len())
 }
 
 /// Spreads the bits of a number (the last step of splitmix64).
@@ -158,33 +205,36 @@ fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// `before` has the content before each item, and how long it ran, ns.
-fn stretches(items: &[&Item], before: &[(u64, u64)], places: &[usize], name: &str) -> Option<Repeating> {
-    if places.len() <= FEWEST {
+/// `before` has the content before each item, and how long it ran, ns; `places` is where the thing
+/// that divides the items is.
+fn stretches(items: &[&Item], before: &[(u64, u64)], places: &[usize], repeat: &Repeat) -> Option<Repeating> {
+    let edges: Vec<usize> = places.iter().step_by(repeat.times).copied().collect();
+    let (&first, &last) = edges.first().zip(edges.last())?;
+    let all = edges.len() - 1;
+    if all < FEWEST {
         return None;
     }
     let ran = |from: usize, to: usize| before[to].1 - before[from].1;
     let mut contents: HashMap<u64, (usize, u64)> = HashMap::new();
-    for ends in places.windows(2) {
+    for ends in edges.windows(2) {
         let content = before[ends[1]].0.wrapping_sub(before[ends[0]].0);
         let entry = contents.entry(content).or_default();
         entry.0 += 1;
         entry.1 += ran(ends[0], ends[1]);
     }
-    let all = (places.len() - 1) as f64;
     let (count, of_them) = contents.into_values().max()?;
     // A long pause in a step does not count: what it holds is what repeats.
-    let alike = (count as f64 / all).min(of_them as f64 / (ran(places[0], *places.last()?) as f64).max(1.0));
+    let alike = (count as f64 / all as f64).min(of_them as f64 / (ran(first, last) as f64).max(1.0));
     // If it repeats at all, what lies before the first and after the last is only what a program
     // does around its steps.
-    let is_most = (places[places.len() - 1] - places[0]) * 2 > items.len();
+    let is_most = (last - first) * 2 > items.len();
     (alike >= ALIKE.0 && is_most).then(|| Repeating {
         steps: Steps {
-            source: Source::Repeats(name.to_owned()),
-            edges: places.iter().map(|at| items[*at].span.start).collect(),
+            source: Source::Repeats(repeat.clone()),
+            edges: edges.iter().map(|at| items[*at].span.start).collect(),
         },
         is_strict: alike >= ALIKE.1,
-        items: (places[places.len() - 1] - places[0]) * 1000 / (places.len() - 1),
-        first: places[0],
+        items: (last - first) * 1000 / all,
+        first,
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::change::Verdict;
 use super::report::{Report, Style};
 use super::slower::Part;
-use super::steps::Source;
+use super::steps::{Repeat, Source};
 use super::*;
 use crate::import::{
     Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Request, Span, Tool, Transfer,
@@ -303,7 +303,7 @@ fn marked_steps_take_precedence_over_repeats() {
     };
     let source = |a, b| compare(&a, &b, Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks[0].source.clone();
     assert_eq!(source(marked(1), marked(2)), Some(Source::Ranges));
-    let inferred = Some(Source::Repeats("forward".into()));
+    let inferred = Some(Source::Repeats(Repeat::once("forward")));
     assert_eq!(source(marked(1), Job { seed: 2, ..HEALTHY }.profile()), inferred);
     // Marks that have nothing to do with what ran are not steps.
     let mut elsewhere = marked(1);
@@ -332,7 +332,7 @@ fn copies_are_not_what_repeats() {
         profile
     };
     let ranks = compare(&with_copies(1), &with_copies(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
-    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats("forward".into()))));
+    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats(Repeat::once("forward")))));
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn steps_repeat_in_spite_of_a_long_pause_that_cost_records() {
         profile
     };
     let ranks = compare(&paused(1), &paused(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
-    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats("forward".into()))));
+    assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats(Repeat::once("forward")))));
 }
 
 #[test]

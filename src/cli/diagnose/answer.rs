@@ -15,6 +15,7 @@ use crate::cli::compare::steps::Source;
 use crate::cli::hang::Hang;
 use crate::cli::info::json as info_json;
 use crate::cli::mismatch::Mismatch;
+use crate::cli::shared_gpus::SharedGpu;
 use crate::trace::names::{duration, quoted, short};
 
 mod words;
@@ -45,6 +46,8 @@ pub(super) enum Verdict {
     Mismatch,
     /// It stands still.
     Hang,
+    /// Several ranks share a GPU.
+    SharedGpu,
     /// The files do not show it.
     CannotTell,
 }
@@ -58,6 +61,7 @@ pub(super) struct Report {
     pub(super) text: String,
     mismatches: Vec<Value>,
     hangs: Vec<Value>,
+    shared_gpus: Vec<Value>,
     #[serde(skip)]
     trouble_lines: Vec<String>,
     steps: Steps,
@@ -82,6 +86,7 @@ pub(super) struct Report {
 pub(super) struct Troubles {
     pub(super) mismatches: Vec<Mismatch>,
     pub(super) hangs: Vec<Hang>,
+    pub(super) shared_gpus: Vec<SharedGpu>,
 }
 
 impl Troubles {
@@ -89,14 +94,17 @@ impl Troubles {
         self.mismatches.is_empty() && self.hangs.is_empty()
     }
 
-    /// Each in words, with its details.
-    fn lines(&self) -> Vec<String> {
-        let mismatches = self.mismatches.iter().map(|it| (it.to_string(), it.details.clone()));
-        let hangs = self.hangs.iter().map(|it| (it.to_string(), it.details()));
-        let lines = |(text, details): (String, Vec<String>)| {
+    /// Each in words, with its details. The one that is the answer comes first.
+    fn lines(&self, verdict: Verdict) -> Vec<String> {
+        let mismatches = self.mismatches.iter().map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
+        let hangs = self.hangs.iter().map(|it| (Verdict::Hang, it.to_string(), it.details()));
+        let shared = self.shared_gpus.iter().map(|it| (Verdict::SharedGpu, it.to_string(), it.details()));
+        let mut all: Vec<_> = mismatches.chain(hangs).chain(shared).collect();
+        all.sort_by_key(|it| it.0 != verdict);
+        let lines = |(_, text, details): (Verdict, String, Vec<String>)| {
             std::iter::once(text).chain(details.into_iter().map(|line| format!("  {line}")))
         };
-        mismatches.chain(hangs).flat_map(lines).collect()
+        all.into_iter().flat_map(lines).collect()
     }
 }
 
@@ -104,7 +112,9 @@ impl Troubles {
 #[derive(Debug, Serialize)]
 struct Steps {
     by: &'static str,
+    /// What each begins with, and how often that runs in it.
     from: Option<String>,
+    times: Option<usize>,
     /// How many are looked at, the first of them, and how many there are.
     count: usize,
     first: usize,
@@ -217,19 +227,21 @@ impl Report {
         let operations = shares::of_operations(job, step);
         let (by, from) = match &job.source {
             Some(Source::Ranges) => ("ranges", None),
-            Some(Source::Repeats(from)) => ("repeats", Some(from.clone())),
+            Some(Source::Repeats(from)) => ("repeats", Some(from)),
             None => ("none", None),
         };
         Report {
             format_version: FORMAT_VERSION,
             verdict,
             text,
-            trouble_lines: troubles.lines(),
+            trouble_lines: troubles.lines(verdict),
             mismatches: troubles.mismatches.iter().map(info_json::mismatch).collect(),
             hangs: troubles.hangs.iter().map(info_json::hang).collect(),
+            shared_gpus: troubles.shared_gpus.iter().map(info_json::shared_gpu).collect(),
             steps: Steps {
                 by,
-                from,
+                from: from.map(|it| it.name.clone()),
+                times: from.map(|it| it.times),
                 count: job.steps.len(),
                 first: job.first + job.steps.start,
                 of: job.all_steps,
@@ -276,16 +288,16 @@ impl Report {
             Verdict::Healthy => colour::GOOD,
             Verdict::Causes => colour::ANSWER,
             Verdict::Mismatch | Verdict::Hang => colour::BAD,
-            Verdict::CannotTell => colour::NOTE,
+            Verdict::SharedGpu | Verdict::CannotTell => colour::NOTE,
         };
         writeln!(out, "{}", colour::paint(style, format!("{}.", self.text)))?;
-        // Without causes, the first one is the answer itself.
-        let is_answer = matches!(self.verdict, Verdict::Mismatch | Verdict::Hang) || self.causes.is_empty();
+        // Unless the answer is a cause, the first one is the answer itself.
+        let is_answer = self.verdict != Verdict::Causes;
         for line in self.trouble_lines.iter().skip(usize::from(is_answer)) {
             writeln!(out, "  {line}")?;
         }
         for (at, cause) in self.causes.iter().enumerate() {
-            if at > 0 {
+            if at > 0 || is_answer {
                 writeln!(out, "{}.", cause.line())?;
             }
             cause.look_at.write(out)?;
@@ -311,10 +323,11 @@ impl Report {
 
     /// What steps are, and what they would take.
     fn steps(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Steps { by, from, count, first, of, median_ns, mean_ns } = &self.steps;
-        let what = match (*by, from) {
-            (_, Some(from)) => format!("inferred, from one `{}` to the next", short(from)),
-            _ => "ranges that the program marked".to_owned(),
+        let Steps { from, times, count, first, of, median_ns, mean_ns, .. } = &self.steps;
+        let what = match (from, times) {
+            (Some(from), Some(times @ 2..)) => format!("inferred, each with `{}` {times} times", short(from)),
+            (Some(from), _) => format!("inferred, from one `{}` to the next", short(from)),
+            (None, _) => "ranges that the program marked".to_owned(),
         };
         let [median, mean] = [*median_ns, *mean_ns].map(|ns| duration(ns as f64));
         writeln!(out, "\nA STEP TAKES {median} ({mean} ON AVERAGE)")?;
@@ -402,7 +415,7 @@ pub(in crate::cli) fn look_at(file: &Path, from_ns: i64, to_ns: i64) -> String {
 fn verdict(
     names: &Names<'_>,
     found: &Findings,
-    Troubles { mismatches, hangs }: &Troubles,
+    Troubles { mismatches, hangs, shared_gpus }: &Troubles,
     first: Option<&Told>,
     shares: &[OfRank],
 ) -> (Verdict, String) {
@@ -413,7 +426,14 @@ fn verdict(
     if let Some(hang) = hangs.iter().find(|it| it.is_certain) {
         return (Verdict::Hang, format!("The job hangs: {hang}"));
     }
+    let of_shared = || {
+        let text = shared_gpus.first()?.to_string();
+        Some((Verdict::SharedGpu, format!("{}{}", text[..1].to_uppercase(), &text[1..])))
+    };
     let step = found.steps.mean;
+    if let Some(shared) = of_shared().filter(|_| first.is_some() || hangs.is_empty()) {
+        return shared;
+    }
     if let Some(Told { text, cost_ns, share, .. }) = first {
         let (cost, percent) = (duration(*cost_ns as f64), 100.0 * share);
         let text =

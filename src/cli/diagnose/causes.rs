@@ -46,7 +46,7 @@ pub(super) enum What {
     Pauses,
     /// All GPUs are idle for a good part of each step.
     HostBound,
-    /// In each step, kernels of a different rank take longest.
+    /// One rank has more work than the others: in each step a different one, or always the same.
     UnequalWork,
 }
 

@@ -27,7 +27,7 @@ pub(super) use self::answer::look_at;
 use self::answer::{Report, Troubles};
 pub(super) use self::lateness::{APART_NS, Cell as Late, Lateness};
 use super::compare::runs;
-use super::{hang, mismatch};
+use super::{hang, mismatch, shared_gpus};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::time::HostNs;
@@ -69,7 +69,11 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 /// came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let (survey, loaded) = load::load(files, wish, true);
-    let troubles = Troubles { mismatches: mismatch::find(&survey), hangs: hang::find(&survey) };
+    let troubles = Troubles {
+        mismatches: mismatch::find(&survey),
+        hangs: hang::find(&survey),
+        shared_gpus: shared_gpus::find(&survey),
+    };
     let (report, lateness) = match loaded {
         Ok(job) => {
             let found = causes::find(&job);

@@ -9,7 +9,7 @@ use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
 use super::load::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind};
-use crate::cli::compare::steps::Source;
+use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::Hang;
 use crate::model::time::FileNs;
 
@@ -107,7 +107,7 @@ impl Made {
                 .collect(),
             uses: uses.into_iter().map(use_of).collect(),
             taken: FxHashMap::default(),
-            source: Some(Source::Repeats("forward".into())),
+            source: Some(Source::Repeats(Repeat::once("forward"))),
             steps: 2..self.steps - 1,
             first: 0,
             all_steps: self.steps - 1,

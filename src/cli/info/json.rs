@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Hang, Info, Mismatch, Operations, Trust, is_being_written};
 use crate::cli::mismatch::Side;
+use crate::cli::shared_gpus::SharedGpu;
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
@@ -42,6 +43,11 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
         "unseen": hang.unseen,
         "age_ns": hang.age,
     })
+}
+
+/// A GPU that several ranks share.
+pub(in crate::cli) fn shared_gpu(shared: &SharedGpu) -> Value {
+    json!({ "text": shared.to_string(), "details": shared.details(), "gpu": shared.uuid, "ranks": shared.ranks })
 }
 
 impl Info {

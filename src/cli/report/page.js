@@ -223,7 +223,7 @@
     document.getElementById('facts').textContent = facts.filter(Boolean).join(' · ');
   }
 
-  const KINDS = {healthy: 'Verdict: healthy', causes: 'Verdict: it could be faster', mismatch: 'Verdict: the ranks do not agree', hang: 'Verdict: it hangs', 'cannot-tell': 'Verdict: cannot tell'};
+  const KINDS = {healthy: 'Verdict: healthy', causes: 'Verdict: it could be faster', mismatch: 'Verdict: the ranks do not agree', hang: 'Verdict: it hangs', 'shared-gpu': 'Verdict: ranks share a GPU', 'cannot-tell': 'Verdict: cannot tell'};
 
   function verdict() {
     const box = el('div', {class: `verdict ${diagnosis ? diagnosis.verdict : ''}`, id: 'verdict', tabindex: -1});
@@ -232,13 +232,13 @@
       box.append(el('p', {class: 'kind'}, 'No verdict'), el('p', {class: 'answer'}, `${data.no_diagnosis}.`));
       return;
     }
-    const {steps, causes, mismatches, hangs, what_if: whatIf, look_at_all: all} = diagnosis;
-    const troubles = [...mismatches, ...hangs];
+    const {steps, causes, mismatches, hangs, shared_gpus: shared, what_if: whatIf, look_at_all: all} = diagnosis;
+    const troubles = diagnosis.verdict === 'shared-gpu' ? [...shared, ...hangs] : [...mismatches, ...hangs, ...shared];
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
+    const isCause = diagnosis.verdict === 'causes';
     if (troubles.length > 0) {
-      // Without causes, the first one is the answer itself.
-      const isAnswer = (place) => place === 0 && (['mismatch', 'hang'].includes(diagnosis.verdict) || causes.length === 0);
-      const lines = troubles.flatMap((it, place) => (isAnswer(place) ? it.details : [it.text, ...it.details]));
+      // Unless the answer is a cause, the first one is the answer itself.
+      const lines = troubles.flatMap((it, place) => (place === 0 && !isCause ? it.details : [it.text, ...it.details]));
       if (lines.length > 0) box.append(el('ul', {}, lines.map((line) => el('li', {}, line))));
     }
     if (steps.count > 0) {
@@ -246,11 +246,12 @@
       const figures = [['a step takes, in the middle', duration(steps.median_ns)], ['on average', duration(steps.mean_ns)],
         ...whatIf.slice(0, 3).map((it) => [it.without, doubt(it)])];
       box.append(el('dl', {class: 'figures'}, figures.map(([what, it]) => el('div', {}, el('dt', {}, what), el('dd', {}, it)))));
-      const how = steps.from ? `inferred, from one \`${short(steps.from, 60)}\` to the next` : 'ranges that the program marked';
+      const inferred = steps.times > 1 ? (it) => `inferred, each with \`${it}\` ${steps.times} times` : (it) => `inferred, from one \`${it}\` to the next`;
+      const how = steps.from ? inferred(short(steps.from, 60)) : 'ranges that the program marked';
       box.append(el('p', {class: 'quiet'}, named(`Steps ${steps.first} to ${steps.first + steps.count - 1} of ${steps.of}; ${how}.`)));
     }
     if (causes.length > 0) {
-      const line = (cause, at) => el('li', {}, at === 0 ? `Look at step ${cause.look_at.step}: `
+      const line = (cause, at) => el('li', {}, at === 0 && isCause ? `Look at step ${cause.look_at.step}: `
         : [named(bound(`${cause.text}: ${duration(cause.cost_ns)} per step (${percent(cause.share)}).`)), ` Look at step ${cause.look_at.step}: `],
       el('br'), el('code', {}, cause.look_at.command), at === 0 && all ? [el('br'), 'On all ranks:', el('br'), el('code', {}, all)] : null);
       box.append(el('ol', {}, causes.map(line)));

@@ -104,6 +104,9 @@ impl Names<'_> {
                 format!("{when} {who}{on} pause{s}: {its} GPU has nothing to do for {own}, in other steps for {others}")
             }
             What::HostBound => format!("the hosts are too slow: the GPUs have nothing to do for {own} of each step"),
+            What::UnequalWork if ranks.len() == 1 => format!(
+                "{who}{on} has most of the work: {own} a step, where the ranks have {others} on average; most of the difference is `{name}`"
+            ),
             What::UnequalWork => format!(
                 "the work is unequal, and in each step another rank has most: {own} a step, where the ranks have {others} on average; most of the difference is `{name}`"
             ),

@@ -6,8 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::load::Job;
 use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
 
-/// Work is unequal if the longest in a step exceeds the average by at least this fraction.
+/// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
+/// is nearly always that of one rank, it may be its part of the model, such as a stage of a pipeline,
+/// and those are never quite equal.
 const UNEQUAL: f64 = 0.11;
+const UNEQUAL_PART: f64 = 0.25;
+/// The fraction of the steps in which one rank must have most of the work for that.
+const OFTEN: f64 = 0.7;
 /// A job is host-bound if its GPUs are idle for at least this fraction of a step.
 const IDLE: f64 = 0.15;
 /// Something is steady if its lower quartile over the steps is at least this fraction of the
@@ -163,7 +168,7 @@ impl Sums {
         }
     }
 
-    /// Whether in each step the work of a different rank takes longest.
+    /// Whether in each step a rank has much more work than the others: in turn, or always the same.
     pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
         let ranks = job.ranks.len();
         if ranks < 2 {
@@ -173,32 +178,41 @@ impl Sums {
         let work = |rank: usize, step: usize| self.work[rank][step];
         let longest = |step: usize| (0..ranks).max_by(|one, other| work(*one, step).total_cmp(&work(*other, step)));
         let mut times = vec![0; ranks];
-        let (mut most, mut middle, mut worst) = (0.0, 0.0, (0.0, 0));
+        let mut means = Vec::with_capacity(steps);
+        let (mut most, mut worst) = (0.0, (0.0, 0));
         for step in 0..steps {
             let rank = longest(step)?;
             times[rank] += 1;
-            let of_all: Vec<f64> = (0..ranks).map(|rank| work(rank, step)).collect();
-            let mean = of_all.iter().sum::<f64>() / ranks as f64;
+            let mean = (0..ranks).map(|rank| work(rank, step)).sum::<f64>() / ranks as f64;
+            means.push(mean);
             most += work(rank, step);
-            middle += mean;
             if work(rank, step) - mean > worst.0 {
                 worst = (work(rank, step) - mean, step);
             }
         }
-        // If it is the same rank in most steps, ranks do not take turns.
-        let is_by_turns = times.iter().all(|count| (*count as f64) < 0.7 * steps as f64);
+        let middle: f64 = means.iter().sum();
+        let always = (0..ranks).find(|rank| times[*rank] as f64 >= OFTEN * steps as f64);
+        let least = if always.is_some() { UNEQUAL_PART } else { UNEQUAL };
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
-        self.own.iter().for_each(|it| *kinds.entry(it.kind).or_default() += (it.length - it.mean).abs() as f64);
+        for it in &self.own {
+            // What only the rank with most of the work has is a part of the difference, too.
+            let off = if always == Some(it.rank) && it.mean == it.length { it.length } else { it.length - it.mean };
+            *kinds.entry(it.kind).or_default() += off.abs() as f64;
+        }
         let mut kinds: Vec<(u32, f64)> = kinds.into_iter().collect();
         kinds.sort_by(|one, other| other.1.total_cmp(&one.1));
-        (is_by_turns && most >= (1.0 + UNEQUAL) * middle).then(|| Suspect {
+        // The same work, equally shared.
+        let shared = |it: &Own| {
+            let own = work(it.rank, it.step);
+            (it.item, if own > 0.0 { (it.length as f64 * means[it.step] / own) as i64 } else { it.length })
+        };
+        (most >= (1.0 + least) * middle).then(|| Suspect {
             what: What::UnequalWork,
-            ranks: (0..ranks).filter(|rank| times[*rank] > 0).collect(),
+            ranks: always.map_or_else(|| (0..ranks).filter(|rank| times[*rank] > 0).collect(), |rank| vec![rank]),
             names: kinds.iter().take(1).map(|it| job.kinds[it.0 as usize].name.clone()).collect(),
             amounts: [most / steps as f64, middle / steps as f64],
             step: job.steps.start + worst.1,
-            // The same work, equally shared.
-            lengths: self.own.iter().map(|it| (it.item, it.mean)).collect(),
+            lengths: self.own.iter().map(shared).collect(),
             ..Suspect::default()
         })
     }

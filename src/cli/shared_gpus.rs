@@ -1,5 +1,6 @@
 //! GPUs that several ranks share. Usually that is a mistake in how a job was started, and it is slow:
-//! the processes take turns on the GPU, and kernels of NCCL wait for those whose turn it is not.
+//! the processes take turns on the GPU, and kernels of NCCL wait for those whose turn it is not. Under
+//! MPS they run side by side, and compete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,23 +11,23 @@ use crate::trace::names;
 use crate::trace::writer::TRACK_BITS;
 
 /// A GPU, and who shares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SharedGpu {
     /// As `nvidia-smi -L` writes it.
     pub(super) uuid: String,
     /// `GPU 0 (H200) on node17`, as the first of them calls it.
-    name: String,
-    /// The ranks of the job; or the process ids, if a rank is not known.
+    pub(super) name: String,
+    /// Their ranks in the job as far as known, and their process ids.
     pub(super) ranks: Vec<u32>,
-    pids: Vec<u64>,
+    pub(super) pids: Vec<u64>,
 }
 
 impl SharedGpu {
     /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
         vec![
-            "waits and gaps include those for a turn; usually each rank has its own GPU (LOCAL_RANK, CUDA_VISIBLE_DEVICES)"
-                .to_owned(),
+            "they take turns on it or, under MPS, compete for it, and waits and gaps are partly due to that".to_owned(),
+            "unless it is meant so, give each its own: see LOCAL_RANK and CUDA_VISIBLE_DEVICES".to_owned(),
         ]
     }
 }
@@ -37,7 +38,7 @@ impl fmt::Display for SharedGpu {
             true => format!("ranks {}", list(self.ranks.iter().map(u32::to_string))),
             false => format!("processes {}", list(self.pids.iter().map(u64::to_string))),
         };
-        write!(f, "{who} share a GPU and take turns on it: {}, {}", self.name, self.uuid)
+        write!(f, "{who} share a GPU: {}, {}", self.name, self.uuid)
     }
 }
 
@@ -84,5 +85,48 @@ fn as_nvidia_smi(digits: &str) -> String {
     match digits.len() {
         32 => format!("GPU-{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)),
         _ => digits.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::time::HostNs;
+
+    /// Processes, each with its GPU and from when to when it ran; all have a communicator.
+    fn survey(processes: &[(&str, &str, (u64, u64))]) -> Survey {
+        let mut survey = Survey::default();
+        for (tag, (name, gpu, (first, last))) in (1..).zip(processes) {
+            let uuid = tag << TRACK_BITS;
+            let track = survey.tracks.entry(uuid).or_default();
+            (track.name, track.is_process, track.pid) = ((*name).to_owned(), true, Some(tag));
+            let comm = survey.tracks.entry(uuid | 1).or_default();
+            (comm.parent, comm.communicators) = (Some(uuid), vec![7]);
+            let gpu = Some((*gpu).to_owned());
+            let (first, last) = (HostNs(*first), HostNs(*last));
+            survey.processes.insert(uuid, Process { first, last, gpu, ..Process::default() });
+        }
+        survey
+    }
+
+    #[test]
+    fn ranks_with_the_same_gpu_at_the_same_time_share_it() {
+        let one = "fb103c76e94532ef75840ebc327626e8";
+        let found = find(&survey(&[
+            ("rank 1 · vm · GPU 0 (H200)", one, (0, 50)),
+            ("rank 0 · vm · GPU 0 (H200)", one, (20, 60)),
+            ("rank 2 · vm · GPU 1 (H200)", "40", (0, 60)),
+        ]));
+        let said: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let expected = "ranks 0, 1 share a GPU: GPU 0 (H200) on vm, \
+                        GPU-fb103c76-e945-32ef-7584-0ebc327626e8";
+        assert_eq!(said, [expected]);
+    }
+
+    #[test]
+    fn one_run_after_the_other_shares_nothing() {
+        let found =
+            find(&survey(&[("rank 0 · vm · GPU 0 (H200)", "40", (0, 50)), ("rank 0 · vm · GPU 0 (H200)", "40", (50, 90))]));
+        assert_eq!(found, []);
     }
 }

@@ -357,6 +357,25 @@ fn steps_repeat_in_spite_of_a_long_pause_that_cost_records() {
 }
 
 #[test]
+fn steps_of_equal_blocks_are_found() {
+    // Three blocks a step, the third with another kernel: nothing runs just once.
+    let of_blocks = |seed| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        let mut blocks = [0; 4];
+        for kernel in profile.kernels.iter_mut().filter(|kernel| &*kernel.name == "backward") {
+            blocks[kernel.process] += 1;
+            if blocks[kernel.process] % 3 == 0 {
+                kernel.name = "forward".into();
+            }
+        }
+        profile
+    };
+    let ranks = compare(&of_blocks(1), &of_blocks(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
+    let expected = Some(Source::Repeats(Repeat { name: "forward".into(), times: 4 }));
+    assert!(ranks.iter().all(|rank| rank.source == expected), "{:?}", ranks[0].source);
+}
+
+#[test]
 fn without_steps_executions_are_compared() {
     // Kernels are missing here and there, so that nothing repeats.
     let irregular = |job: &Job, seed| {

@@ -157,7 +157,9 @@ pub(super) fn find(job: &Job) -> Findings {
     if job.steps.len() >= ENOUGH && job.has_kernels() && job.gaps.is_none() {
         if job.has_own_work() {
             suspects.extend(sums.kernels(job));
-            suspects.extend(sums.hosts(job, recorded.median));
+            if !job.shares_gpus {
+                suspects.extend(sums.hosts(job, recorded.median));
+            }
         }
         suspects.extend(links(job));
         if !suspects.iter().any(|it| it.what == What::Kernels) {

@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::graph::{Graph, Item};
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
-use crate::cli::compare::steps::{self, Source};
+use crate::cli::compare::steps::{self, Repeat, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
@@ -113,6 +113,8 @@ pub(super) struct Job {
     pub(super) all_steps: usize,
     /// Ranks of communicators whose files are not here.
     pub(super) missing: usize,
+    /// Some of them share a GPU: if it has nothing to do for one, it may work for another.
+    pub(super) shares_gpus: bool,
     /// What the settings of a recording left out, if what ran in between is missing.
     pub(super) gaps: Option<String>,
     /// What could not be read, and other doubts.
@@ -382,7 +384,34 @@ impl Loading {
     }
 
     /// The job of so many files, some of which could not be read.
-    fn finish(self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
+    /// Makes the ranks begin their steps with the same thing where what repeats on them would do for
+    /// several: with what most of them begin with.
+    fn agree(&mut self) {
+        let mut votes: BTreeMap<&Repeat, usize> = BTreeMap::new();
+        for source in &self.sources {
+            match source {
+                Some(Source::Repeats(repeat)) => *votes.entry(repeat).or_default() += 1,
+                // The program's own steps are the same everywhere.
+                Some(Source::Ranges) => return,
+                None => {}
+            }
+        }
+        let Some(common) = votes.into_iter().rev().max_by_key(|vote| vote.1).map(|vote| vote.0.clone()) else { return };
+        let is_it: Vec<bool> = self.kinds.iter().map(|kind| kind.name == common.name).collect();
+        for ((items, facts), source) in self.items.iter().zip(&mut self.ranks).zip(&mut self.sources) {
+            if matches!(source, Some(Source::Repeats(own)) if *own == common) {
+                continue;
+            }
+            let places = items.iter().enumerate().filter(|(_, item)| is_it[item.kind as usize]).map(|it| it.0);
+            let edges: Vec<usize> = places.step_by(common.times).collect();
+            if edges.len() > 1 {
+                (facts.steps, facts.edges) = (edges.len() - 1, edges);
+                *source = Some(Source::Repeats(common.clone()));
+            }
+        }
+    }
+
+    fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
         }
@@ -397,6 +426,7 @@ impl Loading {
                 )));
             }
         }
+        self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let Loading {
             ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, ..
@@ -439,6 +469,7 @@ impl Loading {
             first: wish.steps.as_ref().map_or(0, |steps| steps.start),
             all_steps: most,
             missing: missing.unwrap_or(0),
+            shares_gpus: false,
             notes,
             graph,
         })

@@ -75,7 +75,8 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
         shared_gpus: shared_gpus::find(&survey),
     };
     let (report, lateness) = match loaded {
-        Ok(job) => {
+        Ok(mut job) => {
+            job.shares_gpus = !troubles.shared_gpus.is_empty();
             let found = causes::find(&job);
             (Report::of(&job, &found, &troubles), Lateness::of(&job, found.steps.mean))
         }

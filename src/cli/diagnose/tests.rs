@@ -11,6 +11,7 @@ use super::load::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::Hang;
+use crate::cli::shared_gpus::SharedGpu;
 use crate::model::time::FileNs;
 
 const FORWARD: u32 = 0;
@@ -112,6 +113,7 @@ impl Made {
             first: 0,
             all_steps: self.steps - 1,
             missing: 0,
+            shares_gpus: false,
             notes: Vec::new(),
             graph,
         }
@@ -183,6 +185,31 @@ fn a_kernel_that_no_other_rank_runs_is_named() {
         says.starts_with("Rank 1 on node0 runs `check` for 3.00 ms a step, which the other ranks do not"),
         "{says}"
     );
+}
+
+#[test]
+fn a_rank_with_most_of_the_work_is_named() {
+    // It may be its part of the model, so it is not said to have something extra.
+    let says = Made { work: |_, _| 20, checks: Some(1), ..Made::healthy() }.says();
+    let expected = "Rank 1 on node0 has most of the work: 4.80 ms a step, where the ranks have 2.55 ms on average; \
+                    most of the difference is `check`. Without it each step would be 2.24 ms shorter";
+    assert!(says.starts_with(expected), "{says}");
+}
+
+#[test]
+fn a_shared_gpu_is_said_first_and_its_gaps_are_no_host_s_fault() {
+    let late = Made { pause: |rank, _| if rank == 3 { 3_000 } else { 20 }, ..Made::healthy() };
+    let slow = Made { work: |rank, _| if rank == 3 { 130 } else { 100 }, ..Made::healthy() };
+    let lines = |made: Made| {
+        let job = Job { shares_gpus: true, ..made.job() };
+        let shared_gpus = vec![SharedGpu { ranks: vec![0, 1], pids: vec![10, 11], ..SharedGpu::default() }];
+        let troubles = Troubles { shared_gpus, ..Troubles::default() };
+        let says = written(&Report::of(&job, &causes::find(&job), &troubles));
+        says.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [late, slow] = [late, slow].map(lines);
+    assert!(late[0].starts_with("Ranks 0, 1 share a GPU: ") && late[3].is_empty(), "{late:#?}");
+    assert!(slow[3].starts_with("Rank 3 on node1 computes longer than the others"), "{slow:#?}");
 }
 
 #[test]

@@ -40,13 +40,18 @@ fn records_of_every_release_are_decoded() {
                 .bytes,
         );
         let gpu = CString::new("NVIDIA H200").unwrap();
-        records.extend(
+        let device = |number: u32, is_visible: u8, has_mig: u8| {
             Written::new(version, cupti::CUPTI_ACTIVITY_KIND_DEVICE)
-                .with(table::Device::ID, &3_u32.to_ne_bytes())
+                .with(table::Device::ID, &number.to_ne_bytes())
                 .with(table::Device::UUID, &[5; 16])
                 .with(table::Device::NAME, &(gpu.as_ptr().expose_provenance()).to_ne_bytes())
-                .bytes,
-        );
+                .with(table::Device::IS_CUDA_VISIBLE, &[is_visible])
+                .with(table::Device::IS_MIG_ENABLED, &[has_mig])
+                .with(table::Device::MIG_UUID, &[6; 16])
+                .bytes
+        };
+        // One that `CUDA_VISIBLE_DEVICES` hides, and an instance of a GPU.
+        records.extend([device(3, 0, 0), device(3, 1, 0), device(4, 1, 1)].concat());
         records.extend(
             Written::new(version, cupti::CUPTI_ACTIVITY_KIND_CONTEXT)
                 .with(table::Context::CONTEXT_ID, &1_u32.to_ne_bytes())
@@ -72,6 +77,7 @@ fn records_of_every_release_are_decoded() {
             Activity::Untimed(in_an_hour),
             Activity::Overhead(overhead),
             Activity::Device(device),
+            Activity::Device(instance),
             Activity::Context(context),
             Activity::Stream(stream),
             Activity::Dropped(12),
@@ -101,10 +107,11 @@ fn records_of_every_release_are_decoded() {
         assert_eq!((copy.bytes, copy.kind, copy.correlation), (4096, CopyKind::PeerToPeer, 78));
         assert_eq!((overhead.kind, overhead.tid), (1 << 16, Some(4711)));
         assert_eq!((device.device, &*device.name, device.uuid), (3, "NVIDIA H200", [5; 16]));
+        assert_eq!((instance.device, instance.uuid), (4, [6; 16]));
         assert_eq!((context.context, context.device, context.null_stream), (1, 3, 7));
         assert_eq!((stream.context, stream.stream, stream.priority), (1, 13, -1));
         let losses = reader.losses();
-        assert_eq!((losses.decoded, losses.implausible, losses.other_kinds), (6, 3, 1));
+        assert_eq!((losses.decoded, losses.implausible, losses.other_kinds), (7, 3, 1));
         assert_eq!((losses.dropped, losses.unreadable), (12, 0));
         assert!(cupti.release(Duration::from_secs(10)));
     }

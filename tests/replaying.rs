@@ -402,6 +402,26 @@ fn a_match_is_explained_by_candidates_rule_and_bounds() {
     assert!(folder.map(|entry| entry.unwrap().file_name()).all(|name| !name.to_string_lossy().contains("replayed")));
 }
 
+/// Two ranks of a real job, the second with a kernel that does not end.
+#[test]
+fn a_gpu_that_is_stuck_is_named_with_its_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in [0, 1] {
+        let capture = format!("{}/captures/h100-nccl-2.30.7-stuck-{rank}.capture", env!("CARGO_MANIFEST_DIR"));
+        let output = folder.path().join(format!("{rank}.perfetto-trace"));
+        ncclscope(&[Path::new("replay"), Path::new(&capture), Path::new("-o"), &output]).unwrap();
+    }
+    let said = ncclscope(&[Path::new("diagnose"), folder.path()]).unwrap();
+    let expected = "The job hangs: AllReduce 1 MiB f32, seq 120 on all: all 2 ranks have come, and it has not been seen to end for 5.2 s.
+    rank 1, pid 2820 on vm: the GPU had not finished an earlier kernel: at::cuda::(anonymous namespace)::spin_kernel
+    2 operations of its communicator wait behind it
+  ranks 0, 1 share a GPU: GPU 0 (H100 80GB HBM3) on vm, GPU-fb103c76-e945-32ef-7584-0ebc327626e8
+";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(said.contains("; inferred, each with `AllReduce 1 MiB f32 on 2 ranks` 3 times."), "{said}");
+    assert!(!said.contains("from its host too late"), "a gap may be the other rank's turn: {said}");
+}
+
 /// Each file in `captures/`, and the text beside it that describes it. After an intended change,
 /// `NCCLSCOPE_BLESS=1` renews the text.
 #[test]
@@ -420,9 +440,11 @@ fn stored_captures_are_replayed() {
         let output = output.path().join("again.perfetto-trace");
         let said = ncclscope(&[Path::new("replay"), path, Path::new("-o"), &output]).unwrap();
         let trace = ncclscope_tests::perfetto::Trace::open(&output).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_sound(&trace, 0);
-        // Nothing is drawn long before it began: the viewer would show the time since the machine's start.
         let slices = ncclscope_tests::timeline::Timeline::read(&trace).slices;
+        // A job that hung.
+        let not_done = slices.iter().filter(|it| it.category == "not done" && it.duration.is_none()).count();
+        assert_sound(&trace, not_done as u64);
+        // Nothing is drawn long before it began: the viewer would show the time since the machine's start.
         let first = |name: &str| slices.iter().filter(|it| name.is_empty() || it.name == name).map(|it| it.begin).min();
         assert!(first("") >= first("recording started").map(|began| began - 1_000_000_000), "{name}");
         // The lines that name no file, without the remark about another version.

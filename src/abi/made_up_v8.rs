@@ -70,6 +70,7 @@ impl Abi for V8 {
         unsafe { v7::V7::common(&body.v7) }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         unsafe {
@@ -85,6 +86,7 @@ impl Abi for V8 {
         }
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, passed on.
         unsafe { v7::V7::p2p(&body.v7, start) }

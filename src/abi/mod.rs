@@ -188,41 +188,54 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
         match bits {
             bit::PROXY_STEP => {
                 let step = A::common(body).proxy_step.step;
-                apart(|| start.record(&ProxyStep { step, ..Default::default() }))
+                apart(body, start, move |_, start| start.record(&ProxyStep { step, ..Default::default() }))
             }
-            bit::PROXY_OP => apart(|| start.record(&ProxyOp::from(A::common(body).proxy_op))),
-            bit::PROXY_CTRL => apart(|| start.record(&ProxyCtrl::default())),
-            bit::COLL => apart(|| {
+            bit::PROXY_OP => {
+                apart(body, start, |body, start| start.record(&ProxyOp::from(A::common(body).proxy_op)))
+            }
+            bit::PROXY_CTRL => apart(body, start, |_, start| start.record(&ProxyCtrl::default())),
+            bit::COLL => apart(body, start, |body, start| {
                 note_identity::<A>(body, start);
                 A::coll(body, start)
             }),
-            bit::P2P => apart(|| {
+            bit::P2P => apart(body, start, |body, start| {
                 note_identity::<A>(body, start);
                 A::p2p(body, start)
             }),
-            bit::GROUP => apart(|| start.record(&Group::default())),
-            bit::KERNEL_CH => apart(|| match A::kernel_ch(body) {
+            bit::GROUP => apart(body, start, |_, start| start.record(&Group::default())),
+            bit::KERNEL_CH => apart(body, start, |body, start| match A::kernel_ch(body) {
                 Some(channel) => start.record(&channel),
-                None => start.record(&Unknown { bits }),
+                None => start.record(&Unknown { bits: bit::KERNEL_CH }),
             }),
-            bit::NET_PLUGIN if A::VERSION >= 3 => apart(|| {
+            bit::NET_PLUGIN if A::VERSION >= 3 => apart(body, start, |body, start| {
                 let net = A::common(body).net_plugin.read();
                 recorder::start_net(start.parent, start.context, start.rank, &NetPlugin { net })
             }),
             _ => match A::newer(body, bits, start) {
                 Some(handle) => handle,
-                None => apart(|| start.record(&Unknown { bits })),
+                None => apart(body, start, move |_, start| start.record(&Unknown { bits })),
             },
         }
     }
 }
 
-/// Runs `body` in a function of its own, so that no event pays for the registers of another. A large
-/// frame costs more than its instructions: on x86-64, a load from the stack may wait for a store to
-/// the ring whose address has the same lower 12 bits.
-#[inline(never)]
-fn apart<T>(body: impl FnOnce() -> T) -> T {
-    body()
+/// Runs `record` in a function of its own, so that no event pays for the registers of another. A
+/// large frame costs more than its instructions: on x86-64, a load from the stack may wait for a
+/// store to the ring whose address has the same lower 12 bits.
+#[inline(always)]
+fn apart<B, T>(body: &B, start: &Start, record: impl FnOnce(&B, &Start) -> T) -> T {
+    // What is passed by itself stays in registers.
+    #[inline(never)]
+    fn spread<B, T>(
+        body: &B,
+        parent: Handle,
+        context: Handle,
+        rank: i32,
+        record: impl FnOnce(&B, &Start) -> T,
+    ) -> T {
+        record(body, &Start { parent, context, rank })
+    }
+    spread(body, start.parent, start.context, start.rank, record)
 }
 
 /// Records a communicator's hash and name when they change. Up to v3 they come with its operations.

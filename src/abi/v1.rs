@@ -61,6 +61,7 @@ impl Abi for V1 {
         unsafe { &body.common }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
         let coll = unsafe { &body.coll };
@@ -85,6 +86,7 @@ impl Abi for V1 {
         })
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
         let p2p = unsafe { &body.p2p };

@@ -55,6 +55,7 @@ impl Abi for V3 {
         unsafe { &body.common }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
         let coll = unsafe { &body.coll };
@@ -80,6 +81,7 @@ impl Abi for V3 {
         start.record(&event)
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.p2p.event(start.parent) })

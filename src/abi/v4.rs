@@ -111,11 +111,13 @@ impl Abi for V4 {
         unsafe { &body.common }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.coll.event(start.parent) })
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         let p2p = unsafe { body.p2p.event(start.parent) };

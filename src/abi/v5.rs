@@ -158,11 +158,13 @@ impl Abi for V5 {
         unsafe { &body.common }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.coll.event() })
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.p2p.event() })
@@ -178,10 +180,10 @@ impl Abi for V5 {
         // SAFETY: the trait's promise, for the member that `bits` names and for its strings.
         unsafe {
             Some(match bits {
-                bit::GROUP_API => apart(|| start.record(&body.group_api.event())),
-                bit::COLL_API => apart(|| start.record(&body.coll_api.event())),
-                bit::P2P_API => apart(|| start.record(&body.p2p_api.event())),
-                bit::KERNEL_LAUNCH => apart(|| start.record(&body.kernel_launch.event())),
+                bit::GROUP_API => apart(body, start, |body, start| start.record(&body.group_api.event())),
+                bit::COLL_API => apart(body, start, |body, start| start.record(&body.coll_api.event())),
+                bit::P2P_API => apart(body, start, |body, start| start.record(&body.p2p_api.event())),
+                bit::KERNEL_LAUNCH => apart(body, start, |body, start| start.record(&body.kernel_launch.event())),
                 _ => return None,
             })
         }

@@ -111,11 +111,13 @@ impl Abi for V6 {
         unsafe { v5::V5::common(&body.v5) }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, passed on.
         unsafe { v5::V5::coll(&body.v5, start) }
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, passed on.
         unsafe { v5::V5::p2p(&body.v5, start) }
@@ -132,9 +134,9 @@ impl Abi for V6 {
         // passed on.
         unsafe {
             Some(match bits {
-                bit::CE_COLL => apart(|| start.record(&body.ce_coll.event())),
-                bit::CE_SYNC => apart(|| start.record(&body.ce_coll_sync.event())),
-                bit::CE_BATCH => apart(|| start.record(&body.ce_coll_batch.event())),
+                bit::CE_COLL => apart(body, start, |body, start| start.record(&body.ce_coll.event())),
+                bit::CE_SYNC => apart(body, start, |body, start| start.record(&body.ce_coll_sync.event())),
+                bit::CE_BATCH => apart(body, start, |body, start| start.record(&body.ce_coll_batch.event())),
                 _ => return v5::V5::newer(&body.v5, bits, start),
             })
         }

@@ -81,6 +81,7 @@ impl Abi for V7 {
         unsafe { v6::V6::common(&body.v6) }
     }
 
+    #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         unsafe {
@@ -94,6 +95,7 @@ impl Abi for V7 {
         }
     }
 
+    #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         unsafe { start.record(&event::P2p { user_tag: body.p2p.user_tag, ..body.p2p.base.event() }) }
@@ -110,19 +112,19 @@ impl Abi for V7 {
         // passed on.
         unsafe {
             Some(match bits {
-                bit::COLL_API => apart(|| {
+                bit::COLL_API => apart(body, start, |body, start| {
                     let call = &body.coll_api;
                     start.record(&event::CollApi { user_tag: call.user_tag, ..call.base.event() })
                 }),
-                bit::P2P_API => apart(|| {
+                bit::P2P_API => apart(body, start, |body, start| {
                     let call = &body.p2p_api;
                     start.record(&event::P2pApi { user_tag: call.user_tag, ..call.base.event() })
                 }),
-                bit::CE_COLL => apart(|| {
+                bit::CE_COLL => apart(body, start, |body, start| {
                     let coll = &body.ce_coll;
                     start.record(&event::CeColl { user_tag: coll.user_tag, ..coll.base.event() })
                 }),
-                bit::KERNEL_PHASE => apart(|| {
+                bit::KERNEL_PHASE => apart(body, start, |body, start| {
                     let phase = &body.kernel_phase;
                     start.record(&event::KernelPhase {
                         start: GpuNs(phase.p_timer),

@@ -50,19 +50,34 @@ impl Words {
     /// Each text is null, or points at a NUL-terminated string that nobody changes during the call.
     #[inline(always)]
     pub(super) unsafe fn all<const N: usize>(&self, texts: [*const c_char; N]) -> [Word; N] {
-        let entries = texts.map(|text| self.place(text, text as usize));
-        if entries.iter().all(Option::is_some) {
-            let mut differ = 0;
-            for (entry, text) in entries.into_iter().flatten().zip(texts) {
-                let entry = entry.get();
-                // SAFETY: the caller's promise; an entry without `SLOW` was made because the 16
-                // bytes at its address lie in one page.
-                differ |= (unsafe { sixteen(text) } ^ entry.prefix) & entry.mask;
-            }
-            if differ == 0 {
-                return entries.map(|entry| entry.map_or(Word::ABSENT, |entry| entry.get().word));
-            }
+        let mut words = [Word::ABSENT; N];
+        let mut differ = 0;
+        for (word, text) in words.iter_mut().zip(texts) {
+            let Some(entry) = self.place(text, text as usize) else {
+                // SAFETY: the caller's promise.
+                return unsafe { self.each(texts) };
+            };
+            let entry = entry.get();
+            // SAFETY: the caller's promise; an entry without `SLOW` was made because the 16 bytes
+            // at its address lie in one page.
+            differ |= (unsafe { sixteen(text) } ^ entry.prefix) & entry.mask;
+            *word = entry.word;
         }
+        if differ == 0 {
+            return words;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.each(texts) }
+    }
+
+    /// As [`Words::all`], for strings that may be new.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Words::all`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn each<const N: usize>(&self, texts: [*const c_char; N]) -> [Word; N] {
         // SAFETY: the caller's promise.
         texts.map(|text| unsafe { self.one(text) })
     }

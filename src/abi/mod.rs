@@ -190,9 +190,7 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
                 let step = A::common(body).proxy_step.step;
                 apart(body, start, move |_, start| start.record(&ProxyStep { step, ..Default::default() }))
             }
-            bit::PROXY_OP => {
-                apart(body, start, |body, start| start.record(&ProxyOp::from(A::common(body).proxy_op)))
-            }
+            bit::PROXY_OP => apart(body, start, |body, start| start.record(&ProxyOp::from(A::common(body).proxy_op))),
             bit::PROXY_CTRL => apart(body, start, |_, start| start.record(&ProxyCtrl::default())),
             bit::COLL => apart(body, start, |body, start| {
                 note_identity::<A>(body, start);
@@ -226,13 +224,7 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
 fn apart<B, T>(body: &B, start: &Start, record: impl FnOnce(&B, &Start) -> T) -> T {
     // What is passed by itself stays in registers.
     #[inline(never)]
-    fn spread<B, T>(
-        body: &B,
-        parent: Handle,
-        context: Handle,
-        rank: i32,
-        record: impl FnOnce(&B, &Start) -> T,
-    ) -> T {
+    fn spread<B, T>(body: &B, parent: Handle, context: Handle, rank: i32, record: impl FnOnce(&B, &Start) -> T) -> T {
         record(body, &Start { parent, context, rank })
     }
     spread(body, start.parent, start.context, start.rank, record)

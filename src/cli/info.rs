@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -22,6 +21,7 @@ use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
 use super::mismatch::{self, Mismatch};
+use super::running::is_being_written;
 use super::shared_gpus::{self, SharedGpu};
 use super::survey::{self, Survey};
 use crate::cli::reason::Reason;
@@ -111,12 +111,7 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
 
 /// What the ranks do not agree on, where the job hangs, and which ranks share a GPU, before everything
 /// else.
-fn troubles(
-    mismatches: &[Mismatch],
-    hangs: &[Hang],
-    shared: &[SharedGpu],
-    out: &mut dyn Write,
-) -> std::io::Result<()> {
+fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu], out: &mut dyn Write) -> std::io::Result<()> {
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let hangs = hangs.iter().map(|hang| {
@@ -379,23 +374,6 @@ impl Info {
         };
         writeln!(out, "  {}    {what}, {why}: {names}{more}", colour::paint(colour::NOTE, "not closed"))
     }
-}
-
-/// Whether a process of this machine, one that we may inspect, has the file open for writing.
-fn is_being_written(path: &Path) -> bool {
-    let Ok(file) = fs::metadata(path) else { return false };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let files = processes.flat_map(|process| fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten());
-    let mut same = files.filter(|entry| {
-        fs::metadata(entry.path()).is_ok_and(|other| (other.dev(), other.ino()) == (file.dev(), file.ino()))
-    });
-    same.any(|entry| {
-        // `flags:	0100001`: the last octal digit is the access mode.
-        let info = entry.path().to_string_lossy().replacen("/fd/", "/fdinfo/", 1);
-        let info = fs::read_to_string(info).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        flags.is_some_and(|flags| flags.trim().ends_with(['1', '2']))
-    })
 }
 
 fn communicator(nccl: &Nccl) -> String {

@@ -24,9 +24,10 @@ mod reason;
 mod replay;
 mod report;
 mod run;
+mod running;
 mod scrub;
-mod summary;
 mod shared_gpus;
+mod summary;
 mod survey;
 
 pub use self::reason::Reason;

@@ -125,8 +125,10 @@ mod tests {
 
     #[test]
     fn one_run_after_the_other_shares_nothing() {
-        let found =
-            find(&survey(&[("rank 0 · vm · GPU 0 (H200)", "40", (0, 50)), ("rank 0 · vm · GPU 0 (H200)", "40", (50, 90))]));
+        let found = find(&survey(&[
+            ("rank 0 · vm · GPU 0 (H200)", "40", (0, 50)),
+            ("rank 0 · vm · GPU 0 (H200)", "40", (50, 90)),
+        ]));
         assert_eq!(found, []);
     }
 }

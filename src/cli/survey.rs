@@ -149,6 +149,8 @@ pub(super) struct Process {
     /// The first and the last time in its file.
     pub(super) first: HostNs,
     pub(super) last: HostNs,
+    /// Its file, as an index into the survey's.
+    pub(super) file: usize,
     /// The UUID of its GPU, in hexadecimal digits, if known.
     pub(super) gpu: Option<String>,
     /// When its recording ended, if known.
@@ -410,7 +412,8 @@ impl Survey {
             self.unfinished.push(slice);
         }
         self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
-        let processes: Vec<_> = other.processes.into_iter().map(|(uuid, it)| (self.uuid(file, uuid), it)).collect();
+        let processes: Vec<_> =
+            other.processes.into_iter().map(|(uuid, it)| (self.uuid(file, uuid), Process { file, ..it })).collect();
         self.processes.extend(processes);
         for (hash, communicator) in other.communicators {
             let known = self.communicators.entry(hash).or_default();

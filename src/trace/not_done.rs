@@ -296,7 +296,9 @@ impl NotDone {
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);
         canvas.args.known(nccl::REPLAY, *number);
         let earlier = match comm.device.and_then(|device| self.first.get(&device)) {
-            Some((_, Some(kernel))) => Some(format!("the GPU had not finished an earlier kernel: {}", demangled(kernel))),
+            Some((_, Some(kernel))) => {
+                Some(format!("the GPU had not finished an earlier kernel: {}", demangled(kernel)))
+            }
             _ => None,
         };
         if let Some(earlier) = &earlier {

@@ -197,6 +197,13 @@ fn a_rank_with_most_of_the_work_is_named() {
 }
 
 #[test]
+fn a_rank_without_kernels_makes_nobody_s_work_unequal() {
+    // They were lost: its process was killed.
+    let made = Made { work: |rank, step| if rank == 2 { 0 } else { 100 + noise(rank, step) % 3 }, ..Made::healthy() };
+    assert!(made.says().starts_with("Healthy"), "{}", made.says());
+}
+
+#[test]
 fn a_shared_gpu_is_said_first_and_its_gaps_are_no_host_s_fault() {
     let late = Made { pause: |rank, _| if rank == 3 { 3_000 } else { 20 }, ..Made::healthy() };
     let slow = Made { work: |rank, _| if rank == 3 { 130 } else { 100 }, ..Made::healthy() };

@@ -64,6 +64,7 @@ impl Job {
             None => (0..ranks).collect(),
         };
         let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+        let mut processes = BTreeMap::new();
         // The first rank to come, by age; and how long the last has waited.
         let (mut first_came, mut waited, mut behind, mut longest) = ((0, HostNs::default()), u64::MAX, 0, 0);
         let mut has_paused = false;
@@ -73,6 +74,7 @@ impl Job {
                 unseen.push(rank);
                 continue;
             };
+            processes.insert(rank, self.members[index].process);
             match self.came(key, index, on) {
                 Some(time) => {
                     came.push(rank);
@@ -121,6 +123,8 @@ impl Job {
             is_certain,
             has_paused,
             notes,
+            processes,
+            gone: BTreeSet::new(),
         }
     }
 

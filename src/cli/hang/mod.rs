@@ -16,7 +16,8 @@ use std::fmt;
 
 use self::judge::judge;
 use self::look::{Look, first_look};
-use super::survey::Survey;
+use super::running::are_being_written;
+use super::survey::{self, Process, Survey};
 use crate::model::time::HostNs;
 
 /// No wait counts as long before this, ns.
@@ -27,6 +28,8 @@ const LAG_NS: u64 = 5_000_000_000;
 const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
+/// What is said about a rank whose process seems to have ended.
+const ENDED: &str = ": nobody writes its trace any more, so its process has probably ended";
 /// How many ranks are listed.
 pub(super) const LISTED: usize = 16;
 
@@ -66,6 +69,10 @@ pub(super) struct Hang {
     pub(super) has_paused: bool,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
+    /// The processes of the ranks whose files are here, by their tracks; and those ranks whose process
+    /// seems to have ended.
+    pub(super) processes: BTreeMap<u32, u64>,
+    pub(super) gone: BTreeSet<u32>,
 }
 
 /// A rank that has not come.
@@ -102,7 +109,24 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     }
     job.stand_where_others_went_on();
     job.number();
-    judge(&job)
+    let mut hangs = judge(&job);
+    let gone = if hangs.is_empty() { BTreeSet::new() } else { gone(survey) };
+    for hang in &mut hangs {
+        hang.gone = hang.processes.iter().filter(|(_, track)| gone.contains(track)).map(|it| *it.0).collect();
+    }
+    hangs
+}
+
+/// The processes that seem to have ended, by their tracks: nobody has their traces open any more, but
+/// those of others of the same host, which is this one.
+fn gone(survey: &Survey) -> BTreeSet<u64> {
+    let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
+    let host = |track: &u64| survey.tracks.get(track).and_then(|track| survey::host(&track.name));
+    let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
+    let here: BTreeSet<_> =
+        survey.processes.iter().filter(|(_, it)| writes(it)).map(|(track, _)| host(track)).collect();
+    let is_gone = |(track, it): &(&u64, &Process)| !writes(it) && here.contains(&host(track));
+    survey.processes.iter().filter(is_gone).map(|(track, _)| *track).collect()
 }
 
 impl fmt::Display for Hang {
@@ -145,15 +169,20 @@ impl Hang {
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let name = |it: &Missing| named(it.rank, &self.in_job);
+        let ended = |rank: &u32| if self.gone.contains(rank) { ENDED } else { "" };
         for it in self.missing.iter().take(LISTED) {
             let is_alone = self.missing.len() == 1;
             match (&it.process, is_alone) {
-                (Some(process), true) => lines.push(format!("rank {} is {process}", name(it))),
-                (Some(process), false) => lines.push(format!("rank {}, {process}: {}", name(it), it.last)),
+                (Some(process), true) => lines.push(format!("rank {} is {process}{}", name(it), ended(&it.rank))),
+                (Some(process), false) => {
+                    lines.push(format!("rank {}, {process}: {}{}", name(it), it.last, ended(&it.rank)));
+                }
                 (None, true) => {}
                 (None, false) => lines.push(format!("rank {}: {}", name(it), it.last)),
             }
         }
+        let gone = self.gone.iter().filter(|rank| self.came.contains(rank)).take(LISTED);
+        lines.extend(gone.map(|rank| format!("rank {}{ENDED}", named(*rank, &self.in_job))));
         let waits =
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
@@ -183,4 +212,35 @@ pub(super) fn list(words: impl ExactSizeIterator<Item = String>) -> String {
     let more = words.len().saturating_sub(LISTED);
     let text = words.take(LISTED).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_whose_trace_nobody_writes_has_probably_ended() {
+        let [one, two] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap().into_temp_path());
+        let mut survey = Survey::default();
+        for (file, path) in [&one, &two].into_iter().enumerate() {
+            let track = survey.tracks.entry(file as u64).or_default();
+            (track.name, track.is_process) = (format!("rank {file} · node"), true);
+            survey.processes.insert(file as u64, Process { file, ..Process::default() });
+            survey.extents.push((path.to_path_buf(), crate::trace::reader::Extent::default()));
+        }
+        assert_eq!(gone(&survey), BTreeSet::new(), "all have ended, or this is another machine");
+        let _open = std::fs::File::options().append(true).open(&two).unwrap();
+        assert_eq!(gone(&survey), BTreeSet::from([0]));
+        survey.tracks.get_mut(&1).unwrap().name = "rank 1 · other".to_owned();
+        assert_eq!(gone(&survey), BTreeSet::new(), "nothing is known about its host");
+
+        let ranks = |of: &[u32]| of.iter().copied().collect();
+        let hang = Hang { came: vec![0, 1, 2], gone: ranks(&[2]), ..Hang::default() };
+        let ended = "nobody writes its trace any more, so its process has probably ended";
+        assert_eq!(hang.details(), [format!("rank 2: {ended}")]);
+        let missing =
+            Missing { rank: 3, world: None, process: Some("pid 7 on n".into()), last: "".into(), waits: None };
+        let hang = Hang { missing: vec![missing], gone: ranks(&[3]), ..Hang::default() };
+        assert_eq!(hang.details(), [format!("rank 3 is pid 7 on n: {ended}")]);
+    }
 }

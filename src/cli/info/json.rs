@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Info, Mismatch, Operations, Trust, is_being_written};
+use super::{Hang, Info, Mismatch, Operations, Trust};
 use crate::cli::mismatch::Side;
+use crate::cli::running::is_being_written;
 use crate::cli::shared_gpus::SharedGpu;
 use crate::trace::names;
 use crate::trace::reader::Nccl;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::load::Job;
 use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
+use crate::cli::compare::ranks::Class;
 
 /// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
 /// is nearly always that of one rank, it may be its part of the model, such as a stage of a pipeline,
@@ -170,20 +171,23 @@ impl Sums {
 
     /// Whether in each step a rank has much more work than the others: in turn, or always the same.
     pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
-        let ranks = job.ranks.len();
-        if ranks < 2 {
+        // The kernels of a rank that has none, but perhaps copies, were not recorded.
+        let kernels = self.own.iter().filter(|it| job.kinds[it.kind as usize].class == Class::Kernel);
+        let ranks: BTreeSet<usize> = kernels.map(|it| it.rank).collect();
+        if ranks.len() < 2 {
             return None;
         }
         let steps = job.steps.len();
         let work = |rank: usize, step: usize| self.work[rank][step];
-        let longest = |step: usize| (0..ranks).max_by(|one, other| work(*one, step).total_cmp(&work(*other, step)));
-        let mut times = vec![0; ranks];
+        let longest =
+            |step: usize| ranks.iter().copied().max_by(|one, other| work(*one, step).total_cmp(&work(*other, step)));
+        let mut times = vec![0; job.ranks.len()];
         let mut means = Vec::with_capacity(steps);
         let (mut most, mut worst) = (0.0, (0.0, 0));
         for step in 0..steps {
             let rank = longest(step)?;
             times[rank] += 1;
-            let mean = (0..ranks).map(|rank| work(rank, step)).sum::<f64>() / ranks as f64;
+            let mean = ranks.iter().map(|rank| work(*rank, step)).sum::<f64>() / ranks.len() as f64;
             means.push(mean);
             most += work(rank, step);
             if work(rank, step) - mean > worst.0 {
@@ -191,7 +195,7 @@ impl Sums {
             }
         }
         let middle: f64 = means.iter().sum();
-        let always = (0..ranks).find(|rank| times[*rank] as f64 >= OFTEN * steps as f64);
+        let always = ranks.iter().copied().find(|rank| times[*rank] as f64 >= OFTEN * steps as f64);
         let least = if always.is_some() { UNEQUAL_PART } else { UNEQUAL };
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
         for it in &self.own {
@@ -208,7 +212,10 @@ impl Sums {
         };
         (most >= (1.0 + least) * middle).then(|| Suspect {
             what: What::UnequalWork,
-            ranks: always.map_or_else(|| (0..ranks).filter(|rank| times[*rank] > 0).collect(), |rank| vec![rank]),
+            ranks: match always {
+                Some(rank) => vec![rank],
+                None => ranks.into_iter().filter(|rank| times[*rank] > 0).collect(),
+            },
             names: kinds.iter().take(1).map(|it| job.kinds[it.0 as usize].name.clone()).collect(),
             amounts: [most / steps as f64, middle / steps as f64],
             step: job.steps.start + worst.1,

@@ -134,6 +134,9 @@ async function main(words) {
       }
       await settle(page);
     }
+    // What is meant to be an element, but was made a text.
+    const odd = await page.evaluate(() => document.body.innerText.match(/.*\[object .*/));
+    if (odd) complaints.push(`text: ${odd[0].slice(0, 200)}`);
     const isRefusal = (text) => wish.mayBeRefused && text.includes('Content Security Policy');
     if (complaints.some((text) => !isRefusal(text))) throw new Error(`the page complains: ${complaints.join(' | ')}`);
   } finally {

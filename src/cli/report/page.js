@@ -252,7 +252,7 @@
     }
     if (causes.length > 0) {
       const line = (cause, at) => el('li', {}, at === 0 && isCause ? `Look at step ${cause.look_at.step}: `
-        : [named(bound(`${cause.text}: ${duration(cause.cost_ns)} per step (${percent(cause.share)}).`)), ` Look at step ${cause.look_at.step}: `],
+        : [...named(bound(`${cause.text}: ${duration(cause.cost_ns)} per step (${percent(cause.share)}).`)), ` Look at step ${cause.look_at.step}: `],
       el('br'), el('code', {}, cause.look_at.command), at === 0 && all ? [el('br'), 'On all ranks:', el('br'), el('code', {}, all)] : null);
       box.append(el('ol', {}, causes.map(line)));
     }

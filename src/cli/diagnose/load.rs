@@ -614,4 +614,42 @@ mod tests {
         assert_eq!(each([200, 300]), (300.0, None));
         assert_eq!(slowest(&[Stretch { to: 70, ..Stretch::default() }]), (70.0, None));
     }
+
+    #[test]
+    fn all_ranks_begin_their_steps_with_what_most_of_them_do() {
+        const FORWARD: u32 = 0;
+        const MATMUL: u32 = 1;
+        let kind = |name: &str| Kind { class: Class::Kernel, name: name.to_owned() };
+        let mut loading = Loading { kinds: vec![kind("forward"), kind("matmul")], ..Loading::default() };
+        // Three steps; the last rank multiplies four times in each, and each of that looked like a step.
+        for (name, multiplications) in [("forward", 1), ("forward", 1), ("matmul", 4)] {
+            let step = [vec![FORWARD], vec![MATMUL; multiplications]].concat();
+            let items: Vec<Item> = step.repeat(3).into_iter().map(|kind| Item { kind, ..Item::default() }).collect();
+            let own = items.iter().enumerate().filter(|(_, it)| loading.kinds[it.kind as usize].name == name);
+            let edges: Vec<usize> = own.map(|it| it.0).collect();
+            loading.ranks.push(RankFacts {
+                label: String::new(),
+                number: None,
+                host: None,
+                file: PathBuf::new(),
+                begin: FileNs(0),
+                is_ours: true,
+                steps: edges.len() - 1,
+                edges,
+            });
+            loading.items.push(items);
+            loading.sources.push(Some(Source::Repeats(Repeat::once(name))));
+        }
+        loading.agree();
+        let edges: Vec<&[usize]> = loading.ranks.iter().map(|rank| rank.edges.as_slice()).collect();
+        assert_eq!(edges, [[0, 2, 4], [0, 2, 4], [0, 5, 10]]);
+        assert_eq!(loading.ranks[2].steps, 2);
+        assert_eq!(loading.sources[2], Some(Source::Repeats(Repeat::once("forward"))));
+
+        // The program's own steps are the same everywhere.
+        loading.sources[0] = Some(Source::Ranges);
+        loading.sources[2] = Some(Source::Repeats(Repeat::once("matmul")));
+        loading.agree();
+        assert_eq!(loading.sources[2], Some(Source::Repeats(Repeat::once("matmul"))));
+    }
 }

@@ -124,7 +124,7 @@ impl Job {
             has_paused,
             notes,
             processes,
-            gone: BTreeSet::new(),
+            gone: BTreeMap::new(),
         }
     }
 

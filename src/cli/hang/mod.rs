@@ -69,10 +69,10 @@ pub(super) struct Hang {
     pub(super) has_paused: bool,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
-    /// The processes of the ranks whose files are here, by their tracks; and those ranks whose process
-    /// seems to have ended.
+    /// The processes of the ranks whose files are here, by their tracks; and those of the ranks whose
+    /// process seems to have ended, as in `pid 4711 on node17`.
     pub(super) processes: BTreeMap<u32, u64>,
-    pub(super) gone: BTreeSet<u32>,
+    pub(super) gone: BTreeMap<u32, Option<String>>,
 }
 
 /// A rank that has not come.
@@ -112,9 +112,16 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     let mut hangs = judge(&job);
     let gone = if hangs.is_empty() { BTreeSet::new() } else { gone(survey) };
     for hang in &mut hangs {
-        hang.gone = hang.processes.iter().filter(|(_, track)| gone.contains(track)).map(|it| *it.0).collect();
+        let of_it = hang.processes.iter().filter(|(_, track)| gone.contains(track));
+        hang.gone = of_it.map(|(rank, track)| (*rank, place(survey, *track))).collect();
     }
     hangs
+}
+
+/// A process, as in `pid 4711 on node17`.
+fn place(survey: &Survey, track: u64) -> Option<String> {
+    let known = survey.tracks.get(&track)?;
+    survey::place(known.pid?, &known.name)
 }
 
 /// The processes that seem to have ended, by their tracks: nobody has their traces open any more, but
@@ -169,7 +176,7 @@ impl Hang {
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let name = |it: &Missing| named(it.rank, &self.in_job);
-        let ended = |rank: &u32| if self.gone.contains(rank) { ENDED } else { "" };
+        let ended = |rank: &u32| if self.gone.contains_key(rank) { ENDED } else { "" };
         for it in self.missing.iter().take(LISTED) {
             let is_alone = self.missing.len() == 1;
             match (&it.process, is_alone) {
@@ -181,8 +188,11 @@ impl Hang {
                 (None, false) => lines.push(format!("rank {}: {}", name(it), it.last)),
             }
         }
-        let gone = self.gone.iter().filter(|rank| self.came.contains(rank)).take(LISTED);
-        lines.extend(gone.map(|rank| format!("rank {}{ENDED}", named(*rank, &self.in_job))));
+        let gone = self.gone.iter().filter(|(rank, _)| self.came.contains(rank)).take(LISTED);
+        lines.extend(gone.map(|(rank, place)| {
+            let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
+            format!("rank {}{place}{ENDED}", named(*rank, &self.in_job))
+        }));
         let waits =
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
@@ -234,13 +244,13 @@ mod tests {
         survey.tracks.get_mut(&1).unwrap().name = "rank 1 · other".to_owned();
         assert_eq!(gone(&survey), BTreeSet::new(), "nothing is known about its host");
 
-        let ranks = |of: &[u32]| of.iter().copied().collect();
-        let hang = Hang { came: vec![0, 1, 2], gone: ranks(&[2]), ..Hang::default() };
+        let gone = |rank: u32| BTreeMap::from([(rank, Some("pid 7 on n".to_owned()))]);
+        let hang = Hang { came: vec![0, 1, 2], gone: gone(2), ..Hang::default() };
         let ended = "nobody writes its trace any more, so its process has probably ended";
-        assert_eq!(hang.details(), [format!("rank 2: {ended}")]);
+        assert_eq!(hang.details(), [format!("rank 2, pid 7 on n: {ended}")]);
         let missing =
             Missing { rank: 3, world: None, process: Some("pid 7 on n".into()), last: "".into(), waits: None };
-        let hang = Hang { missing: vec![missing], gone: ranks(&[3]), ..Hang::default() };
+        let hang = Hang { missing: vec![missing], gone: gone(3), ..Hang::default() };
         assert_eq!(hang.details(), [format!("rank 3 is pid 7 on n: {ended}")]);
     }
 }

@@ -30,7 +30,7 @@ const INSIDE: f64 = 0.8;
 
 /// How steps are known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "by", content = "from")]
+#[serde(rename_all = "kebab-case", tag = "by")]
 pub(crate) enum Source {
     /// The program marked them with ranges.
     Ranges,
@@ -42,6 +42,7 @@ pub(crate) enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Repeat {
     /// Its name.
+    #[serde(rename = "from")]
     pub(crate) name: String,
     /// How often it runs in each step.
     pub(crate) times: usize,

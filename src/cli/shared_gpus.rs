@@ -42,8 +42,7 @@ impl fmt::Display for SharedGpu {
     }
 }
 
-/// The GPUs on which processes of these traces worked for the same communicators or others at the
-/// same time.
+/// The GPUs on which several processes of these traces worked at the same time.
 pub(super) fn find(survey: &Survey) -> Vec<SharedGpu> {
     let with_ranks = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty());
     let users: BTreeSet<u64> = with_ranks.filter_map(|(uuid, _)| survey.process(*uuid)).collect();

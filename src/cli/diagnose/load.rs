@@ -161,16 +161,16 @@ struct Stretch {
     to: i64,
 }
 
-/// Reads the files of a job side by side, and hands over what a first pass over each gives if
-/// `surveys` says so. A file that cannot be read is named in the notes; an error if none can.
-pub(super) fn load(files: &[PathBuf], wish: &Wish, surveys: bool) -> (Survey, Result<Job, Reason>) {
+/// Reads the files of a job side by side, and hands over what a first pass over each gives, too. A
+/// file that cannot be read is named in the notes; an error if none can.
+pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reason>) {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
     let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
     let (mut survey, mut loading, mut faults) = (Survey::default(), Loading::default(), Vec::new());
     let budget = ITEMS / files.len().max(1);
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
-        let look = |packet: &Packet<'_>| _ = surveys.then(|| looking.take(packet));
+        let look = |packet: &Packet<'_>| _ = looking.take(packet);
         let read = import::open_as(path, threads, Wanted::Work, look);
         (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, budget)))
     };

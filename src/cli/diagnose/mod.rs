@@ -68,7 +68,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 /// The answer of `ncclscope diagnose` about these files, which `named` stands for; and how late ranks
 /// came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
-    let (survey, loaded) = load::load(files, wish, true);
+    let (survey, loaded) = load::load(files, wish);
     let troubles = Troubles {
         mismatches: mismatch::find(&survey),
         hangs: hang::find(&survey),
@@ -110,7 +110,9 @@ pub(super) struct Seen {
 /// What makes the job of these traces slow, the most expensive first; empty if that cannot be told.
 /// The traces must be ours.
 pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
-    let Ok(job) = load::load(traces, &load::Wish::default(), false).1 else { return Vec::new() };
+    let (survey, loaded) = load::load(traces, &load::Wish::default());
+    let Ok(mut job) = loaded else { return Vec::new() };
+    job.shares_gpus = !shared_gpus::find(&survey).is_empty();
     let found = causes::find(&job);
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
     let texts = Report::of(&job, &found, &Troubles::default()).cause_lines();

@@ -173,7 +173,8 @@ fn nothing_is_printed_to_a_file_that_took_stderr_s_descriptor() {
     );
     // To have something to say, the recording ends for lack of disk space.
     let script = format!(
-        "{INIT}{FINALIZE}do wait_until_all_is_said\ndo stderr_is_a_checkpoint\ndo fill_the_disk\n{INIT}{}{FINALIZE}",
+        "{INIT}{FINALIZE}do wait_until_all_is_said\ndo stderr_is_a_checkpoint\ndo fill_the_disk\n{INIT}{}{FINALIZE}\
+         do wait_until_all_is_said\ndo descriptors_like_stderr\n",
         collective(1)
     );
     let played = Hard::new(&script).with("ROOM", "0").with("KEEPS_NO_ROOM", "1").play();

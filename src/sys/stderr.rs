@@ -30,10 +30,12 @@ impl Stderr {
         // Our own number for what is behind 2 now: the file checked here is the file written to,
         // whatever the program does meanwhile.
         let Ok(number) = duplicate(libc::STDERR_FILENO) else { return false };
-        let written = Identity::of_number(number) == Some(self.0) && has_room(number, limit_ms) && {
+        let behind = Identity::of_number(number);
+        let written = behind == Some(self.0) && has_room(number, limit_ms) && {
             without_its_signals(|| send(number, line).is_ok())
         };
-        if Identity::of_number(number) == Some(self.0) {
+        // The program may have closed it, and opened a file of its own under its number.
+        if behind.is_some() && Identity::of_number(number) == behind {
             // SAFETY: ours, made above.
             unsafe { libc::close(number) };
         }

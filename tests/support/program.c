@@ -87,6 +87,16 @@ int stderr_is_a_checkpoint(void) {
   return open(getenv("CHECKPOINT"), O_RDWR | O_CREAT | O_TRUNC, 0600) != 2;
 }
 
+// How many other descriptors refer to what stderr refers to.
+int descriptors_like_stderr(void) {
+  struct stat stderr_is, is;
+  int found = 0;
+  if (fstat(2, &stderr_is)) return -1;
+  for (int number = 3; number < 5000; number++)
+    found += fstat(number, &is) == 0 && is.st_ino == stderr_is.st_ino && is.st_dev == stderr_is.st_dev;
+  return found;
+}
+
 static int ends[2];
 
 int stderr_is_a_pipe_that_is_closed(void) {

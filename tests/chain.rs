@@ -354,6 +354,19 @@ fn failures_of_the_other_plugin_do_not_affect_ours() {
 }
 
 #[test]
+fn a_failed_init_of_the_other_plugin_takes_nothing_from_its_other_communicators() {
+    let script = "u init world comm=1 rank=0 nranks=2\nu init second comm=2 rank=0 nranks=2\nu start c world ProxyCtrl\n\
+                  u stop c\nu finalize second\nu finalize world";
+    for enabled in ["1", "0"] {
+        let settings = [("NCCLSCOPE_PRESET", "light"), ("NCCLSCOPE_ENABLE", enabled), ("ECHO_MASK", "32")];
+        let settings = [&settings[..], &[("ECHO_FAIL", "3"), ("ECHO_FAIL_AT", "2")]].concat();
+        let (_, log) = beside(echo(0), script, 7, &settings);
+        let calls: Vec<_> = log.iter().filter_map(|call| call["call"].as_str()).collect();
+        assert_eq!(calls, ["init", "init", "start", "stop", "finalize"], "{enabled}: {log:#?}");
+    }
+}
+
+#[test]
 fn the_other_plugin_gets_only_handles_of_its_own() {
     // Another process's, as with PXN; a second stop; what was never made.
     let script = "u init world comm=1 rank=0 nranks=2\n\

@@ -8,7 +8,7 @@
 //   $ECHO_MASK    the activation mask to request, everything by default
 //   $ECHO_SILENT  set: the out parameter of startEvent is not written
 //   $ECHO_LATER   the mask to request from the first stop on
-//   $ECHO_FAIL    what init returns, 0 by default
+//   $ECHO_FAIL    what init returns, 0 by default; with $ECHO_FAIL_AT, only that init, counted from 1
 //
 // With `-DONLY=4` it exports the table of v4 alone.
 
@@ -317,8 +317,10 @@ static int init(void **context, int *mask, uint64_t id, const char *name, int no
   add_text(&l, name);
   put(&l);
   if (log != NULL) log(3, 0x4000, "echo.c", 1, "rank %d of %d", rank, ranks);
-  const char *failure = getenv("ECHO_FAIL");
-  return failure != NULL ? atoi(failure) : 0;
+  static int inits;
+  const char *failure = getenv("ECHO_FAIL"), *at = getenv("ECHO_FAIL_AT");
+  int number = __atomic_add_fetch(&inits, 1, __ATOMIC_RELAXED);
+  return failure != NULL && (at == NULL || atoi(at) == number) ? atoi(failure) : 0;
 }
 static int init1(void **context, int *mask) { return init(context, mask, 0, NULL, 0, 0, 0, NULL); }
 static int init4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank, logger *log) {

@@ -344,6 +344,11 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
     other.alone.store(alone, Ordering::Relaxed);
     other.ours.store(ours.kinds.0, Ordering::Relaxed);
     let its_mask = if alone && !mask.is_null() { mask } else { other.mask.as_ptr() };
+    // SAFETY: NCCL's mask, or ours; the caller's promise.
+    let its_mask_now = || unsafe { AtomicI32::from_ptr(its_mask).load(Ordering::Relaxed) };
+    // Its other communicators need what they asked for, whatever becomes of this one.
+    let before = if other.live.load(Ordering::Relaxed) > 0 { its_mask_now() } else { 0 };
+    let without = Answer { kinds: ours.kinds | Kinds(u64::from(before as u32)), ..ours };
     let mut theirs = std::ptr::null_mut();
     // SAFETY: the caller's promise.
     let status = unsafe { other.call_init(&mut theirs, its_mask, birth) };
@@ -351,14 +356,14 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
         complain(&format!(
             "the other plugin's init failed with {status} for a communicator; it gets no calls of that communicator"
         ));
-        return ours;
+        return without;
     }
     let context = if ours.context.is_none() { other.spare_handle() } else { ours.context };
     let number = context.0 & NUMBER;
     let is_kept = other.name(context).is_some_and(|name| other.kept.put(name, theirs as u64));
     if !is_kept {
         complain("the other plugin gets no calls of a communicator: there are too many communicators");
-        return ours;
+        return without;
     }
     if other.version <= 3 && A::VERSION > 3 {
         other.kept.put(Name::new(What::CommName, number), birth.name as u64);
@@ -366,8 +371,7 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
     }
     other.live.fetch_add(1, Ordering::Relaxed);
     other.nccl_mask.store(mask, Ordering::Relaxed);
-    // SAFETY: NCCL's mask, or ours; the caller's promise.
-    let wanted = unsafe { AtomicI32::from_ptr(its_mask).load(Ordering::Relaxed) };
+    let wanted = its_mask_now();
     other.seen.store(wanted, Ordering::Relaxed);
     Answer { context, kinds: ours.kinds | Kinds(u64::from(wanted as u32)) }
 }

@@ -10,6 +10,7 @@ use super::write;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::output::{Append, Output, WriteError};
 use crate::trace::names;
+use crate::trace::packer::deflated_at_most;
 
 /// Why a chunk is not in the capture.
 #[derive(Debug)]
@@ -115,8 +116,7 @@ impl CaptureFile {
     fn pack(&mut self, entries: &[u8]) -> bool {
         self.zlib.reset();
         self.packed.clear();
-        // More than deflate ever adds: 5 bytes per block of 16 KiB, and a frame.
-        self.packed.reserve(8 + entries.len() + entries.len() / 1000 + 64);
+        self.packed.reserve(8 + deflated_at_most(entries.len()));
         self.packed.extend((entries.len() as u32).to_le_bytes());
         self.packed.extend([0; 4]);
         let status = self.zlib.compress_vec(entries, &mut self.packed, FlushCompress::Finish);

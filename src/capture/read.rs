@@ -22,6 +22,7 @@ use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
 use crate::model::time::{HostNs, Ticks};
 use crate::pipeline::input::{Begin, Ending, Input, Level, Share};
+use crate::trace::packer::deflated_at_most;
 use crate::trace::tracks::{ProcessInfo, Stages};
 use crate::trace::writer::Clocks;
 
@@ -214,8 +215,7 @@ impl<R: Read> Chunks<R> {
             let bytes = lengths[from..from + 4].try_into().unwrap_or_default();
             u32::from_le_bytes(bytes) as usize
         });
-        // Deflate adds at most a thousandth.
-        if length == 0 || length > MAX_CHUNK || packed == 0 || packed > length + length / 1000 + 64 {
+        if length == 0 || length > MAX_CHUNK || packed == 0 || packed > deflated_at_most(length) {
             return Err(damaged(Damage::Claims(length, packed)));
         }
         let mut file = (&mut self.source).take(packed as u64);

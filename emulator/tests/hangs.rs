@@ -210,7 +210,9 @@ fn fault_of_hang(seed: u64) -> Option<String> {
     let first = lines.first().copied().unwrap_or_default();
     // On a very slow machine it may only look slow.
     let names_it = first.starts_with("hang ") || first.starts_with("waits ");
-    let is_right = names_it && case.expected.iter().all(|part| first.contains(part.as_str()));
+    // All processes are killed at the same time.
+    let is_alive = !said.contains("had probably ended");
+    let is_right = names_it && is_alive && case.expected.iter().all(|part| first.contains(part.as_str()));
     (!is_right).then(|| {
         let Case { nccl, has_cupti, misbehaviour, ref expected, ref text, .. } = case;
         format!(
@@ -270,6 +272,28 @@ fn first_seed() -> u64 {
 #[test]
 fn a_hang_is_named_with_the_missing_rank() {
     play(0..6, AT_A_TIME, fault_of_hang);
+}
+
+#[test]
+fn a_process_that_ended_long_before_the_others_is_named() {
+    let program = "repeat 3 {\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\nwait world\n}\nsleep 1500 ms\nonly rank 1 \
+                   {\nexit at once\n}\nall_reduce 1 MiB f32 sum\nsync\n";
+    let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "");
+    let limit = Some(Duration::from_secs(12));
+    let case = Case { text, nccl: "2.30.7", has_cupti: false, misbehaviour: "", limit, expected: Vec::new() };
+    let (_file, plan) = case.plan();
+    let job = plan.run();
+    let (said, diagnosis) = (job.info(), job.answer("diagnose"));
+    let lines = first_lines(&said);
+    assert!(lines[0].starts_with("hang ") && lines[0].contains(" missing: 1 ("), "{said}");
+    let ended = [
+        " rank 1 is pid ",
+        ": its trace stops ",
+        " s before the others of its host, so its process had probably ended",
+    ];
+    assert!(lines.iter().any(|line| ended.iter().all(|part| line.contains(part))), "{said}");
+    assert_eq!(said.matches("probably").count(), 1, "{said}");
+    assert!(diagnosis.to_string().contains("had probably ended"), "{diagnosis}");
 }
 
 #[test]

@@ -26,10 +26,9 @@ use super::shared_gpus::{self, SharedGpu};
 use super::survey::{self, Survey};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
-use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
+use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
-use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Nccl, Numbers, Packet};
 use crate::trace::words::{attribute, instant};
 use crate::trace::writer::TRACK_BITS;
@@ -198,16 +197,13 @@ impl Info {
     }
 
     fn attributes(&mut self, packet: &Packet<'_>) {
-        let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
-        if has_any && let Ok(packet) = packet.decode() {
-            for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
-                if said.key() == attribute::MERGED {
-                    self.imported.extend(said.string_value().parse::<u64>());
-                }
-                if let Some(host) = said.key().strip_prefix(attribute::HOST_CLOCK) {
-                    self.clocks_contradict |= said.string_value().contains(merge::CONTRADICT);
-                    self.note(format!("{host}: {}", said.string_value()));
-                }
+        for (key, value) in packet.attributes() {
+            if key == attribute::MERGED {
+                self.imported.extend(value.parse::<u64>());
+            }
+            if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK) {
+                self.clocks_contradict |= value.contains(merge::CONTRADICT);
+                self.note(format!("{host}: {value}"));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
 use super::Fault;
@@ -21,8 +21,11 @@ use crate::trace::fields::{
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Numbers, Packet, blocks};
-use crate::trace::words::{self, Category};
-use crate::trace::writer::TRACK_BITS;
+use crate::trace::words::{self, Category, attribute};
+use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
+
+/// How much earlier than others of its host a recording may end on a busy machine, ns.
+pub(super) const LAG_NS: u64 = 5_000_000_000;
 
 /// What is found in one trace, or in several that are treated as one.
 #[derive(Default)]
@@ -146,9 +149,12 @@ pub(super) enum Work {
 /// What a trace says about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Process {
-    /// The first and the last time in its file.
+    /// The first time in its file, and the last time on one of its tracks.
     pub(super) first: HostNs,
     pub(super) last: HostNs,
+    /// How long it can have been alive after that without a sign in its trace, ns. `None` if it gives
+    /// no regular sign of life.
+    pub(super) silence_ns: Option<u64>,
     /// Its file, as an index into the survey's.
     pub(super) file: usize,
     /// The UUID of its GPU, in hexadecimal digits, if known.
@@ -188,6 +194,10 @@ pub(super) struct Looking {
     counted: BTreeSet<u64>,
     /// Where it says that settings left something out.
     partial: BTreeSet<u64>,
+    /// Tags of processes whose files are full.
+    stopped: FxHashSet<u64>,
+    /// How often recordings wrote, if they say so, by the tag of their process, ns.
+    flush_ns: FxHashMap<u64, u64>,
 }
 
 impl HandedOver {
@@ -275,6 +285,10 @@ impl Looking {
     pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
         self.numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
         packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
+        let flush = packet.attributes().find(|(key, _)| key == attribute::FLUSH);
+        if let Some(ms) = flush.and_then(|(_, ms)| ms.parse::<u64>().ok()) {
+            self.flush_ns.insert(tag_of_sequence(packet.sequence), ms.saturating_mul(1_000_000));
+        }
         if let Some(time) = packet.time {
             self.timed(packet, time);
         }
@@ -293,6 +307,9 @@ impl Looking {
             kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
                 self.partial.insert(event.track);
             }
+            kind::TYPE_INSTANT if event.name == words::remark::STOPPED => {
+                self.stopped.insert(event.track >> TRACK_BITS);
+            }
             kind::TYPE_INSTANT if event.name == words::instant::GPU => {
                 if let (Some(number), Some(uuid)) = (self.numbers.get(nccl::DEVICE), event.arg(nccl::UUID)) {
                     let uuid = String::from_utf8_lossy(uuid.bytes()).into_owned();
@@ -309,12 +326,24 @@ impl Looking {
 
     /// What the file shows.
     pub(super) fn done(self) -> Survey {
-        let Looking { mut survey, last, gpus, ended, counted, partial, .. } = self;
+        let Looking { mut survey, last, gpus, ended, counted, partial, stopped, flush_ns, .. } = self;
         let first = survey.span.map_or(last, |it| it.0);
+        let (mut moved, mut beats) = (FxHashMap::default(), FxHashSet::default());
+        for (uuid, track) in &survey.tracks {
+            let last: &mut HostNs = moved.entry(uuid >> TRACK_BITS).or_default();
+            *last = track.moved.max(*last);
+            if track.name == words::track::OWN_CPU {
+                beats.insert(uuid >> TRACK_BITS);
+            }
+        }
         let process = |uuid: u64, name: &str| {
             let number = names::without_gpu(name).1;
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
-            Process { first, last, gpu, ..Process::default() }
+            let tag = uuid >> TRACK_BITS;
+            let last = moved.get(&tag).copied().filter(|moved| *moved > HostNs(0)).unwrap_or(last);
+            let silence_ns = (beats.contains(&tag) && !stopped.contains(&tag))
+                .then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
+            Process { first, last, silence_ns, gpu, ..Process::default() }
         };
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();

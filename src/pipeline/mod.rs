@@ -329,7 +329,7 @@ impl Pipeline {
                 if level == Level::Ends {
                     self.tracks.expect_kernels(false, self.now());
                 }
-                let name = if level == Level::Ends { "recording stopped" } else { "steps left out" };
+                let name = if level == Level::Ends { remark::STOPPED } else { "steps left out" };
                 self.tracks.note(self.now(), name, why);
             }
             Input::Flush => {}

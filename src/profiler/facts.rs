@@ -75,6 +75,7 @@ pub(super) fn attributes(
         ("ncclscope.job", Some(process.job.clone())),
         (attribute::BOOT, sys::boot_id()),
         (attribute::RUN, config.run.clone()),
+        (attribute::FLUSH, Some(config.flush_period_ms).filter(|ms| *ms > 1_000).map(|ms| ms.to_string())),
         ("cupti.release", Some(cupti_release.into())),
         (attribute::DRIVER, driver(moment)),
     ];

@@ -114,6 +114,8 @@ pub mod remark {
     /// CUPTI is about to be released: buffers that arrive now may contain kernels that have not
     /// ended. Not drawn.
     pub const GIVES_UP: &str = "CUPTI gives up";
+    /// The file is full: nothing is drawn any more.
+    pub const STOPPED: &str = "recording stopped";
     /// CUPTI had been given up by now, and its records are from before. Not drawn.
     pub const GIVEN_UP: &str = "CUPTI given up";
     /// CUPTI's times of kernels cannot be true from here on.
@@ -139,6 +141,8 @@ pub mod remark {
 pub mod track {
     /// What a thread of NCCL was doing when it was sampled.
     pub const DOES: &str = "seen";
+    /// The counter of the recording's own processor time. It has a value for each second.
+    pub const OWN_CPU: &str = "CPU · ncclscope";
     /// The counter of lost records.
     pub const DROPS: &str = "records dropped";
     /// A communicator's operations while they are handed over.
@@ -227,6 +231,8 @@ pub mod attribute {
     pub const TOOL_HOST: &str = "ncclscope.import.host";
     /// Ranks of its job.
     pub const TOOL_RANKS: &str = "ncclscope.import.ranks";
+    /// How often a recording writes, in ms, if less often than once a second.
+    pub const FLUSH: &str = "ncclscope.flush_period_ms";
     /// The version of NVIDIA's kernel module, and the CUDA that the driver knows: `580.65.06, CUDA
     /// 13.0`.
     pub const DRIVER: &str = "cuda.driver";

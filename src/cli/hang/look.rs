@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::super::read_trace;
-use super::super::survey::{self, Collective, Survey, Work, placed};
+use super::super::survey::{self, Collective, LAG_NS, Survey, Work, placed};
+use super::PATIENCE_NS;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
-use super::{LAG_NS, PATIENCE_NS};
 use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;

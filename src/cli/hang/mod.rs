@@ -16,20 +16,16 @@ use std::fmt;
 
 use self::judge::judge;
 use self::look::{Look, first_look};
-use super::running::are_being_written;
-use super::survey::{self, Process, Survey};
+use super::running::{self, Gone};
+use super::survey::Survey;
 use crate::model::time::HostNs;
 
 /// No wait counts as long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How much earlier than others of its host a recording may end on a busy machine, ns.
-const LAG_NS: u64 = 5_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
-/// What is said about a rank whose process seems to have ended.
-const ENDED: &str = ": nobody writes its trace any more, so its process has probably ended";
 /// How many ranks are listed.
 pub(super) const LISTED: usize = 16;
 
@@ -69,10 +65,10 @@ pub(super) struct Hang {
     pub(super) has_paused: bool,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
-    /// The processes of the ranks whose files are here, by their tracks; and those of the ranks whose
-    /// process seems to have ended, as in `pid 4711 on node17`.
+    /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
+    /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
-    pub(super) gone: BTreeMap<u32, Option<String>>,
+    pub(super) gone: BTreeMap<u32, Gone>,
 }
 
 /// A rank that has not come.
@@ -110,30 +106,14 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     job.stand_where_others_went_on();
     job.number();
     let mut hangs = judge(&job);
-    let gone = if hangs.is_empty() { BTreeSet::new() } else { gone(survey) };
-    for hang in &mut hangs {
-        let of_it = hang.processes.iter().filter(|(_, track)| gone.contains(track));
-        hang.gone = of_it.map(|(rank, track)| (*rank, place(survey, *track))).collect();
+    if !hangs.is_empty() {
+        let gone = running::gone(survey);
+        for hang in &mut hangs {
+            let of_it = hang.processes.iter().filter_map(|(rank, track)| Some((*rank, gone.get(track)?.clone())));
+            hang.gone = of_it.collect();
+        }
     }
     hangs
-}
-
-/// A process, as in `pid 4711 on node17`.
-fn place(survey: &Survey, track: u64) -> Option<String> {
-    let known = survey.tracks.get(&track)?;
-    survey::place(known.pid?, &known.name)
-}
-
-/// The processes that seem to have ended, by their tracks: nobody has their traces open any more, but
-/// those of others of the same host, which is this one.
-fn gone(survey: &Survey) -> BTreeSet<u64> {
-    let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
-    let host = |track: &u64| survey.tracks.get(track).and_then(|track| survey::host(&track.name));
-    let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
-    let here: BTreeSet<_> =
-        survey.processes.iter().filter(|(_, it)| writes(it)).map(|(track, _)| host(track)).collect();
-    let is_gone = |(track, it): &(&u64, &Process)| !writes(it) && here.contains(&host(track));
-    survey.processes.iter().filter(is_gone).map(|(track, _)| *track).collect()
 }
 
 impl fmt::Display for Hang {
@@ -176,7 +156,7 @@ impl Hang {
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let name = |it: &Missing| named(it.rank, &self.in_job);
-        let ended = |rank: &u32| if self.gone.contains_key(rank) { ENDED } else { "" };
+        let ended = |rank: &u32| self.gone.get(rank).map_or_else(String::new, |gone| format!(": {gone}"));
         for it in self.missing.iter().take(LISTED) {
             let is_alone = self.missing.len() == 1;
             match (&it.process, is_alone) {
@@ -189,9 +169,9 @@ impl Hang {
             }
         }
         let gone = self.gone.iter().filter(|(rank, _)| self.came.contains(rank)).take(LISTED);
-        lines.extend(gone.map(|(rank, place)| {
-            let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
-            format!("rank {}{place}{ENDED}", named(*rank, &self.in_job))
+        lines.extend(gone.map(|(rank, gone)| {
+            let place = gone.place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
+            format!("rank {}{place}: {gone}", named(*rank, &self.in_job))
         }));
         let waits =
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
@@ -229,22 +209,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_whose_trace_nobody_writes_has_probably_ended() {
-        let [one, two] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap().into_temp_path());
-        let mut survey = Survey::default();
-        for (file, path) in [&one, &two].into_iter().enumerate() {
-            let track = survey.tracks.entry(file as u64).or_default();
-            (track.name, track.is_process) = (format!("rank {file} · node"), true);
-            survey.processes.insert(file as u64, Process { file, ..Process::default() });
-            survey.extents.push((path.to_path_buf(), crate::trace::reader::Extent::default()));
-        }
-        assert_eq!(gone(&survey), BTreeSet::new(), "all have ended, or this is another machine");
-        let _open = std::fs::File::options().append(true).open(&two).unwrap();
-        assert_eq!(gone(&survey), BTreeSet::from([0]));
-        survey.tracks.get_mut(&1).unwrap().name = "rank 1 · other".to_owned();
-        assert_eq!(gone(&survey), BTreeSet::new(), "nothing is known about its host");
-
-        let gone = |rank: u32| BTreeMap::from([(rank, Some("pid 7 on n".to_owned()))]);
+    fn a_rank_whose_process_has_ended_is_named() {
+        let gone = |rank: u32| BTreeMap::from([(rank, Gone { place: Some("pid 7 on n".into()), ..Gone::default() })]);
         let hang = Hang { came: vec![0, 1, 2], gone: gone(2), ..Hang::default() };
         let ended = "nobody writes its trace any more, so its process has probably ended";
         assert_eq!(hang.details(), [format!("rank 2, pid 7 on n: {ended}")]);

@@ -6,9 +6,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
-use crate::trace::fields::{trace_packet, track_event::r#type as kind};
+use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::names;
-use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, attribute, instant, track};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
@@ -119,15 +118,12 @@ impl Load {
 
     fn attributes(&mut self, packet: &Packet<'_>) {
         let tag = tag_of_sequence(packet.sequence);
-        let has_any = fields(packet.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
-        if has_any && let Ok(packet) = packet.decode() {
-            for said in packet.trace_attributes.iter().flat_map(|it| &it.attribute) {
-                if said.key() == attribute::MERGED {
-                    self.merged.extend(said.string_value().parse::<u64>());
-                }
-                let place = self.process(tag);
-                self.processes[place].attribute(said.key(), said.string_value());
+        for (key, value) in packet.attributes() {
+            if key == attribute::MERGED {
+                self.merged.extend(value.parse::<u64>());
             }
+            let place = self.process(tag);
+            self.processes[place].attribute(&key, &value);
         }
     }
 

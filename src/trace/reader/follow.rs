@@ -152,6 +152,14 @@ impl Packet<'_> {
         self.descriptor.and_then(|descriptor| TrackDescriptor::decode(descriptor).ok())
     }
 
+    /// What it says about its process or about the trace, by key.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = (String, String)> + use<> {
+        let has_any = !self.is_plain && fields(self.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
+        let said = has_any.then(|| self.decode().ok()?.trace_attributes).flatten();
+        let all = said.map(|said| said.attribute).unwrap_or_default();
+        all.into_iter().map(|it| (it.key().to_owned(), it.string_value().to_owned()))
+    }
+
     /// An interned entry of its sequence, as written.
     pub(crate) fn interned(&self, dictionary: u32, iid: u64) -> Option<&[u8]> {
         let name = match dictionary {

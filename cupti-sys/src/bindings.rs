@@ -14,12 +14,6 @@ pub struct CUctx_st {
 pub type CUcontext = *mut CUctx_st;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct CUfunc_st {
-    _unused: [u8; 0],
-}
-pub type CUfunction = *mut CUfunc_st;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct CUstream_st {
     _unused: [u8; 0],
 }
@@ -62,49 +56,6 @@ pub const CU_GRAPH_NODE_TYPE_EXTERNAL_ENGINE: CUgraphNodeType_enum = 17;
 pub const CU_GRAPH_NODE_TYPE_FABRIC_CPY_BATCH: CUgraphNodeType_enum = 18;
 pub type CUgraphNodeType_enum = ::core::ffi::c_uint;
 pub use self::CUgraphNodeType_enum as CUgraphNodeType;
-#[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Copy, Clone)]
-pub struct CUlaunchAttribute_st {
-    pub _bindgen_opaque_blob: [u64; 9usize],
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of CUlaunchAttribute_st"][::core::mem::size_of::<CUlaunchAttribute_st>() - 72usize];
-    ["Alignment of CUlaunchAttribute_st"][::core::mem::align_of::<CUlaunchAttribute_st>() - 8usize];
-};
-pub type CUlaunchAttribute = CUlaunchAttribute_st;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct CUlaunchConfig_st {
-    pub gridDimX: ::core::ffi::c_uint,
-    pub gridDimY: ::core::ffi::c_uint,
-    pub gridDimZ: ::core::ffi::c_uint,
-    pub blockDimX: ::core::ffi::c_uint,
-    pub blockDimY: ::core::ffi::c_uint,
-    pub blockDimZ: ::core::ffi::c_uint,
-    pub sharedMemBytes: ::core::ffi::c_uint,
-    pub hStream: CUstream,
-    pub attrs: *mut CUlaunchAttribute,
-    pub numAttrs: ::core::ffi::c_uint,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of CUlaunchConfig_st"][::core::mem::size_of::<CUlaunchConfig_st>() - 56usize];
-    ["Alignment of CUlaunchConfig_st"][::core::mem::align_of::<CUlaunchConfig_st>() - 8usize];
-    ["Offset of field: CUlaunchConfig_st::gridDimX"][::core::mem::offset_of!(CUlaunchConfig_st, gridDimX) - 0usize];
-    ["Offset of field: CUlaunchConfig_st::gridDimY"][::core::mem::offset_of!(CUlaunchConfig_st, gridDimY) - 4usize];
-    ["Offset of field: CUlaunchConfig_st::gridDimZ"][::core::mem::offset_of!(CUlaunchConfig_st, gridDimZ) - 8usize];
-    ["Offset of field: CUlaunchConfig_st::blockDimX"][::core::mem::offset_of!(CUlaunchConfig_st, blockDimX) - 12usize];
-    ["Offset of field: CUlaunchConfig_st::blockDimY"][::core::mem::offset_of!(CUlaunchConfig_st, blockDimY) - 16usize];
-    ["Offset of field: CUlaunchConfig_st::blockDimZ"][::core::mem::offset_of!(CUlaunchConfig_st, blockDimZ) - 20usize];
-    ["Offset of field: CUlaunchConfig_st::sharedMemBytes"]
-        [::core::mem::offset_of!(CUlaunchConfig_st, sharedMemBytes) - 24usize];
-    ["Offset of field: CUlaunchConfig_st::hStream"][::core::mem::offset_of!(CUlaunchConfig_st, hStream) - 32usize];
-    ["Offset of field: CUlaunchConfig_st::attrs"][::core::mem::offset_of!(CUlaunchConfig_st, attrs) - 40usize];
-    ["Offset of field: CUlaunchConfig_st::numAttrs"][::core::mem::offset_of!(CUlaunchConfig_st, numAttrs) - 48usize];
-};
-pub type CUlaunchConfig = CUlaunchConfig_st;
 pub const CUPTI_SUCCESS: CUptiResult = 0;
 pub const CUPTI_ERROR_INVALID_PARAMETER: CUptiResult = 1;
 pub const CUPTI_ERROR_INVALID_DEVICE: CUptiResult = 2;
@@ -157,9 +108,6 @@ pub const CUPTI_ERROR_UNKNOWN: CUptiResult = 999;
 pub type CUptiResult = ::core::ffi::c_uint;
 /// `cuptiGetResultString`
 pub type cuptiGetResultString =
-    unsafe extern "C" fn(result: CUptiResult, str_: *mut *const ::core::ffi::c_char) -> CUptiResult;
-/// `cuptiGetErrorMessage`, since CUDA 12.2
-pub type cuptiGetErrorMessage =
     unsafe extern "C" fn(result: CUptiResult, str_: *mut *const ::core::ffi::c_char) -> CUptiResult;
 /// `cuptiGetVersion`
 pub type cuptiGetVersion = unsafe extern "C" fn(version: *mut u32) -> CUptiResult;
@@ -470,19 +418,6 @@ pub const CUPTI_ACTIVITY_OBJECT_DEVICE: CUpti_ActivityObjectKind = 3;
 pub const CUPTI_ACTIVITY_OBJECT_CONTEXT: CUpti_ActivityObjectKind = 4;
 pub const CUPTI_ACTIVITY_OBJECT_STREAM: CUpti_ActivityObjectKind = 5;
 pub type CUpti_ActivityObjectKind = ::core::ffi::c_uint;
-pub const CUPTI_ACTIVITY_OVERHEAD_UNKNOWN: CUpti_ActivityOverheadKind = 0;
-pub const CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER: CUpti_ActivityOverheadKind = 1;
-pub const CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH: CUpti_ActivityOverheadKind = 65536;
-pub const CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION: CUpti_ActivityOverheadKind = 131072;
-pub const CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE: CUpti_ActivityOverheadKind = 196608;
-pub const CUPTI_ACTIVITY_OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING: CUpti_ActivityOverheadKind = 262144;
-pub const CUPTI_ACTIVITY_OVERHEAD_LAZY_FUNCTION_LOADING: CUpti_ActivityOverheadKind = 327680;
-pub const CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL: CUpti_ActivityOverheadKind = 393216;
-pub const CUPTI_ACTIVITY_OVERHEAD_ACTIVITY_BUFFER_REQUEST: CUpti_ActivityOverheadKind = 458752;
-pub const CUPTI_ACTIVITY_OVERHEAD_UVM_ACTIVITY_INIT: CUpti_ActivityOverheadKind = 524288;
-pub type CUpti_ActivityOverheadKind = ::core::ffi::c_uint;
-pub const CUPTI_ACTIVITY_FLAG_NONE: CUpti_ActivityFlag = 0;
-pub const CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC: CUpti_ActivityFlag = 1;
 pub const CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS: CUpti_ActivityFlag = 1;
 pub const CUPTI_ACTIVITY_FLAG_MARKER_START: CUpti_ActivityFlag = 2;
 pub const CUPTI_ACTIVITY_FLAG_MARKER_END: CUpti_ActivityFlag = 4;
@@ -493,7 +428,6 @@ pub const CUPTI_ACTIVITY_FLAG_MARKER_SYNC_RELEASE: CUpti_ActivityFlag = 64;
 pub const CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE: CUpti_ActivityFlag = 1;
 pub const CUPTI_ACTIVITY_FLAG_MARKER_COLOR_ARGB: CUpti_ActivityFlag = 2;
 pub const CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: CUpti_ActivityFlag = 1;
-pub const CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC: CUpti_ActivityFlag = 1;
 pub type CUpti_ActivityFlag = ::core::ffi::c_uint;
 pub const CUPTI_ACTIVITY_MEMCPY_KIND_UNKNOWN: CUpti_ActivityMemcpyKind = 0;
 pub const CUPTI_ACTIVITY_MEMCPY_KIND_HTOD: CUpti_ActivityMemcpyKind = 1;
@@ -507,32 +441,6 @@ pub const CUPTI_ACTIVITY_MEMCPY_KIND_DTOD: CUpti_ActivityMemcpyKind = 8;
 pub const CUPTI_ACTIVITY_MEMCPY_KIND_HTOH: CUpti_ActivityMemcpyKind = 9;
 pub const CUPTI_ACTIVITY_MEMCPY_KIND_PTOP: CUpti_ActivityMemcpyKind = 10;
 pub type CUpti_ActivityMemcpyKind = ::core::ffi::c_uint;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_UNKNOWN: CUpti_ActivityMemoryKind = 0;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE: CUpti_ActivityMemoryKind = 1;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_PINNED: CUpti_ActivityMemoryKind = 2;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_DEVICE: CUpti_ActivityMemoryKind = 3;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_ARRAY: CUpti_ActivityMemoryKind = 4;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_MANAGED: CUpti_ActivityMemoryKind = 5;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC: CUpti_ActivityMemoryKind = 6;
-pub const CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC: CUpti_ActivityMemoryKind = 7;
-pub type CUpti_ActivityMemoryKind = ::core::ffi::c_uint;
-pub const CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_UNKNOWN: CUpti_ActivitySynchronizationType = 0;
-pub const CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE: CUpti_ActivitySynchronizationType = 1;
-pub const CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT: CUpti_ActivitySynchronizationType = 2;
-pub const CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE: CUpti_ActivitySynchronizationType = 3;
-pub const CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE: CUpti_ActivitySynchronizationType = 4;
-pub type CUpti_ActivitySynchronizationType = ::core::ffi::c_uint;
-pub const CUPTI_ACTIVITY_STREAM_CREATE_FLAG_UNKNOWN: CUpti_ActivityStreamFlag = 0;
-pub const CUPTI_ACTIVITY_STREAM_CREATE_FLAG_DEFAULT: CUpti_ActivityStreamFlag = 1;
-pub const CUPTI_ACTIVITY_STREAM_CREATE_FLAG_NON_BLOCKING: CUpti_ActivityStreamFlag = 2;
-pub const CUPTI_ACTIVITY_STREAM_CREATE_FLAG_NULL: CUpti_ActivityStreamFlag = 3;
-pub const CUPTI_ACTIVITY_STREAM_CREATE_MASK: CUpti_ActivityStreamFlag = 65535;
-pub type CUpti_ActivityStreamFlag = ::core::ffi::c_uint;
-pub const CUPTI_CHANNEL_TYPE_INVALID: CUpti_ChannelType = 0;
-pub const CUPTI_CHANNEL_TYPE_COMPUTE: CUpti_ChannelType = 1;
-pub const CUPTI_CHANNEL_TYPE_ASYNC_MEMCPY: CUpti_ChannelType = 2;
-pub const CUPTI_CHANNEL_TYPE_DECOMP: CUpti_ChannelType = 3;
-pub type CUpti_ChannelType = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct CUpti_ActivityFieldLayoutEntry {
@@ -646,19 +554,8 @@ pub type cuptiGetTimestamp = unsafe extern "C" fn(timestamp: *mut u64) -> CUptiR
 /// `cuptiGetTimestamp_v2`, since CUDA 13.3
 pub type cuptiGetTimestamp_v2 =
     unsafe extern "C" fn(subscriber: CUpti_SubscriberHandle, timestamp: *mut u64) -> CUptiResult;
-/// `cuptiGetContextId`
-pub type cuptiGetContextId = unsafe extern "C" fn(context: CUcontext, contextId: *mut u32) -> CUptiResult;
-/// `cuptiGetStreamIdEx`
-pub type cuptiGetStreamIdEx =
-    unsafe extern "C" fn(context: CUcontext, stream: CUstream, perThreadStream: u8, streamId: *mut u32) -> CUptiResult;
-/// `cuptiGetDeviceId`
-pub type cuptiGetDeviceId = unsafe extern "C" fn(context: CUcontext, deviceId: *mut u32) -> CUptiResult;
 /// `cuptiGetGraphNodeId`
 pub type cuptiGetGraphNodeId = unsafe extern "C" fn(node: CUgraphNode, nodeId: *mut u64) -> CUptiResult;
-/// `cuptiGetGraphId`
-pub type cuptiGetGraphId = unsafe extern "C" fn(graph: CUgraph, pId: *mut u32) -> CUptiResult;
-/// `cuptiGetGraphExecId`, since CUDA 12.3
-pub type cuptiGetGraphExecId = unsafe extern "C" fn(graphExec: CUgraphExec, pId: *mut u32) -> CUptiResult;
 /// `cuptiActivityEnable`
 pub type cuptiActivityEnable = unsafe extern "C" fn(kind: CUpti_ActivityKind) -> CUptiResult;
 /// `cuptiActivityEnableAndDump`
@@ -793,12 +690,6 @@ pub type cuptiActivityRegisterCallbacks_v2 = unsafe extern "C" fn(
 ) -> CUptiResult;
 /// `cuptiActivityFlushAll`
 pub type cuptiActivityFlushAll = unsafe extern "C" fn(flag: u32) -> CUptiResult;
-/// `cuptiActivityGetAttribute`
-pub type cuptiActivityGetAttribute = unsafe extern "C" fn(
-    attr: CUpti_ActivityAttribute,
-    valueSize: *mut usize,
-    value: *mut ::core::ffi::c_void,
-) -> CUptiResult;
 /// `cuptiActivitySetAttribute`
 pub type cuptiActivitySetAttribute = unsafe extern "C" fn(
     attr: CUpti_ActivityAttribute,
@@ -834,126 +725,21 @@ pub type cuptiActivityPopExternalCorrelationId_v2 = unsafe extern "C" fn(
     kind: CUpti_ExternalCorrelationKind,
     lastId: *mut u64,
 ) -> CUptiResult;
-/// `cuptiActivityFlushPeriod`
-pub type cuptiActivityFlushPeriod = unsafe extern "C" fn(time: u32) -> CUptiResult;
 pub type CUpti_TimestampCallbackFunc = ::core::option::Option<unsafe extern "C" fn() -> u64>;
 /// `cuptiActivityRegisterTimestampCallback`
 pub type cuptiActivityRegisterTimestampCallback =
     unsafe extern "C" fn(funcTimestamp: CUpti_TimestampCallbackFunc) -> CUptiResult;
 /// `cuptiActivityEnableDriverApi`, since CUDA 12.5
 pub type cuptiActivityEnableDriverApi = unsafe extern "C" fn(cbid: CUpti_CallbackId, enable: u8) -> CUptiResult;
-/// `cuptiActivityEnableRuntimeApi`, since CUDA 12.5
-pub type cuptiActivityEnableRuntimeApi = unsafe extern "C" fn(cbid: CUpti_CallbackId, enable: u8) -> CUptiResult;
-/// `cuptiActivityEnableHWTrace`, since CUDA 12.8
-pub type cuptiActivityEnableHWTrace = unsafe extern "C" fn(enable: u8) -> CUptiResult;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoD: CUpti_driver_api_trace_cbid_enum = 43;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoH: CUpti_driver_api_trace_cbid_enum = 45;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoD: CUpti_driver_api_trace_cbid_enum = 47;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoA: CUpti_driver_api_trace_cbid_enum = 49;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoD: CUpti_driver_api_trace_cbid_enum = 51;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoA: CUpti_driver_api_trace_cbid_enum = 53;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoH: CUpti_driver_api_trace_cbid_enum = 54;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoA: CUpti_driver_api_trace_cbid_enum = 55;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2D: CUpti_driver_api_trace_cbid_enum = 56;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DUnaligned: CUpti_driver_api_trace_cbid_enum = 57;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3D: CUpti_driver_api_trace_cbid_enum = 58;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync: CUpti_driver_api_trace_cbid_enum = 60;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync: CUpti_driver_api_trace_cbid_enum = 62;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync: CUpti_driver_api_trace_cbid_enum = 64;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoAAsync: CUpti_driver_api_trace_cbid_enum = 66;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoHAsync: CUpti_driver_api_trace_cbid_enum = 67;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DAsync: CUpti_driver_api_trace_cbid_enum = 68;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DAsync: CUpti_driver_api_trace_cbid_enum = 69;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD8: CUpti_driver_api_trace_cbid_enum = 71;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD16: CUpti_driver_api_trace_cbid_enum = 73;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD32: CUpti_driver_api_trace_cbid_enum = 75;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D8: CUpti_driver_api_trace_cbid_enum = 77;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D16: CUpti_driver_api_trace_cbid_enum = 79;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D32: CUpti_driver_api_trace_cbid_enum = 81;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunch: CUpti_driver_api_trace_cbid_enum = 115;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchGrid: CUpti_driver_api_trace_cbid_enum = 116;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchGridAsync: CUpti_driver_api_trace_cbid_enum = 117;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async: CUpti_driver_api_trace_cbid_enum = 216;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD16Async: CUpti_driver_api_trace_cbid_enum = 218;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async: CUpti_driver_api_trace_cbid_enum = 220;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D8Async: CUpti_driver_api_trace_cbid_enum = 222;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D16Async: CUpti_driver_api_trace_cbid_enum = 224;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D32Async: CUpti_driver_api_trace_cbid_enum = 226;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD8_v2: CUpti_driver_api_trace_cbid_enum = 249;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD16_v2: CUpti_driver_api_trace_cbid_enum = 250;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD32_v2: CUpti_driver_api_trace_cbid_enum = 251;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D8_v2: CUpti_driver_api_trace_cbid_enum = 252;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D16_v2: CUpti_driver_api_trace_cbid_enum = 253;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D32_v2: CUpti_driver_api_trace_cbid_enum = 254;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoD_v2: CUpti_driver_api_trace_cbid_enum = 276;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2: CUpti_driver_api_trace_cbid_enum = 277;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoH_v2: CUpti_driver_api_trace_cbid_enum = 278;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2: CUpti_driver_api_trace_cbid_enum = 279;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoD_v2: CUpti_driver_api_trace_cbid_enum = 280;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2: CUpti_driver_api_trace_cbid_enum = 281;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoH_v2: CUpti_driver_api_trace_cbid_enum = 282;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoHAsync_v2: CUpti_driver_api_trace_cbid_enum = 283;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoD_v2: CUpti_driver_api_trace_cbid_enum = 284;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoA_v2: CUpti_driver_api_trace_cbid_enum = 285;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoA_v2: CUpti_driver_api_trace_cbid_enum = 286;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2D_v2: CUpti_driver_api_trace_cbid_enum = 287;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DUnaligned_v2: CUpti_driver_api_trace_cbid_enum = 288;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DAsync_v2: CUpti_driver_api_trace_cbid_enum = 289;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3D_v2: CUpti_driver_api_trace_cbid_enum = 290;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DAsync_v2: CUpti_driver_api_trace_cbid_enum = 291;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoA_v2: CUpti_driver_api_trace_cbid_enum = 292;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoAAsync_v2: CUpti_driver_api_trace_cbid_enum = 293;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy: CUpti_driver_api_trace_cbid_enum = 305;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync: CUpti_driver_api_trace_cbid_enum = 306;
 pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel: CUpti_driver_api_trace_cbid_enum = 307;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeer: CUpti_driver_api_trace_cbid_enum = 318;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeerAsync: CUpti_driver_api_trace_cbid_enum = 319;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeer: CUpti_driver_api_trace_cbid_enum = 320;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeerAsync: CUpti_driver_api_trace_cbid_enum = 321;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoD_v2_ptds: CUpti_driver_api_trace_cbid_enum = 397;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoH_v2_ptds: CUpti_driver_api_trace_cbid_enum = 398;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoD_v2_ptds: CUpti_driver_api_trace_cbid_enum = 399;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoA_v2_ptds: CUpti_driver_api_trace_cbid_enum = 400;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoD_v2_ptds: CUpti_driver_api_trace_cbid_enum = 401;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoA_v2_ptds: CUpti_driver_api_trace_cbid_enum = 402;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoH_v2_ptds: CUpti_driver_api_trace_cbid_enum = 403;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoA_v2_ptds: CUpti_driver_api_trace_cbid_enum = 404;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2D_v2_ptds: CUpti_driver_api_trace_cbid_enum = 405;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DUnaligned_v2_ptds: CUpti_driver_api_trace_cbid_enum = 406;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3D_v2_ptds: CUpti_driver_api_trace_cbid_enum = 407;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy_ptds: CUpti_driver_api_trace_cbid_enum = 408;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeer_ptds: CUpti_driver_api_trace_cbid_enum = 409;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeer_ptds: CUpti_driver_api_trace_cbid_enum = 410;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD8_v2_ptds: CUpti_driver_api_trace_cbid_enum = 411;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD16_v2_ptds: CUpti_driver_api_trace_cbid_enum = 412;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD32_v2_ptds: CUpti_driver_api_trace_cbid_enum = 413;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D8_v2_ptds: CUpti_driver_api_trace_cbid_enum = 414;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D16_v2_ptds: CUpti_driver_api_trace_cbid_enum = 415;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D32_v2_ptds: CUpti_driver_api_trace_cbid_enum = 416;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 418;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoAAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 419;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyAtoHAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 420;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 421;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoHAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 422;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 423;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy2DAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 424;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 425;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeerAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 426;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeerAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 427;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async_ptsz: CUpti_driver_api_trace_cbid_enum = 428;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD16Async_ptsz: CUpti_driver_api_trace_cbid_enum = 429;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async_ptsz: CUpti_driver_api_trace_cbid_enum = 430;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D8Async_ptsz: CUpti_driver_api_trace_cbid_enum = 431;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D16Async_ptsz: CUpti_driver_api_trace_cbid_enum = 432;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemsetD2D32Async_ptsz: CUpti_driver_api_trace_cbid_enum = 433;
 pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz: CUpti_driver_api_trace_cbid_enum = 442;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel: CUpti_driver_api_trace_cbid_enum = 477;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz: CUpti_driver_api_trace_cbid_enum = 478;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernelMultiDevice: CUpti_driver_api_trace_cbid_enum = 480;
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch: CUpti_driver_api_trace_cbid_enum = 514;
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz: CUpti_driver_api_trace_cbid_enum = 515;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc: CUpti_driver_api_trace_cbid_enum = 527;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc_ptsz: CUpti_driver_api_trace_cbid_enum = 528;
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams: CUpti_driver_api_trace_cbid_enum = 538;
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate: CUpti_driver_api_trace_cbid_enum = 561;
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams: CUpti_driver_api_trace_cbid_enum = 586;
@@ -965,184 +751,7 @@ pub const CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2: CUpti_driver_api_trace_c
 pub const CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams: CUpti_driver_api_trace_cbid_enum = 714;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync: CUpti_driver_api_trace_cbid_enum = 776;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 777;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DBatchAsync: CUpti_driver_api_trace_cbid_enum = 778;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DBatchAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 779;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2: CUpti_driver_api_trace_cbid_enum = 796;
 pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 797;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DBatchAsync_v2: CUpti_driver_api_trace_cbid_enum = 798;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DBatchAsync_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 799;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc_v2: CUpti_driver_api_trace_cbid_enum = 831;
-pub const CUPTI_DRIVER_TRACE_CBID_cuLaunchHostFunc_v2_ptsz: CUpti_driver_api_trace_cbid_enum = 832;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyWithAttributesAsync: CUpti_driver_api_trace_cbid_enum = 837;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpyWithAttributesAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 838;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DWithAttributesAsync: CUpti_driver_api_trace_cbid_enum = 839;
-pub const CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DWithAttributesAsync_ptsz: CUpti_driver_api_trace_cbid_enum = 840;
 pub type CUpti_driver_api_trace_cbid_enum = ::core::ffi::c_uint;
 pub use self::CUpti_driver_api_trace_cbid_enum as CUpti_driver_api_trace_cbid;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunch_v3020: CUpti_runtime_api_trace_cbid_enum = 13;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020: CUpti_runtime_api_trace_cbid_enum = 31;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2D_v3020: CUpti_runtime_api_trace_cbid_enum = 32;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToArray_v3020: CUpti_runtime_api_trace_cbid_enum = 33;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DToArray_v3020: CUpti_runtime_api_trace_cbid_enum = 34;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromArray_v3020: CUpti_runtime_api_trace_cbid_enum = 35;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DFromArray_v3020: CUpti_runtime_api_trace_cbid_enum = 36;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyArrayToArray_v3020: CUpti_runtime_api_trace_cbid_enum = 37;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DArrayToArray_v3020: CUpti_runtime_api_trace_cbid_enum = 38;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToSymbol_v3020: CUpti_runtime_api_trace_cbid_enum = 39;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromSymbol_v3020: CUpti_runtime_api_trace_cbid_enum = 40;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 41;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToArrayAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 42;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromArrayAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 43;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 44;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DToArrayAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 45;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DFromArrayAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 46;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToSymbolAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 47;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromSymbolAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 48;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset_v3020: CUpti_runtime_api_trace_cbid_enum = 49;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset2D_v3020: CUpti_runtime_api_trace_cbid_enum = 50;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 51;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset2DAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 52;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset3D_v3020: CUpti_runtime_api_trace_cbid_enum = 142;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset3DAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 143;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3D_v3020: CUpti_runtime_api_trace_cbid_enum = 144;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DAsync_v3020: CUpti_runtime_api_trace_cbid_enum = 145;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyPeer_v4000: CUpti_runtime_api_trace_cbid_enum = 160;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyPeerAsync_v4000: CUpti_runtime_api_trace_cbid_enum = 161;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DPeer_v4000: CUpti_runtime_api_trace_cbid_enum = 162;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DPeerAsync_v4000: CUpti_runtime_api_trace_cbid_enum = 163;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000: CUpti_runtime_api_trace_cbid_enum = 211;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunch_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 213;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 214;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 215;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2D_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 216;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 217;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DToArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 218;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 219;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DFromArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 220;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyArrayToArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 221;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DArrayToArray_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 222;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToSymbol_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 223;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromSymbol_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 224;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 225;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToArrayAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 226;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromArrayAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 227;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 228;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DToArrayAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 229;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy2DFromArrayAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 230;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyToSymbolAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 231;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyFromSymbolAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 232;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 233;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset2D_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 234;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 235;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset2DAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 236;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset3D_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 243;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemset3DAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 244;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3D_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 245;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 246;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DPeer_ptds_v7000: CUpti_runtime_api_trace_cbid_enum = 249;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DPeerAsync_ptsz_v7000: CUpti_runtime_api_trace_cbid_enum = 250;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000: CUpti_runtime_api_trace_cbid_enum = 269;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_ptsz_v9000: CUpti_runtime_api_trace_cbid_enum = 270;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernelMultiDevice_v9000: CUpti_runtime_api_trace_cbid_enum =
-    272;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_v10000: CUpti_runtime_api_trace_cbid_enum = 284;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_ptsz_v10000: CUpti_runtime_api_trace_cbid_enum = 285;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000: CUpti_runtime_api_trace_cbid_enum = 311;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_ptsz_v10000: CUpti_runtime_api_trace_cbid_enum = 312;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060: CUpti_runtime_api_trace_cbid_enum = 430;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_ptsz_v11060: CUpti_runtime_api_trace_cbid_enum = 431;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyBatchAsync_v12080: CUpti_runtime_api_trace_cbid_enum = 482;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyBatchAsync_ptsz_v12080: CUpti_runtime_api_trace_cbid_enum = 483;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DBatchAsync_v12080: CUpti_runtime_api_trace_cbid_enum = 484;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DBatchAsync_ptsz_v12080: CUpti_runtime_api_trace_cbid_enum = 485;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyBatchAsync_v13000: CUpti_runtime_api_trace_cbid_enum = 509;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyBatchAsync_ptsz_v13000: CUpti_runtime_api_trace_cbid_enum = 510;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DBatchAsync_v13000: CUpti_runtime_api_trace_cbid_enum = 511;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DBatchAsync_ptsz_v13000: CUpti_runtime_api_trace_cbid_enum = 512;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_v2_v13020: CUpti_runtime_api_trace_cbid_enum = 550;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaLaunchHostFunc_v2_ptsz_v13020: CUpti_runtime_api_trace_cbid_enum = 551;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyWithAttributesAsync_v13020: CUpti_runtime_api_trace_cbid_enum = 554;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyWithAttributesAsync_ptsz_v13020: CUpti_runtime_api_trace_cbid_enum = 555;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DWithAttributesAsync_v13020: CUpti_runtime_api_trace_cbid_enum = 556;
-pub const CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy3DWithAttributesAsync_ptsz_v13020: CUpti_runtime_api_trace_cbid_enum = 557;
-pub type CUpti_runtime_api_trace_cbid_enum = ::core::ffi::c_uint;
-pub use self::CUpti_runtime_api_trace_cbid_enum as CUpti_runtime_api_trace_cbid;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct cuLaunchKernel_params_st {
-    pub f: CUfunction,
-    pub gridDimX: ::core::ffi::c_uint,
-    pub gridDimY: ::core::ffi::c_uint,
-    pub gridDimZ: ::core::ffi::c_uint,
-    pub blockDimX: ::core::ffi::c_uint,
-    pub blockDimY: ::core::ffi::c_uint,
-    pub blockDimZ: ::core::ffi::c_uint,
-    pub sharedMemBytes: ::core::ffi::c_uint,
-    pub hStream: CUstream,
-    pub kernelParams: *mut *mut ::core::ffi::c_void,
-    pub extra: *mut *mut ::core::ffi::c_void,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of cuLaunchKernel_params_st"][::core::mem::size_of::<cuLaunchKernel_params_st>() - 64usize];
-    ["Alignment of cuLaunchKernel_params_st"][::core::mem::align_of::<cuLaunchKernel_params_st>() - 8usize];
-    ["Offset of field: cuLaunchKernel_params_st::f"][::core::mem::offset_of!(cuLaunchKernel_params_st, f) - 0usize];
-    ["Offset of field: cuLaunchKernel_params_st::gridDimX"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, gridDimX) - 8usize];
-    ["Offset of field: cuLaunchKernel_params_st::gridDimY"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, gridDimY) - 12usize];
-    ["Offset of field: cuLaunchKernel_params_st::gridDimZ"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, gridDimZ) - 16usize];
-    ["Offset of field: cuLaunchKernel_params_st::blockDimX"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, blockDimX) - 20usize];
-    ["Offset of field: cuLaunchKernel_params_st::blockDimY"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, blockDimY) - 24usize];
-    ["Offset of field: cuLaunchKernel_params_st::blockDimZ"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, blockDimZ) - 28usize];
-    ["Offset of field: cuLaunchKernel_params_st::sharedMemBytes"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, sharedMemBytes) - 32usize];
-    ["Offset of field: cuLaunchKernel_params_st::hStream"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, hStream) - 40usize];
-    ["Offset of field: cuLaunchKernel_params_st::kernelParams"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, kernelParams) - 48usize];
-    ["Offset of field: cuLaunchKernel_params_st::extra"]
-        [::core::mem::offset_of!(cuLaunchKernel_params_st, extra) - 56usize];
-};
-pub type cuLaunchKernel_params = cuLaunchKernel_params_st;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct cuGraphLaunch_params_st {
-    pub hGraph: CUgraphExec,
-    pub hStream: CUstream,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of cuGraphLaunch_params_st"][::core::mem::size_of::<cuGraphLaunch_params_st>() - 16usize];
-    ["Alignment of cuGraphLaunch_params_st"][::core::mem::align_of::<cuGraphLaunch_params_st>() - 8usize];
-    ["Offset of field: cuGraphLaunch_params_st::hGraph"]
-        [::core::mem::offset_of!(cuGraphLaunch_params_st, hGraph) - 0usize];
-    ["Offset of field: cuGraphLaunch_params_st::hStream"]
-        [::core::mem::offset_of!(cuGraphLaunch_params_st, hStream) - 8usize];
-};
-pub type cuGraphLaunch_params = cuGraphLaunch_params_st;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct cuLaunchKernelEx_params_st {
-    pub config: *const CUlaunchConfig,
-    pub f: CUfunction,
-    pub kernelParams: *mut *mut ::core::ffi::c_void,
-    pub extra: *mut *mut ::core::ffi::c_void,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of cuLaunchKernelEx_params_st"][::core::mem::size_of::<cuLaunchKernelEx_params_st>() - 32usize];
-    ["Alignment of cuLaunchKernelEx_params_st"][::core::mem::align_of::<cuLaunchKernelEx_params_st>() - 8usize];
-    ["Offset of field: cuLaunchKernelEx_params_st::config"]
-        [::core::mem::offset_of!(cuLaunchKernelEx_params_st, config) - 0usize];
-    ["Offset of field: cuLaunchKernelEx_params_st::f"][::core::mem::offset_of!(cuLaunchKernelEx_params_st, f) - 8usize];
-    ["Offset of field: cuLaunchKernelEx_params_st::kernelParams"]
-        [::core::mem::offset_of!(cuLaunchKernelEx_params_st, kernelParams) - 16usize];
-    ["Offset of field: cuLaunchKernelEx_params_st::extra"]
-        [::core::mem::offset_of!(cuLaunchKernelEx_params_st, extra) - 24usize];
-};
-pub type cuLaunchKernelEx_params = cuLaunchKernelEx_params_st;

@@ -85,30 +85,20 @@ functions! {
         cuptiGetCallbackName
         cuptiSetThreadIdType
         cuptiGetThreadIdType
-        cuptiGetContextId
-        cuptiGetDeviceId
-        cuptiGetStreamIdEx
-        cuptiGetGraphId
         cuptiGetGraphNodeId
         cuptiActivityRegisterCallbacks
         cuptiActivityRegisterTimestampCallback
-        cuptiActivityGetAttribute
         cuptiActivitySetAttribute
         cuptiActivityEnable
         cuptiActivityEnableAndDump
         cuptiActivityDisable
         cuptiActivityFlushAll
-        cuptiActivityFlushPeriod
         cuptiActivityGetNextRecord
         cuptiActivityGetNumDroppedRecords
         cuptiActivityPushExternalCorrelationId
         cuptiActivityPopExternalCorrelationId;
     optional:
-        cuptiGetErrorMessage "12.2"
-        cuptiGetGraphExecId "12.3"
         cuptiActivityEnableDriverApi "12.5"
-        cuptiActivityEnableRuntimeApi "12.5"
-        cuptiActivityEnableHWTrace "12.8"
         cuptiSubscribe_v2 "13.0"
         cuptiActivityGetStructSize "13.2"
         cuptiActivityDisable_v2 "13.2"

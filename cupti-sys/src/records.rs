@@ -54,18 +54,6 @@ impl Table {
         (size != 0).then_some(usize::from(size))
     }
 
-    /// Replaces a length with the one that the library reports (`cuptiActivityGetStructSize`, since
-    /// CUDA 13.2). What lies beyond it is no longer read. Kinds from 128 on and impossible lengths
-    /// change nothing.
-    pub fn set_size(&mut self, kind: u32, size: usize) {
-        let place = usize::try_from(kind).ok().and_then(|kind| self.sizes.get_mut(kind));
-        if let (Some(place), Ok(size)) = (place, u16::try_from(size))
-            && usize::from(size) >= KIND_SIZE
-        {
-            *place = size;
-        }
-    }
-
     /// The records of a buffer, as far as `walker` gets. `buffer` is the valid part of what CUPTI
     /// returned.
     pub fn walk<'a, W: Walker>(&'a self, buffer: &'a [u8], mut walker: W) -> Walk<'a, W> {

@@ -165,8 +165,6 @@ impl Family for Kernel {
 }
 
 impl Kernel {
-    /// `registersPerThread`
-    pub const REGISTERS_PER_THREAD: Field<Self, u16> = Field::new(6, 18);
     /// `start`
     pub const START: Field<Self, u64> = Field::new(16, 18);
     /// `end`
@@ -189,48 +187,16 @@ impl Kernel {
     pub const BLOCK_Y: Field<Self, i32> = Field::new(68, 18);
     /// `blockZ`
     pub const BLOCK_Z: Field<Self, i32> = Field::new(72, 18);
-    /// `staticSharedMemory`
-    pub const STATIC_SHARED_MEMORY: Field<Self, i32> = Field::new(76, 18);
-    /// `dynamicSharedMemory`
-    pub const DYNAMIC_SHARED_MEMORY: Field<Self, i32> = Field::new(80, 18);
-    /// `localMemoryPerThread`
-    pub const LOCAL_MEMORY_PER_THREAD: Field<Self, u32> = Field::new(84, 18);
     /// `correlationId`
     pub const CORRELATION_ID: Field<Self, u32> = Field::new(92, 18);
-    /// `gridId`
-    pub const GRID_ID: Field<Self, i64> = Field::new(96, 18);
     /// `name`
     pub const NAME: Field<Self, *const c_char> = Field::new(104, 18);
-    /// `queued`
-    pub const QUEUED: Field<Self, u64> = Field::new(120, 18);
-    /// `submitted`
-    pub const SUBMITTED: Field<Self, u64> = Field::new(128, 18);
-    /// `launchType`
-    pub const LAUNCH_TYPE: Field<Self, u8> = Field::new(136, 18);
     /// `graphNodeId`
     pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(144, 18);
     /// `graphId`
     pub const GRAPH_ID: Field<Self, u32> = Field::new(156, 18);
-    /// `channelID`
-    pub const CHANNEL_ID: Field<Self, u32> = Field::new(168, 18);
-    /// `channelType`
-    pub const CHANNEL_TYPE: Field<Self, u32> = Field::new(172, 18);
-    /// `clusterX`
-    pub const CLUSTER_X: Field<Self, u32> = Field::new(176, 18);
-    /// `clusterY`
-    pub const CLUSTER_Y: Field<Self, u32> = Field::new(180, 18);
-    /// `clusterZ`
-    pub const CLUSTER_Z: Field<Self, u32> = Field::new(184, 18);
-    /// `localMemoryTotal_v2`
-    pub const LOCAL_MEMORY_TOTAL_V2: Field<Self, u64> = Field::new(192, 18);
-    /// `isDeviceLaunched`, since CUDA 13.0
-    pub const IS_DEVICE_LAUNCHED: Field<Self, u8> = Field::new(208, 130_000);
     /// `priority`, since CUDA 13.1
     pub const PRIORITY: Field<Self, i32> = Field::new(216, 130_100);
-    /// `sourceGraphId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_ID: Field<Self, u32> = Field::new(232, 130_400);
-    /// `sourceGraphNodeId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_NODE_ID: Field<Self, u64> = Field::new(240, 130_400);
 }
 
 /// A copy, or since CUDA 12.8 a batch of copies. `CUpti_ActivityMemcpy5` to `CUpti_ActivityMemcpy7`.
@@ -244,12 +210,6 @@ impl Family for Memcpy {
 impl Memcpy {
     /// `copyKind`
     pub const COPY_KIND: Field<Self, u8> = Field::new(4, 18);
-    /// `srcKind`
-    pub const SRC_KIND: Field<Self, u8> = Field::new(5, 18);
-    /// `dstKind`
-    pub const DST_KIND: Field<Self, u8> = Field::new(6, 18);
-    /// `flags`
-    pub const FLAGS: Field<Self, u8> = Field::new(7, 18);
     /// `bytes`
     pub const BYTES: Field<Self, u64> = Field::new(8, 18);
     /// `start`
@@ -264,24 +224,8 @@ impl Memcpy {
     pub const STREAM_ID: Field<Self, u32> = Field::new(40, 18);
     /// `correlationId`
     pub const CORRELATION_ID: Field<Self, u32> = Field::new(44, 18);
-    /// `runtimeCorrelationId`
-    pub const RUNTIME_CORRELATION_ID: Field<Self, u32> = Field::new(48, 18);
     /// `graphNodeId`
     pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(64, 18);
-    /// `graphId`
-    pub const GRAPH_ID: Field<Self, u32> = Field::new(72, 18);
-    /// `channelID`
-    pub const CHANNEL_ID: Field<Self, u32> = Field::new(76, 18);
-    /// `channelType`
-    pub const CHANNEL_TYPE: Field<Self, u32> = Field::new(80, 18);
-    /// `isDeviceLaunched`, since CUDA 13.0
-    pub const IS_DEVICE_LAUNCHED: Field<Self, u8> = Field::new(84, 130_000);
-    /// `copyCount`, since CUDA 12.8
-    pub const COPY_COUNT: Field<Self, u64> = Field::new(88, 26);
-    /// `sourceGraphId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_ID: Field<Self, u32> = Field::new(96, 130_400);
-    /// `sourceGraphNodeId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_NODE_ID: Field<Self, u64> = Field::new(104, 130_400);
 }
 
 /// A copy from one device to another. `CUpti_ActivityMemcpyPtoP4`.
@@ -295,12 +239,6 @@ impl Family for MemcpyPtoP {
 impl MemcpyPtoP {
     /// `copyKind`
     pub const COPY_KIND: Field<Self, u8> = Field::new(4, 18);
-    /// `srcKind`
-    pub const SRC_KIND: Field<Self, u8> = Field::new(5, 18);
-    /// `dstKind`
-    pub const DST_KIND: Field<Self, u8> = Field::new(6, 18);
-    /// `flags`
-    pub const FLAGS: Field<Self, u8> = Field::new(7, 18);
     /// `bytes`
     pub const BYTES: Field<Self, u64> = Field::new(8, 18);
     /// `start`
@@ -313,24 +251,10 @@ impl MemcpyPtoP {
     pub const CONTEXT_ID: Field<Self, u32> = Field::new(36, 18);
     /// `streamId`
     pub const STREAM_ID: Field<Self, u32> = Field::new(40, 18);
-    /// `srcDeviceId`
-    pub const SRC_DEVICE_ID: Field<Self, u32> = Field::new(44, 18);
-    /// `srcContextId`
-    pub const SRC_CONTEXT_ID: Field<Self, u32> = Field::new(48, 18);
-    /// `dstDeviceId`
-    pub const DST_DEVICE_ID: Field<Self, u32> = Field::new(52, 18);
-    /// `dstContextId`
-    pub const DST_CONTEXT_ID: Field<Self, u32> = Field::new(56, 18);
     /// `correlationId`
     pub const CORRELATION_ID: Field<Self, u32> = Field::new(60, 18);
     /// `graphNodeId`
     pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(72, 18);
-    /// `graphId`
-    pub const GRAPH_ID: Field<Self, u32> = Field::new(80, 18);
-    /// `channelID`
-    pub const CHANNEL_ID: Field<Self, u32> = Field::new(84, 18);
-    /// `channelType`
-    pub const CHANNEL_TYPE: Field<Self, u32> = Field::new(88, 18);
 }
 
 /// Memory that was set. `CUpti_ActivityMemset4` to `CUpti_ActivityMemset5`.
@@ -342,8 +266,6 @@ impl Family for Memset {
 }
 
 impl Memset {
-    /// `value`
-    pub const VALUE: Field<Self, u32> = Field::new(4, 18);
     /// `bytes`
     pub const BYTES: Field<Self, u64> = Field::new(8, 18);
     /// `start`
@@ -358,24 +280,8 @@ impl Memset {
     pub const STREAM_ID: Field<Self, u32> = Field::new(40, 18);
     /// `correlationId`
     pub const CORRELATION_ID: Field<Self, u32> = Field::new(44, 18);
-    /// `flags`
-    pub const FLAGS: Field<Self, u16> = Field::new(48, 18);
-    /// `memoryKind`
-    pub const MEMORY_KIND: Field<Self, u16> = Field::new(50, 18);
     /// `graphNodeId`
     pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(64, 18);
-    /// `graphId`
-    pub const GRAPH_ID: Field<Self, u32> = Field::new(72, 18);
-    /// `channelID`
-    pub const CHANNEL_ID: Field<Self, u32> = Field::new(76, 18);
-    /// `channelType`
-    pub const CHANNEL_TYPE: Field<Self, u32> = Field::new(80, 18);
-    /// `isDeviceLaunched`, since CUDA 13.0
-    pub const IS_DEVICE_LAUNCHED: Field<Self, u8> = Field::new(84, 130_000);
-    /// `sourceGraphId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_ID: Field<Self, u32> = Field::new(88, 130_400);
-    /// `sourceGraphNodeId`, since CUDA 13.4
-    pub const SOURCE_GRAPH_NODE_ID: Field<Self, u64> = Field::new(96, 130_400);
 }
 
 /// A call of the driver's or runtime's API. `CUpti_ActivityAPI`.
@@ -397,8 +303,6 @@ impl Api {
     pub const START: Field<Self, u64> = Field::new(8, 18);
     /// `end`
     pub const END: Field<Self, u64> = Field::new(16, 18);
-    /// `processId`
-    pub const PROCESS_ID: Field<Self, u32> = Field::new(24, 18);
     /// `threadId`
     pub const THREAD_ID: Field<Self, u32> = Field::new(28, 18);
     /// `correlationId`
@@ -437,22 +341,12 @@ impl Overhead {
     pub const OVERHEAD_KIND: Field<Self, u32> = Field::new(4, 18);
     /// `objectKind`
     pub const OBJECT_KIND: Field<Self, u32> = Field::new(8, 18);
-    /// `objectId.pt.processId`
-    pub const OBJECT_ID_PT_PROCESS_ID: Field<Self, u32> = Field::new(12, 18);
     /// `objectId.pt.threadId`
     pub const OBJECT_ID_PT_THREAD_ID: Field<Self, u32> = Field::new(16, 18);
-    /// `objectId.dcs.deviceId`
-    pub const OBJECT_ID_DCS_DEVICE_ID: Field<Self, u32> = Field::new(12, 18);
-    /// `objectId.dcs.contextId`
-    pub const OBJECT_ID_DCS_CONTEXT_ID: Field<Self, u32> = Field::new(16, 18);
-    /// `objectId.dcs.streamId`
-    pub const OBJECT_ID_DCS_STREAM_ID: Field<Self, u32> = Field::new(20, 18);
     /// `start`
     pub const START: Field<Self, u64> = Field::new(24, 18);
     /// `end`
     pub const END: Field<Self, u64> = Field::new(32, 18);
-    /// `correlationId`, since CUDA 12.3
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(40, 21);
 }
 
 /// A GPU. `CUpti_ActivityDevice4` to `CUpti_ActivityDevice6`.
@@ -464,16 +358,6 @@ impl Family for Device {
 }
 
 impl Device {
-    /// `globalMemoryBandwidth`
-    pub const GLOBAL_MEMORY_BANDWIDTH: Field<Self, u64> = Field::new(8, 18);
-    /// `globalMemorySize`
-    pub const GLOBAL_MEMORY_SIZE: Field<Self, u64> = Field::new(16, 18);
-    /// `numMultiprocessors`
-    pub const NUM_MULTIPROCESSORS: Field<Self, u32> = Field::new(44, 18);
-    /// `computeCapabilityMajor`
-    pub const COMPUTE_CAPABILITY_MAJOR: Field<Self, u32> = Field::new(104, 18);
-    /// `computeCapabilityMinor`
-    pub const COMPUTE_CAPABILITY_MINOR: Field<Self, u32> = Field::new(108, 18);
     /// `id`
     pub const ID: Field<Self, u32> = Field::new(112, 18);
     /// `uuid`
@@ -484,16 +368,8 @@ impl Device {
     pub const IS_CUDA_VISIBLE: Field<Self, u8> = Field::new(144, 18);
     /// `isMigEnabled`
     pub const IS_MIG_ENABLED: Field<Self, u8> = Field::new(145, 18);
-    /// `gpuInstanceId`
-    pub const GPU_INSTANCE_ID: Field<Self, u32> = Field::new(152, 18);
-    /// `computeInstanceId`
-    pub const COMPUTE_INSTANCE_ID: Field<Self, u32> = Field::new(156, 18);
     /// `migUuid`
     pub const MIG_UUID: Field<Self, [u8; 16]> = Field::new(160, 18);
-    /// `isNumaNode`, since CUDA 12.2
-    pub const IS_NUMA_NODE: Field<Self, u32> = Field::new(176, 20);
-    /// `numaId`, since CUDA 12.2
-    pub const NUMA_ID: Field<Self, u32> = Field::new(180, 20);
 }
 
 /// A context. `CUpti_ActivityContext` to `CUpti_ActivityContext4`.
@@ -509,20 +385,8 @@ impl Context {
     pub const CONTEXT_ID: Field<Self, u32> = Field::new(4, 18);
     /// `deviceId`
     pub const DEVICE_ID: Field<Self, u32> = Field::new(8, 18);
-    /// `computeApiKind`
-    pub const COMPUTE_API_KIND: Field<Self, u16> = Field::new(12, 18);
     /// `nullStreamId`
     pub const NULL_STREAM_ID: Field<Self, u16> = Field::new(14, 18);
-    /// `parentContextId`, since CUDA 12.4
-    pub const PARENT_CONTEXT_ID: Field<Self, u32> = Field::new(16, 22);
-    /// `isGreenContext`, since CUDA 12.4
-    pub const IS_GREEN_CONTEXT: Field<Self, u8> = Field::new(20, 22);
-    /// `numMultiprocessors`, since CUDA 12.5
-    pub const NUM_MULTIPROCESSORS: Field<Self, u16> = Field::new(22, 23);
-    /// `cigMode`, since CUDA 12.5
-    pub const CIG_MODE: Field<Self, u32> = Field::new(24, 23);
-    /// `processId`, since CUDA 13.1
-    pub const PROCESS_ID: Field<Self, u64> = Field::new(32, 130_100);
 }
 
 /// A stream. `CUpti_ActivityStream`.
@@ -540,97 +404,6 @@ impl Stream {
     pub const STREAM_ID: Field<Self, u32> = Field::new(8, 18);
     /// `priority`
     pub const PRIORITY: Field<Self, u32> = Field::new(12, 18);
-    /// `flag`
-    pub const FLAG: Field<Self, u32> = Field::new(16, 18);
-    /// `correlationId`
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(20, 18);
-}
-
-/// A wait for an event, a stream or a context. `CUpti_ActivitySynchronization` to `CUpti_ActivitySynchronization2`.
-#[derive(Clone, Copy, Debug)]
-pub enum Synchronization {}
-
-impl Family for Synchronization {
-    const KINDS: &'static [u32] = &[bindings::CUPTI_ACTIVITY_KIND_SYNCHRONIZATION];
-}
-
-impl Synchronization {
-    /// `type`
-    pub const TYPE: Field<Self, u32> = Field::new(4, 18);
-    /// `start`
-    pub const START: Field<Self, u64> = Field::new(8, 18);
-    /// `end`
-    pub const END: Field<Self, u64> = Field::new(16, 18);
-    /// `correlationId`
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(24, 18);
-    /// `contextId`
-    pub const CONTEXT_ID: Field<Self, u32> = Field::new(28, 18);
-    /// `streamId`
-    pub const STREAM_ID: Field<Self, u32> = Field::new(32, 18);
-    /// `cudaEventId`
-    pub const CUDA_EVENT_ID: Field<Self, u32> = Field::new(36, 18);
-    /// `cudaEventSyncId`, since CUDA 12.8
-    pub const CUDA_EVENT_SYNC_ID: Field<Self, u64> = Field::new(40, 26);
-    /// `returnValue`, since CUDA 12.8
-    pub const RETURN_VALUE: Field<Self, u32> = Field::new(48, 26);
-}
-
-/// A CUDA event that was recorded. `CUpti_ActivityCudaEvent` to `CUpti_ActivityCudaEvent3`.
-#[derive(Clone, Copy, Debug)]
-pub enum CudaEvent {}
-
-impl Family for CudaEvent {
-    const KINDS: &'static [u32] = &[bindings::CUPTI_ACTIVITY_KIND_CUDA_EVENT];
-}
-
-impl CudaEvent {
-    /// `correlationId`
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(4, 18);
-    /// `contextId`
-    pub const CONTEXT_ID: Field<Self, u32> = Field::new(8, 18);
-    /// `streamId`
-    pub const STREAM_ID: Field<Self, u32> = Field::new(12, 18);
-    /// `eventId`
-    pub const EVENT_ID: Field<Self, u32> = Field::new(16, 18);
-    /// `deviceId`, since CUDA 12.8
-    pub const DEVICE_ID: Field<Self, u32> = Field::new(24, 26);
-    /// `deviceTimestamp`, since CUDA 12.8
-    pub const DEVICE_TIMESTAMP: Field<Self, u64> = Field::new(40, 26);
-    /// `cudaEventSyncId`, since CUDA 12.8
-    pub const CUDA_EVENT_SYNC_ID: Field<Self, u64> = Field::new(48, 26);
-    /// `graphNodeId`, since CUDA 13.5
-    pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(56, 130_500);
-    /// `graphId`, since CUDA 13.5
-    pub const GRAPH_ID: Field<Self, u32> = Field::new(64, 130_500);
-}
-
-/// A graph that ran, as a whole. `CUpti_ActivityGraphTrace` to `CUpti_ActivityGraphTrace2`.
-#[derive(Clone, Copy, Debug)]
-pub enum GraphTrace {}
-
-impl Family for GraphTrace {
-    const KINDS: &'static [u32] = &[bindings::CUPTI_ACTIVITY_KIND_GRAPH_TRACE];
-}
-
-impl GraphTrace {
-    /// `correlationId`
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(4, 18);
-    /// `start`
-    pub const START: Field<Self, u64> = Field::new(8, 18);
-    /// `end`
-    pub const END: Field<Self, u64> = Field::new(16, 18);
-    /// `deviceId`
-    pub const DEVICE_ID: Field<Self, u32> = Field::new(24, 18);
-    /// `graphId`
-    pub const GRAPH_ID: Field<Self, u32> = Field::new(28, 18);
-    /// `contextId`
-    pub const CONTEXT_ID: Field<Self, u32> = Field::new(32, 18);
-    /// `streamId`
-    pub const STREAM_ID: Field<Self, u32> = Field::new(36, 18);
-    /// `endDeviceId`, since CUDA 12.3
-    pub const END_DEVICE_ID: Field<Self, u32> = Field::new(48, 21);
-    /// `endContextId`, since CUDA 12.3
-    pub const END_CONTEXT_ID: Field<Self, u32> = Field::new(52, 21);
 }
 
 /// A host function that a graph ran. `CUpti_ActivityGraphHostNode`.
@@ -654,41 +427,12 @@ impl GraphHostNode {
     pub const GRAPH_ID: Field<Self, u32> = Field::new(20, 130_100);
     /// `graphNodeId`
     pub const GRAPH_NODE_ID: Field<Self, u64> = Field::new(24, 130_100);
-    /// `processId`
-    pub const PROCESS_ID: Field<Self, u32> = Field::new(32, 130_100);
     /// `threadId`
     pub const THREAD_ID: Field<Self, u32> = Field::new(36, 130_100);
     /// `start`
     pub const START: Field<Self, u64> = Field::new(40, 130_100);
     /// `end`
     pub const END: Field<Self, u64> = Field::new(48, 130_100);
-}
-
-/// A host function that a stream ran. `CUpti_ActivityHostLaunch`.
-#[derive(Clone, Copy, Debug)]
-pub enum HostLaunch {}
-
-impl Family for HostLaunch {
-    const KINDS: &'static [u32] = &[bindings::CUPTI_ACTIVITY_KIND_HOST_LAUNCH];
-}
-
-impl HostLaunch {
-    /// `streamId`
-    pub const STREAM_ID: Field<Self, u32> = Field::new(4, 130_100);
-    /// `contextId`
-    pub const CONTEXT_ID: Field<Self, u32> = Field::new(8, 130_100);
-    /// `deviceId`
-    pub const DEVICE_ID: Field<Self, u32> = Field::new(12, 130_100);
-    /// `correlationId`
-    pub const CORRELATION_ID: Field<Self, u32> = Field::new(16, 130_100);
-    /// `processId`
-    pub const PROCESS_ID: Field<Self, u32> = Field::new(20, 130_100);
-    /// `threadId`
-    pub const THREAD_ID: Field<Self, u32> = Field::new(24, 130_100);
-    /// `start`
-    pub const START: Field<Self, u64> = Field::new(32, 130_100);
-    /// `end`
-    pub const END: Field<Self, u64> = Field::new(40, 130_100);
 }
 
 /// The start or end of an NVTX range, or an NVTX mark. `CUpti_ActivityMarker2`.
@@ -708,37 +452,10 @@ impl Marker {
     pub const ID: Field<Self, u32> = Field::new(16, 18);
     /// `objectKind`
     pub const OBJECT_KIND: Field<Self, u32> = Field::new(20, 18);
-    /// `objectId.pt.processId`
-    pub const OBJECT_ID_PT_PROCESS_ID: Field<Self, u32> = Field::new(24, 18);
     /// `objectId.pt.threadId`
     pub const OBJECT_ID_PT_THREAD_ID: Field<Self, u32> = Field::new(28, 18);
     /// `name`
     pub const NAME: Field<Self, *const c_char> = Field::new(40, 18);
     /// `domain`
     pub const DOMAIN: Field<Self, *const c_char> = Field::new(48, 18);
-}
-
-/// A name that NVTX gave to an object. `CUpti_ActivityName`.
-#[derive(Clone, Copy, Debug)]
-pub enum Name {}
-
-impl Family for Name {
-    const KINDS: &'static [u32] = &[bindings::CUPTI_ACTIVITY_KIND_NAME];
-}
-
-impl Name {
-    /// `objectKind`
-    pub const OBJECT_KIND: Field<Self, u32> = Field::new(4, 18);
-    /// `objectId.pt.processId`
-    pub const OBJECT_ID_PT_PROCESS_ID: Field<Self, u32> = Field::new(8, 18);
-    /// `objectId.pt.threadId`
-    pub const OBJECT_ID_PT_THREAD_ID: Field<Self, u32> = Field::new(12, 18);
-    /// `objectId.dcs.deviceId`
-    pub const OBJECT_ID_DCS_DEVICE_ID: Field<Self, u32> = Field::new(8, 18);
-    /// `objectId.dcs.contextId`
-    pub const OBJECT_ID_DCS_CONTEXT_ID: Field<Self, u32> = Field::new(12, 18);
-    /// `objectId.dcs.streamId`
-    pub const OBJECT_ID_DCS_STREAM_ID: Field<Self, u32> = Field::new(16, 18);
-    /// `name`
-    pub const NAME: Field<Self, *const c_char> = Field::new(24, 18);
 }

@@ -156,11 +156,7 @@ fn load(path: &CStr) -> Cupti {
 /// The functions that are optional are there from the release on that their documentation names.
 fn functions(cupti: &Cupti, version: u32) {
     for (name, there, since) in [
-        ("cuptiGetErrorMessage", cupti.cuptiGetErrorMessage.is_some(), 20),
-        ("cuptiGetGraphExecId", cupti.cuptiGetGraphExecId.is_some(), 21),
         ("cuptiActivityEnableDriverApi", cupti.cuptiActivityEnableDriverApi.is_some(), 23),
-        ("cuptiActivityEnableRuntimeApi", cupti.cuptiActivityEnableRuntimeApi.is_some(), 23),
-        ("cuptiActivityEnableHWTrace", cupti.cuptiActivityEnableHWTrace.is_some(), 26),
         ("cuptiSubscribe_v2", cupti.cuptiSubscribe_v2.is_some(), 130_000),
         ("cuptiActivityGetStructSize", cupti.cuptiActivityGetStructSize.is_some(), 130_200),
         ("cuptiActivityRegisterCallbacks_v2", cupti.cuptiActivityRegisterCallbacks_v2.is_some(), 130_200),

@@ -51,9 +51,8 @@ pub(super) fn called(call: String) -> u32 {
 mod functions {
     use super::*;
     use cupti_sys::bindings::{
-        CUcontext, CUgraph, CUgraphNode, CUpti_Activity, CUpti_BuffersCallbackCompleteFunc,
-        CUpti_BuffersCallbackRequestFunc, CUpti_CallbackFunc, CUpti_SubscriberHandle, CUpti_SubscriberParams,
-        CUpti_TimestampCallbackFunc, CUptiResult, CUstream,
+        CUcontext, CUgraphNode, CUpti_Activity, CUpti_BuffersCallbackCompleteFunc, CUpti_BuffersCallbackRequestFunc,
+        CUpti_CallbackFunc, CUpti_SubscriberHandle, CUpti_SubscriberParams, CUpti_TimestampCallbackFunc, CUptiResult,
     };
 
     /// Functions that only note that they were called, with what.
@@ -67,11 +66,6 @@ mod functions {
 
     only_noted! {
         get_result_string(_code: CUptiResult, _text: *mut *const c_char) = "get_result_string"
-        get_context_id(_context: CUcontext, _id: *mut u32) = "get_context_id"
-        get_device_id(_context: CUcontext, _id: *mut u32) = "get_device_id"
-        get_stream_id(_context: CUcontext, _stream: CUstream, _mode: u8, _id: *mut u32) = "get_stream_id"
-        get_graph_id(_graph: CUgraph, _id: *mut u32) = "get_graph_id"
-        flush_period(_milliseconds: u32) = "flush_period"
         push(kind: u32, id: u64) = "push({kind} {id})"
         pop(kind: u32, _id: *mut u64) = "pop({kind})"
         unsubscribe(_subscriber: CUpti_SubscriberHandle) = "unsubscribe"
@@ -167,12 +161,6 @@ mod functions {
         called("register".into())
     }
 
-    pub(super) unsafe extern "C" fn get_attribute(_: u32, _: *mut usize, value: *mut c_void) -> CUptiResult {
-        // SAFETY: the caller's promise: only an attribute of one byte is asked for.
-        unsafe { value.cast::<u8>().write(0) };
-        0
-    }
-
     pub(super) unsafe extern "C" fn set_attribute(id: u32, size: *mut usize, value: *mut c_void) -> CUptiResult {
         // SAFETY: the caller's promise.
         let (size, value) = unsafe { (*size, *value.cast::<u8>()) };
@@ -238,29 +226,19 @@ pub(super) fn api() -> cupti_sys::Cupti {
         cuptiGetCallbackName: f::get_callback_name,
         cuptiSetThreadIdType: f::set_thread_ids,
         cuptiGetThreadIdType: f::get_thread_ids,
-        cuptiGetContextId: f::get_context_id,
-        cuptiGetDeviceId: f::get_device_id,
-        cuptiGetStreamIdEx: f::get_stream_id,
-        cuptiGetGraphId: f::get_graph_id,
         cuptiGetGraphNodeId: f::get_graph_node,
         cuptiActivityRegisterCallbacks: f::register,
         cuptiActivityRegisterTimestampCallback: f::register_timestamp,
-        cuptiActivityGetAttribute: f::get_attribute,
         cuptiActivitySetAttribute: f::set_attribute,
         cuptiActivityEnable: f::enable,
         cuptiActivityEnableAndDump: f::enable_and_dump,
         cuptiActivityDisable: f::disable,
         cuptiActivityFlushAll: f::flush_all,
-        cuptiActivityFlushPeriod: f::flush_period,
         cuptiActivityGetNextRecord: f::next_record,
         cuptiActivityGetNumDroppedRecords: f::dropped,
         cuptiActivityPushExternalCorrelationId: f::push,
         cuptiActivityPopExternalCorrelationId: f::pop,
-        cuptiGetErrorMessage: None,
-        cuptiGetGraphExecId: None,
         cuptiActivityEnableDriverApi: None,
-        cuptiActivityEnableRuntimeApi: None,
-        cuptiActivityEnableHWTrace: None,
         cuptiSubscribe_v2: Some(f::subscribe_v2),
         cuptiActivityGetStructSize: None,
         cuptiActivityDisable_v2: None,

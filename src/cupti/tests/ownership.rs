@@ -235,8 +235,8 @@ fn every_reason_is_a_sentence() {
         (Absent::NoDriver, "libcuda.so.1"),
         (Absent::NoLibrary { tried: "libcupti.so.13: not mapped".into() }, "NCCLSCOPE_CUPTI=/path"),
         (
-            Absent::TooOld { path: "/x".into(), function: Some("cuptiGetGraphId"), version: None },
-            "lacks cuptiGetGraphId",
+            Absent::TooOld { path: "/x".into(), function: Some("cuptiGetGraphNodeId"), version: None },
+            "lacks cuptiGetGraphNodeId",
         ),
         (Absent::TooOld { path: "/x".into(), function: None, version: Some(17) }, "its version is 17"),
         (Absent::Broken { path: "/x".into(), driver_starts: false }, "13.3"),

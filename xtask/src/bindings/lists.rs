@@ -12,12 +12,8 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "cuptiActivityEnableAndDump",
     "cuptiActivityEnableAndDump_v2",
     "cuptiActivityEnableDriverApi",
-    "cuptiActivityEnableHWTrace",
-    "cuptiActivityEnableRuntimeApi",
     "cuptiActivityEnable_v2",
     "cuptiActivityFlushAll",
-    "cuptiActivityFlushPeriod",
-    "cuptiActivityGetAttribute",
     "cuptiActivityGetNextRecord",
     "cuptiActivityGetNextRecord_v2",
     "cuptiActivityGetNumDroppedRecords",
@@ -34,14 +30,8 @@ pub(super) const FUNCTIONS: &[&str] = &[
     "cuptiActivitySetAttribute_v2",
     "cuptiEnableCallback",
     "cuptiGetCallbackName",
-    "cuptiGetContextId",
-    "cuptiGetDeviceId",
-    "cuptiGetErrorMessage",
-    "cuptiGetGraphExecId",
-    "cuptiGetGraphId",
     "cuptiGetGraphNodeId",
     "cuptiGetResultString",
-    "cuptiGetStreamIdEx",
     "cuptiGetThreadIdType",
     "cuptiGetTimestamp",
     "cuptiGetTimestamp_v2",
@@ -59,63 +49,37 @@ pub(super) const TYPES: &[&str] = &[
     "CUpti_ActivityFlag",
     "CUpti_ActivityKind",
     "CUpti_ActivityMemcpyKind",
-    "CUpti_ActivityMemoryKind",
     "CUpti_ActivityObjectKind",
-    "CUpti_ActivityOverheadKind",
-    "CUpti_ActivityStreamFlag",
-    "CUpti_ActivitySynchronizationType",
     "CUpti_ActivityThreadIdType",
     "CUpti_ApiCallbackSite",
     "CUpti_CallbackData",
     "CUpti_CallbackDomain",
     "CUpti_CallbackIdResource",
     "CUpti_CallbackIdState",
-    "CUpti_ChannelType",
     "CUpti_ExternalCorrelationKind",
     "CUpti_GraphData",
     "CUpti_ResourceData",
     "CUpti_StateData",
     "CUpti_driver_api_trace_cbid",
-    "CUpti_runtime_api_trace_cbid",
     "CUptiResult",
-    "cuGraphLaunch_params",
-    "cuLaunchKernelEx_params",
-    "cuLaunchKernel_params",
 ];
 
 /// From these enumerations only constants with these prefixes are kept; from others, all.
 pub(super) const KEPT: &[(&str, &[&str])] = &[
-    (
-        "CUpti_ActivityFlag",
-        &[
-            "CUPTI_ACTIVITY_FLAG_NONE",
-            "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED",
-            "CUPTI_ACTIVITY_FLAG_MARKER_",
-            "CUPTI_ACTIVITY_FLAG_MEMCPY_",
-            "CUPTI_ACTIVITY_FLAG_MEMSET_",
-        ],
-    ),
+    ("CUpti_ActivityFlag", &["CUPTI_ACTIVITY_FLAG_FLUSH_FORCED", "CUPTI_ACTIVITY_FLAG_MARKER_"]),
     (
         "CUpti_driver_api_trace_cbid_enum",
         &[
-            "CUPTI_DRIVER_TRACE_CBID_cuLaunch",
+            "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled",
-            "CUPTI_DRIVER_TRACE_CBID_cuMemcpy",
-            "CUPTI_DRIVER_TRACE_CBID_cuMemsetD",
-        ],
-    ),
-    (
-        "CUpti_runtime_api_trace_cbid_enum",
-        &[
-            "CUPTI_RUNTIME_TRACE_CBID_cudaLaunch",
-            "CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch",
-            "CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy",
-            "CUPTI_RUNTIME_TRACE_CBID_cudaMemset",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync",
         ],
     ),
 ];
@@ -135,38 +99,32 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "Kernel",
         kinds: &["CONCURRENT_KERNEL", "KERNEL"],
         about: "A kernel that ran.",
-        fields: "registersPerThread start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ
-                 staticSharedMemory dynamicSharedMemory localMemoryPerThread correlationId gridId name queued submitted
-                 launchType graphNodeId graphId channelID channelType clusterX clusterY clusterZ
-                 localMemoryTotal_v2 isDeviceLaunched priority sourceGraphId sourceGraphNodeId",
+        fields: "start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ correlationId name
+                 graphNodeId graphId priority",
     },
     Family {
         name: "Memcpy",
         kinds: &["MEMCPY"],
         about: "A copy, or since CUDA 12.8 a batch of copies.",
-        fields: "copyKind srcKind dstKind flags bytes start end deviceId contextId streamId correlationId
-                 runtimeCorrelationId graphNodeId graphId channelID channelType isDeviceLaunched copyCount
-                 sourceGraphId sourceGraphNodeId",
+        fields: "copyKind bytes start end deviceId contextId streamId correlationId graphNodeId",
     },
     Family {
         name: "MemcpyPtoP",
         kinds: &["MEMCPY2"],
         about: "A copy from one device to another.",
-        fields: "copyKind srcKind dstKind flags bytes start end deviceId contextId streamId srcDeviceId srcContextId
-                 dstDeviceId dstContextId correlationId graphNodeId graphId channelID channelType",
+        fields: "copyKind bytes start end deviceId contextId streamId correlationId graphNodeId",
     },
     Family {
         name: "Memset",
         kinds: &["MEMSET"],
         about: "Memory that was set.",
-        fields: "value bytes start end deviceId contextId streamId correlationId flags memoryKind graphNodeId graphId
-                 channelID channelType isDeviceLaunched sourceGraphId sourceGraphNodeId",
+        fields: "bytes start end deviceId contextId streamId correlationId graphNodeId",
     },
     Family {
         name: "Api",
         kinds: &["DRIVER", "RUNTIME", "INTERNAL_LAUNCH_API"],
         about: "A call of the driver's or runtime's API.",
-        fields: "cbid start end processId threadId correlationId returnValue",
+        fields: "cbid start end threadId correlationId returnValue",
     },
     Family {
         name: "ExternalCorrelation",
@@ -178,72 +136,27 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "Overhead",
         kinds: &["OVERHEAD"],
         about: "CUPTI's own cost. Of the ids, those are meant that the kind of object has.",
-        fields: "overheadKind objectKind objectId.pt.processId objectId.pt.threadId objectId.dcs.deviceId
-                 objectId.dcs.contextId objectId.dcs.streamId start end correlationId",
+        fields: "overheadKind objectKind objectId.pt.threadId start end",
     },
     Family {
         name: "Device",
         kinds: &["DEVICE"],
         about: "A GPU.",
-        fields: "globalMemoryBandwidth globalMemorySize numMultiprocessors computeCapabilityMajor
-                 computeCapabilityMinor id uuid name isCudaVisible isMigEnabled gpuInstanceId computeInstanceId
-                 migUuid isNumaNode numaId",
+        fields: "id uuid name isCudaVisible isMigEnabled migUuid",
     },
-    Family {
-        name: "Context",
-        kinds: &["CONTEXT"],
-        about: "A context.",
-        fields: "contextId deviceId computeApiKind nullStreamId parentContextId isGreenContext numMultiprocessors
-                 cigMode processId",
-    },
-    Family {
-        name: "Stream",
-        kinds: &["STREAM"],
-        about: "A stream.",
-        fields: "contextId streamId priority flag correlationId",
-    },
-    Family {
-        name: "Synchronization",
-        kinds: &["SYNCHRONIZATION"],
-        about: "A wait for an event, a stream or a context.",
-        fields: "type start end correlationId contextId streamId cudaEventId cudaEventSyncId returnValue",
-    },
-    Family {
-        name: "CudaEvent",
-        kinds: &["CUDA_EVENT"],
-        about: "A CUDA event that was recorded.",
-        fields: "correlationId contextId streamId eventId deviceId deviceTimestamp cudaEventSyncId graphNodeId graphId",
-    },
-    Family {
-        name: "GraphTrace",
-        kinds: &["GRAPH_TRACE"],
-        about: "A graph that ran, as a whole.",
-        fields: "correlationId start end deviceId graphId contextId streamId endDeviceId endContextId",
-    },
+    Family { name: "Context", kinds: &["CONTEXT"], about: "A context.", fields: "contextId deviceId nullStreamId" },
+    Family { name: "Stream", kinds: &["STREAM"], about: "A stream.", fields: "contextId streamId priority" },
     Family {
         name: "GraphHostNode",
         kinds: &["GRAPH_HOST_NODE"],
         about: "A host function that a graph ran.",
-        fields: "streamId contextId deviceId correlationId graphId graphNodeId processId threadId start end",
-    },
-    Family {
-        name: "HostLaunch",
-        kinds: &["HOST_LAUNCH"],
-        about: "A host function that a stream ran.",
-        fields: "streamId contextId deviceId correlationId processId threadId start end",
+        fields: "streamId contextId deviceId correlationId graphId graphNodeId threadId start end",
     },
     Family {
         name: "Marker",
         kinds: &["MARKER"],
         about: "The start or end of an NVTX range, or an NVTX mark.",
-        fields: "flags timestamp id objectKind objectId.pt.processId objectId.pt.threadId name domain",
-    },
-    Family {
-        name: "Name",
-        kinds: &["NAME"],
-        about: "A name that NVTX gave to an object.",
-        fields: "objectKind objectId.pt.processId objectId.pt.threadId objectId.dcs.deviceId
-                 objectId.dcs.contextId objectId.dcs.streamId name",
+        fields: "flags timestamp id objectKind objectId.pt.threadId name domain",
     },
 ];
 

@@ -66,15 +66,6 @@ pub(crate) fn current_correlation() -> u32 {
     with(|thread| thread.frames.last().map(|frame| frame.correlation)).flatten().unwrap_or(0)
 }
 
-/// When the call with this correlation id began on this thread, in CUPTI's time, or 0.
-pub(crate) fn began(correlation: u32) -> u64 {
-    let start = with(|thread| {
-        let mut frames = thread.frames.iter();
-        frames.find(|frame| frame.correlation == correlation).map(|frame| frame.start)
-    });
-    start.flatten().unwrap_or(0)
-}
-
 /// Pushes an external id.
 ///
 /// # Errors
@@ -173,10 +164,10 @@ fn call_back(call: &Call, function: Function, word: *mut u64, return_value: *con
 /// pushed.
 fn record(call: &Call, function: Function, start: u64) {
     let record_kind = if function.domain == domain::DRIVER { kind::DRIVER } else { kind::RUNTIME };
-    let clients = tracer::wanting_call(record_kind, function.id, call.context_id);
+    let clients = tracer::wanting_call(record_kind, function.id);
     let Some(machine) = process::attached().filter(|_| !clients.is_empty()) else { return };
     let release = process::options().release;
-    let with_ids = tracer::wanting(kind::EXTERNAL_CORRELATION, call.context_id);
+    let with_ids = tracer::wanting(kind::EXTERNAL_CORRELATION);
     let end = clock::stamp_call(machine, call.at);
     for client in clients {
         let tops = with(|thread| {

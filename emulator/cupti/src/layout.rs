@@ -38,14 +38,13 @@ pub mod kind {
     /// An external id, and the call it belongs to.
     pub const EXTERNAL_CORRELATION: u32 = 39;
     /// A launch of a graph, as a whole.
-    pub const GRAPH_TRACE: u32 = 51;
     /// A host function in a graph.
     pub const GRAPH_HOST_NODE: u32 = 56;
     /// A host function in a stream.
     pub const HOST_LAUNCH: u32 = 58;
 
     /// All kinds that are ever written.
-    pub const WRITTEN: [u32; 16] = [
+    pub const WRITTEN: [u32; 15] = [
         MEMCPY,
         MEMSET,
         KERNEL,
@@ -59,7 +58,6 @@ pub mod kind {
         MEMCPY2,
         STREAM,
         EXTERNAL_CORRELATION,
-        GRAPH_TRACE,
         GRAPH_HOST_NODE,
         HOST_LAUNCH,
     ];
@@ -124,7 +122,6 @@ pub fn of(kind: u32) -> Option<&'static Layout> {
         kind::MEMCPY2 => &memcpy_peer::LAYOUT,
         kind::STREAM => &stream::LAYOUT,
         kind::EXTERNAL_CORRELATION => &external_correlation::LAYOUT,
-        kind::GRAPH_TRACE => &graph_trace::LAYOUT,
         kind::GRAPH_HOST_NODE => &graph_host_node::LAYOUT,
         kind::HOST_LAUNCH => &host_launch::LAYOUT,
         _ => return None,
@@ -412,22 +409,6 @@ record! {
     PRIORITY "priority" 12 4,
     FLAG "flag" 16 4,
     CORRELATION_ID "correlationId" 20 4,
-}
-
-record! {
-    /// Launches of graphs. `GraphTrace2` came with 12.3.
-    graph_trace;
-    V12_0 "GraphTrace" 48, V12_9 "GraphTrace2" 56;
-    KIND "kind" 0 4,
-    CORRELATION_ID "correlationId" 4 4,
-    START "start" 8 8,
-    END "end" 16 8,
-    DEVICE_ID "deviceId" 24 4,
-    GRAPH_ID "graphId" 28 4,
-    CONTEXT_ID "contextId" 32 4,
-    STREAM_ID "streamId" 36 4,
-    END_DEVICE_ID "endDeviceId" 48 4 V12_9,
-    END_CONTEXT_ID "endContextId" 52 4 V12_9,
 }
 
 record! {

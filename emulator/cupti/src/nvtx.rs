@@ -145,7 +145,7 @@ unsafe fn message(attributes: *const Attributes) -> *const c_char {
 ///
 /// The texts are null or C strings; a domain is null or one of [`create_a`].
 unsafe fn write(flags: u32, id: u32, object: u32, text: *const c_char, domain: *const c_char) {
-    let clients = tracer::wanting(kind::MARKER, 0);
+    let clients = tracer::wanting(kind::MARKER);
     let Some(machine) = process::attached().filter(|_| !clients.is_empty()) else { return };
     let at = clock::now(machine);
     // SAFETY: the caller's promise.

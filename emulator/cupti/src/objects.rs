@@ -39,9 +39,7 @@ impl Context {
 struct Objects {
     contexts: HashMap<usize, Context>,
     streams: HashMap<(usize, usize), Stream>,
-    graphs: HashMap<usize, u32>,
     nodes: HashMap<usize, u64>,
-    execs: HashMap<usize, u32>,
     /// The node that each node was cloned from. Running work may still ask for a destroyed one, so
     /// none is forgotten.
     origins: HashMap<u64, u64>,
@@ -51,11 +49,6 @@ static OBJECTS: Mutex<Option<Objects>> = Mutex::new(None);
 
 fn with<T>(use_them: impl FnOnce(&mut Objects) -> T) -> T {
     use_them(lock(&OBJECTS).get_or_insert_default())
-}
-
-/// The context with this handle.
-pub(crate) fn context(handle: *mut c_void) -> Option<Context> {
-    with(|objects| objects.contexts.get(&(handle as usize)).copied())
 }
 
 /// All contexts, oldest first.
@@ -73,29 +66,9 @@ pub(crate) fn streams() -> Vec<Stream> {
     streams
 }
 
-/// The id of a stream in any context, or in the given one.
-pub(crate) fn stream(context: Option<*mut c_void>, handle: *mut c_void) -> Option<u32> {
-    with(|objects| {
-        let mut streams = objects.streams.iter();
-        let wanted =
-            |key: &(usize, usize)| key.1 == handle as usize && context.is_none_or(|context| context as usize == key.0);
-        streams.find(|(key, _)| wanted(key)).map(|(_, stream)| stream.id)
-    })
-}
-
-/// The id of a graph.
-pub(crate) fn graph(handle: *mut c_void) -> Option<u32> {
-    with(|objects| objects.graphs.get(&(handle as usize)).copied())
-}
-
 /// The id of a graph's node.
 pub(crate) fn node(handle: *mut c_void) -> Option<u64> {
     with(|objects| objects.nodes.get(&(handle as usize)).copied())
-}
-
-/// The id of an executable graph.
-pub(crate) fn exec(handle: *mut c_void) -> Option<u32> {
-    with(|objects| objects.execs.get(&(handle as usize)).copied())
 }
 
 /// The id of the node that the one with this id was cloned from, or 0.
@@ -186,11 +159,6 @@ fn callback(kind: ResourceKind) -> u32 {
     }
 }
 
-/// Whether a handle means the default stream: null, or `cudaStreamLegacy`.
-pub(crate) fn is_default_stream(handle: *mut c_void) -> bool {
-    matches!(handle as usize, 0 | 1)
-}
-
 fn stream_of(resource: &Resource) -> Stream {
     Stream { context: resource.context_id, id: resource.stream_id }
 }
@@ -205,17 +173,11 @@ impl Objects {
             ResourceKind::StreamCreated => {
                 self.streams.insert((context, resource.stream as usize), stream_of(resource));
             }
-            ResourceKind::GraphCreated | ResourceKind::GraphCloned => {
-                self.graphs.insert(resource.graph as usize, resource.graph_id);
-            }
             ResourceKind::NodeCreated | ResourceKind::NodeCloned => {
                 self.nodes.insert(resource.node as usize, resource.node_id);
                 if let Some(&original) = self.nodes.get(&(resource.original_node as usize)) {
                     self.origins.insert(resource.node_id, original);
                 }
-            }
-            ResourceKind::GraphInstantiated => {
-                self.execs.insert(resource.exec as usize, resource.graph_id);
             }
             _ => {}
         }
@@ -231,14 +193,8 @@ impl Objects {
             ResourceKind::StreamDestroyed => {
                 self.streams.remove(&(context, resource.stream as usize));
             }
-            ResourceKind::GraphDestroyed => {
-                self.graphs.remove(&(resource.graph as usize));
-            }
             ResourceKind::NodeDestroyed => {
                 self.nodes.remove(&(resource.node as usize));
-            }
-            ResourceKind::ExecDestroyed => {
-                self.execs.remove(&(resource.exec as usize));
             }
             _ => {}
         }

@@ -73,10 +73,6 @@ pub(crate) struct Timing {
     pub(crate) start: u64,
     /// When it ended.
     pub(crate) end: u64,
-    /// When the call that asked for it began; 0 unless latencies are collected.
-    pub(crate) queued: u64,
-    /// When it was given to the GPU.
-    pub(crate) submitted: u64,
 }
 
 /// The record of the GPU's work, with the given kind. `name` outlives every buffer; `source` is
@@ -133,8 +129,6 @@ fn kernel(record: &mut Record, activity: &Activity, timing: Timing, name: *const
         .set(k::SHARED_MEMORY_EXECUTED, activity.shared_memory.into())
         .set(k::GRID_ID, activity.correlation.into())
         .set(k::NAME, name as u64)
-        .set(k::QUEUED, timing.queued)
-        .set(k::SUBMITTED, timing.submitted)
         .set(k::GRAPH_NODE_ID, activity.node_id)
         .set(k::GRAPH_ID, activity.graph_id.into())
         .set(k::CHANNEL_ID, channel_of(activity))
@@ -228,24 +222,6 @@ fn copy_kinds(activity: &Activity) -> (u64, u64, u64) {
         2 => (DEVICE_TO_HOST, memory::DEVICE, memory::PINNED),
         _ => (DEVICE_TO_DEVICE, memory::DEVICE, memory::DEVICE),
     }
-}
-
-/// The record of a graph's launch as a whole, from the first of its nodes that the machine
-/// reports.
-pub(crate) fn graph_trace(release: Release, node: &Activity, start: u64, end: u64) -> Option<Record> {
-    use layout::graph_trace as g;
-    let mut record = Record::new(kind::GRAPH_TRACE, release)?;
-    record
-        .set(g::CORRELATION_ID, subscriber::told(node.correlation).into())
-        .set(g::START, start)
-        .set(g::END, end)
-        .set(g::DEVICE_ID, node.device.into())
-        .set(g::GRAPH_ID, node.graph_id.into())
-        .set(g::CONTEXT_ID, node.context_id.into())
-        .set(g::STREAM_ID, node.stream_id.into())
-        .set(g::END_DEVICE_ID, node.device.into())
-        .set(g::END_CONTEXT_ID, node.context_id.into());
-    Some(record)
 }
 
 /// The record of a call.

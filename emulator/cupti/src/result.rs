@@ -9,15 +9,12 @@ pub type CuptiResult = u32;
 
 pub(crate) const SUCCESS: u32 = 0;
 pub(crate) const INVALID_PARAMETER: u32 = 1;
-pub(crate) const INVALID_DEVICE: u32 = 2;
-pub(crate) const INVALID_CONTEXT: u32 = 3;
 pub(crate) const INVALID_OPERATION: u32 = 7;
 pub(crate) const PARAMETER_SIZE_NOT_SUFFICIENT: u32 = 10;
 pub(crate) const MAX_LIMIT_REACHED: u32 = 12;
 pub(crate) const NOT_COMPATIBLE: u32 = 14;
 pub(crate) const NOT_INITIALIZED: u32 = 15;
 pub(crate) const QUEUE_EMPTY: u32 = 18;
-pub(crate) const INVALID_STREAM: u32 = 20;
 pub(crate) const INVALID_KIND: u32 = 21;
 pub(crate) const NOT_SUPPORTED: u32 = 27;
 pub(crate) const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: u32 = 39;

@@ -23,7 +23,6 @@ mod worker;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
 
 use crate::buffers::Buffers;
 use crate::process::lock;
@@ -32,12 +31,12 @@ use work::Work;
 use worker::start_worker;
 
 pub(crate) use delivery::{
-    BufferCallbacks, Complete, CompleteV2, Request, RequestV2, flush, has_buffers_per_thread, register,
-    set_buffers_per_thread, take_dropped, write, write_for,
+    BufferCallbacks, Complete, CompleteV2, Request, RequestV2, flush, register, set_buffers_per_thread, take_dropped,
+    write, write_for,
 };
 pub(crate) use objects::{on_context, on_stream, write_contexts, write_devices, write_streams};
 pub(crate) use work::{keep, on_activity, on_queued};
-pub(crate) use worker::{set_period, wait_for_round};
+pub(crate) use worker::wait_for_round;
 
 /// Kinds as a set of bits.
 type Kinds = u64;
@@ -46,9 +45,6 @@ type Kinds = u64;
 struct Tracer {
     clients: BTreeMap<Client, Share>,
     work: Work,
-    period: Option<Duration>,
-    /// When the worker last returned full buffers.
-    returned_at: Option<Instant>,
 }
 
 /// What one client wants and has.
@@ -57,9 +53,6 @@ struct Share {
     callbacks: Option<BufferCallbacks>,
     buffers: Buffers,
     enabled: Kinds,
-    /// Kinds that were enabled or disabled for one context, which override the rest: the kinds,
-    /// and which of them are on.
-    contexts: HashMap<u32, (Kinds, Kinds)>,
     /// Functions of the driver and the runtime that were selected or deselected individually.
     functions: HashMap<(u32, u32), bool>,
     dropped: u64,
@@ -72,15 +65,13 @@ static REQUEST: Mutex<()> = Mutex::new(());
 static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
 static WORK: Condvar = Condvar::new();
 
-/// The kinds that are enabled for any context, to be read without a lock.
+/// The kinds that anybody wants, to be read without a lock.
 static ENABLED: AtomicU64 = AtomicU64::new(0);
 /// Whether a function was ever selected individually.
 static SELECTED: AtomicBool = AtomicBool::new(false);
 /// Whether the machine reports work when it is queued.
 static TELLS_QUEUED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the caller wants latency timestamps.
-pub(crate) static LATENCY: AtomicBool = AtomicBool::new(false);
 pub(crate) static ZEROED_BUFFERS: AtomicBool = AtomicBool::new(false);
 
 fn with<T>(use_it: impl FnOnce(&mut Tracer) -> T) -> T {
@@ -92,79 +83,57 @@ fn with_share<T>(client: Client, use_it: impl FnOnce(&mut Share) -> T) -> T {
 }
 
 impl Share {
-    fn wants(&self, kind: u32, context: u32) -> bool {
-        let bit = 1 << kind;
-        let (chosen, on) = self.contexts.get(&context).copied().unwrap_or_default();
-        (if chosen & bit != 0 { on } else { self.enabled }) & bit != 0
+    fn wants(&self, kind: u32) -> bool {
+        self.enabled & 1 << kind != 0
     }
 
-    fn wants_call(&self, kind: u32, function: u32, context: u32) -> bool {
-        self.functions.get(&(kind, function)).copied().unwrap_or_else(|| self.wants(kind, context))
+    fn wants_call(&self, kind: u32, function: u32) -> bool {
+        self.functions.get(&(kind, function)).copied().unwrap_or_else(|| self.wants(kind))
     }
 }
 
 impl Tracer {
-    /// Whether anybody wants a kind.
-    fn wants(&self, kind: u32, context: u32) -> bool {
-        self.clients.values().any(|share| share.wants(kind, context))
-    }
-
-    /// How long the worker's period still lasts, if one was set.
-    fn time_left(&self) -> Option<Duration> {
-        let since = self.returned_at.map_or(Duration::MAX, |at| at.elapsed());
-        self.period.map(|period| period.saturating_sub(since))
-    }
-
     fn has_full(&self) -> bool {
         self.clients.values().any(|share| share.buffers.has_full())
     }
 
     fn publish(&self) {
-        let all =
-            self.clients.values().flat_map(|share| share.contexts.values().map(|(_, on)| *on).chain([share.enabled]));
-        ENABLED.store(all.fold(0, |all, on| all | on), Ordering::Relaxed);
+        let all = self.clients.values().fold(0, |all, share| all | share.enabled);
+        ENABLED.store(all, Ordering::Relaxed);
     }
 }
 
-/// Those who want records of this kind from a context.
-pub(crate) fn wanting(kind: u32, context: u32) -> Vec<Client> {
+/// Those who want records of this kind.
+pub(crate) fn wanting(kind: u32) -> Vec<Client> {
     if ENABLED.load(Ordering::Relaxed) & (1 << kind) == 0 {
         return Vec::new();
     }
-    wanting_by(|share| share.wants(kind, context))
+    wanting_by(|share| share.wants(kind))
 }
 
 /// Those who want the record of a call: of its kind, or of that function.
-pub(crate) fn wanting_call(kind: u32, function: u32, context: u32) -> Vec<Client> {
+pub(crate) fn wanting_call(kind: u32, function: u32) -> Vec<Client> {
     if !SELECTED.load(Ordering::Relaxed) {
-        return wanting(kind, context);
+        return wanting(kind);
     }
-    wanting_by(|share| share.wants_call(kind, function, context))
+    wanting_by(|share| share.wants_call(kind, function))
 }
 
 fn wanting_by(wants: impl Fn(&Share) -> bool) -> Vec<Client> {
     with(|tracer| tracer.clients.iter().filter(|(_, share)| wants(share)).map(|(client, _)| *client).collect())
 }
 
-/// Enables or disables records of a kind, for everything or for one context.
-pub(crate) fn want(client: Client, kind: u32, context: Option<u32>, wanted: bool) {
+/// Enables or disables records of a kind.
+pub(crate) fn want(client: Client, kind: u32, wanted: bool) {
     let bit = 1 << kind;
-    let set = |kinds: &mut Kinds| if wanted { *kinds |= bit } else { *kinds &= !bit };
     with(|tracer| {
         let share = tracer.clients.entry(client).or_default();
-        match context {
-            Some(context) => {
-                let (chosen, on) = share.contexts.entry(context).or_default();
-                *chosen |= bit;
-                set(on);
-            }
-            None => {
-                set(&mut share.enabled);
-                // Choosing a whole kind overrides earlier choices of single functions.
-                if wanted {
-                    share.functions.retain(|(of, _), _| *of != kind);
-                }
-            }
+        if wanted {
+            share.enabled |= bit;
+            // Choosing a whole kind overrides earlier choices of single functions.
+            share.functions.retain(|(of, _), _| *of != kind);
+        } else {
+            share.enabled &= !bit;
         }
         tracer.publish();
     });
@@ -176,15 +145,6 @@ pub(crate) fn want_function(client: Client, kind: u32, function: u32, wanted: bo
     with_share(client, |share| share.functions.insert((kind, function), wanted));
     SELECTED.store(true, Ordering::Relaxed);
     start_worker();
-}
-
-/// The kinds that are enabled for a client, or for anybody.
-pub(crate) fn enabled_kinds(client: Option<Client>) -> Vec<u32> {
-    let enabled = with(|tracer| {
-        let of = tracer.clients.iter().filter(|(one, _)| client.is_none_or(|client| client == **one));
-        of.fold(0, |all, (_, share)| all | share.enabled)
-    });
-    (0..u64::BITS).filter(|kind| enabled & (1 << kind) != 0).collect()
 }
 
 /// A subscriber that shared is gone, with what it wanted. Its buffers are never returned.

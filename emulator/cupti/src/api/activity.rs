@@ -1,7 +1,6 @@
 //! Activity records: kinds, buffers, flushing, external ids.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 
 use super::identity::{refuse_beside_sharing, refuse_beside_v2, refuse_if_shared};
 use super::{Out, attribute, exported, put};
@@ -44,32 +43,11 @@ exported! {
         disable(PROCESS, kind)
     }
 
-    /// `cuptiActivityEnableContext`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityEnableContext(context: *mut c_void, kind: u32) {
-        refuse_beside_sharing("cuptiActivityEnableContext")?;
-        choose_for_context(context, kind, true)
-    }
-
-    /// `cuptiActivityDisableContext`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityDisableContext(context: *mut c_void, kind: u32) {
-        refuse_beside_sharing("cuptiActivityDisableContext")?;
-        choose_for_context(context, kind, false)
-    }
-
     /// `cuptiActivityEnableDriverApi`.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableDriverApi(id: u32, enable: u8) {
         refuse_beside_sharing("cuptiActivityEnableDriverApi")?;
         choose_function(PROCESS, kind::DRIVER, id, enable != 0)
-    }
-
-    /// `cuptiActivityEnableRuntimeApi`.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiActivityEnableRuntimeApi(id: u32, enable: u8) {
-        refuse_beside_sharing("cuptiActivityEnableRuntimeApi")?;
-        choose_function(PROCESS, kind::RUNTIME, id, enable != 0)
     }
 
     /// `cuptiActivityGetNextRecord`.
@@ -98,29 +76,6 @@ exported! {
     since V12_0, Outside, Needed:
     fn cuptiActivityFlushAll(flag: u32) {
         flush(flag)
-    }
-
-    /// `cuptiActivityFlush`, which ignores context and stream.
-    since V12_0, Outside, Needed:
-    fn cuptiActivityFlush(_context: *mut c_void, _stream: u32, flag: u32) {
-        flush(flag)
-    }
-
-    /// `cuptiActivityFlushPeriod`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityFlushPeriod(milliseconds: u32) {
-        process::machine()?;
-        tracer::set_period(milliseconds);
-        Ok(())
-    }
-
-    /// `cuptiActivityGetAttribute`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityGetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
-        refuse_beside_sharing("cuptiActivityGetAttribute")?;
-        process::machine()?;
-        // SAFETY: the caller promises null or this much room.
-        unsafe { attribute::get(PROCESS, number, size, value.cast()) }
     }
 
     /// `cuptiActivitySetAttribute`.
@@ -176,51 +131,6 @@ exported! {
         process::machine()?;
         put(id_type, calls::thread_id_type(PROCESS))
     }
-
-    /// `cuptiActivityEnableLatencyTimestamps`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityEnableLatencyTimestamps(enable: u8) {
-        process::machine()?;
-        tracer::LATENCY.store(enable != 0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// `cuptiActivityEnableLaunchAttributes`. There are none on these GPUs.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiActivityEnableLaunchAttributes(_enable: u8) {
-        process::machine().map(|_| ())
-    }
-
-    /// `cuptiActivityEnableAllSyncRecords`. No synchronisation is recorded here.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiActivityEnableAllSyncRecords(_enable: u8) {
-        process::machine().map(|_| ())
-    }
-
-    /// `cuptiActivityEnableAllocationSource`. No allocation is recorded here.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiActivityEnableAllocationSource(_enable: u8) {
-        process::machine().map(|_| ())
-    }
-
-    /// `cuptiActivityEnableDeviceGraph`. No graph is launched from the device here.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiActivityEnableDeviceGraph(_enable: u8) {
-        process::machine().map(|_| ())
-    }
-
-    /// `cuptiActivityEnableCudaEventDeviceTimestamps`. No event is recorded here.
-    since V13_0, NoBuffer, Needed:
-    fn cuptiActivityEnableCudaEventDeviceTimestamps(_enable: u8) {
-        process::machine().map(|_| ())
-    }
-
-    /// `cuptiActivityEnableHWTrace`, which requires a Blackwell GPU.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiActivityEnableHWTrace(enable: u8) {
-        process::machine()?;
-        if enable == 0 { Ok(()) } else { Err(result::NOT_SUPPORTED) }
-    }
 }
 
 /// `cuptiFinalize`. Nobody may call it in a process that belongs to others, so it ends the
@@ -239,7 +149,7 @@ pub unsafe extern "C" fn cuptiFinalize() -> result::CuptiResult {
 pub(super) fn enable(client: Client, kind: u32, dump: bool) -> Result<(), u32> {
     let machine = process::machine()?;
     check_kind(kind)?;
-    tracer::want(client, kind, None, true);
+    tracer::want(client, kind, true);
     match kind {
         // Without a dump the records of devices are written when the driver is initialised, and
         // only if the kind is enabled by then.
@@ -254,15 +164,7 @@ pub(super) fn enable(client: Client, kind: u32, dump: bool) -> Result<(), u32> {
 pub(super) fn disable(client: Client, kind: u32) -> Result<(), u32> {
     process::machine()?;
     check_kind(kind)?;
-    tracer::want(client, kind, None, false);
-    Ok(())
-}
-
-fn choose_for_context(context: *mut c_void, kind: u32, wanted: bool) -> Result<(), u32> {
-    process::machine()?;
-    check_kind(kind)?;
-    let context = objects::context(context).ok_or(result::INVALID_CONTEXT)?;
-    tracer::want(PROCESS, kind, Some(context.id), wanted);
+    tracer::want(client, kind, false);
     Ok(())
 }
 

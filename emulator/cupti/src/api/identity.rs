@@ -1,13 +1,10 @@
-//! Versions, results, time, and the ids of contexts, streams, graphs and devices.
+//! Versions, results, time, and the ids of nodes.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 
 use super::{Out, exported, put};
 use crate::release::Release;
 use crate::{clock, objects, process, result, subscriber};
-
-/// `CUstream` and `cudaStream_t`: the per-thread default stream.
-const PER_THREAD_STREAM: usize = 2;
 
 exported! {
     /// `cuptiGetVersion`.
@@ -22,12 +19,6 @@ exported! {
         put_name(code, string)
     }
 
-    /// `cuptiGetErrorMessage`. Here it is the code's name; the real one has sentences for a few.
-    since V12_9, Anyone, Unneeded:
-    fn cuptiGetErrorMessage(code: u32, string: Out<*const c_char>) {
-        put_name(code, string)
-    }
-
     /// `cuptiGetTimestamp`. From 13.3 on it is refused to a `_v2` subscriber.
     since V12_0, Anyone, Unneeded:
     fn cuptiGetTimestamp(timestamp: Out<u64>) {
@@ -35,70 +26,10 @@ exported! {
         put(timestamp, process::machine().map_or_else(|_| clock::without_machine(), clock::now))
     }
 
-    /// `cuptiGetContextId`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiGetContextId(context: *mut c_void, id: Out<u32>) {
-        process::machine()?;
-        let id = id.ok_or(result::INVALID_PARAMETER)?;
-        id.write(objects::context(context).ok_or(result::INVALID_CONTEXT)?.id);
-        Ok(())
-    }
-
-    /// `cuptiGetDeviceId`: the device of a context, or of the current one.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiGetDeviceId(context: *mut c_void, id: Out<u32>) {
-        let machine = process::machine()?;
-        let id = id.ok_or(result::INVALID_PARAMETER)?;
-        let context = if context.is_null() { (machine.current_context)() } else { context };
-        id.write(objects::context(context).ok_or(result::INVALID_DEVICE)?.device);
-        Ok(())
-    }
-
-    /// `cuptiGetStreamId`, which does not support per-thread default streams.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiGetStreamId(context: *mut c_void, stream: *mut c_void, id: Out<u32>) {
-        put_stream_id(context, stream, false, id)
-    }
-
-    /// `cuptiGetStreamIdEx`. For the handles of default streams it uses the current context.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiGetStreamIdEx(context: *mut c_void, stream: *mut c_void, per_thread: u8, id: Out<u32>) {
-        put_stream_id(context, stream, per_thread != 0, id)
-    }
-
-    /// `cuptiGetGraphId`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiGetGraphId(graph: *mut c_void, id: Out<u32>) {
-        put_known(graph, id, objects::graph)
-    }
-
     /// `cuptiGetGraphNodeId`: the graph's id in the upper half, the node's number in the lower.
     since V12_0, NoBuffer, Needed:
     fn cuptiGetGraphNodeId(node: *mut c_void, id: Out<u64>) {
         put_known(node, id, objects::node)
-    }
-
-    /// `cuptiGetGraphExecId`.
-    since V12_9, NoBuffer, Needed:
-    fn cuptiGetGraphExecId(exec: *mut c_void, id: Out<u32>) {
-        put_known(exec, id, objects::exec)
-    }
-
-    /// `cuptiComputeCapabilitySupported`.
-    since V12_0, Anyone, Unneeded:
-    fn cuptiComputeCapabilitySupported(major: c_int, _minor: c_int, support: Out<c_int>) {
-        // CUDA 13 dropped everything before Turing.
-        let oldest = if process::options().release < Release::V13_0 { 5 } else { 7 };
-        put(support, c_int::from(major >= oldest))
-    }
-
-    /// `cuptiDeviceSupported`.
-    since V12_0, Anyone, Unneeded:
-    fn cuptiDeviceSupported(device: c_int, support: Out<c_int>) {
-        let devices = process::machine().map_or(0, |machine| (machine.devices)());
-        let exists = u32::try_from(device).is_ok_and(|device| device < devices);
-        put(support, c_int::from(exists))?;
-        if exists { Ok(()) } else { Err(result::INVALID_DEVICE) }
     }
 }
 
@@ -130,22 +61,6 @@ fn put_known<T>(handle: *mut c_void, out: Out<T>, find: impl FnOnce(*mut c_void)
     }
     process::machine()?;
     put(out, find(handle).ok_or(result::INVALID_PARAMETER)?)
-}
-
-fn put_stream_id(context: *mut c_void, stream: *mut c_void, per_thread: bool, out: Out<u32>) -> Result<(), u32> {
-    let machine = process::machine()?;
-    let out = out.ok_or(result::INVALID_PARAMETER)?;
-    let current = || if context.is_null() { (machine.current_context)() } else { context };
-    let is_per_thread = stream as usize == PER_THREAD_STREAM || (per_thread && stream.is_null());
-    let id = if is_per_thread {
-        objects::stream(Some(current()), PER_THREAD_STREAM as *mut c_void)
-    } else if objects::is_default_stream(stream) {
-        objects::context(current()).map(|_| observe::DEFAULT_STREAM_ID)
-    } else {
-        objects::stream((!context.is_null()).then_some(context), stream)
-    };
-    out.write(id.ok_or(result::INVALID_STREAM)?);
-    Ok(())
 }
 
 /// Refuses a function that has a `_v2` form to a subscriber from `cuptiSubscribe_v2`, from 13.3

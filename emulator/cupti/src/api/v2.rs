@@ -3,9 +3,9 @@
 
 use std::ffi::c_void;
 
-use super::activity::{check_external, choose_function, disable, enable, next_record, pop_external};
+use super::activity::{check_external, disable, enable, next_record, pop_external};
 use super::{Out, attribute, exported, put};
-use crate::layout::{self, kind};
+use crate::layout;
 use crate::release::Release;
 use crate::subscriber::{self, Client, Subscriber};
 use crate::tracer::{self, BufferCallbacks, CompleteV2, RequestV2};
@@ -48,20 +48,6 @@ exported! {
         disable(client, kind)
     }
 
-    /// `cuptiActivityEnableDriverApi_v2`.
-    since V13_3, NoBuffer, Needed:
-    fn cuptiActivityEnableDriverApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
-        let client = check(subscriber)?;
-        choose_function(client, kind::DRIVER, id, enable != 0)
-    }
-
-    /// `cuptiActivityEnableRuntimeApi_v2`.
-    since V13_3, NoBuffer, Needed:
-    fn cuptiActivityEnableRuntimeApi_v2(subscriber: *mut Subscriber, id: u32, enable: u8) {
-        let client = check(subscriber)?;
-        choose_function(client, kind::RUNTIME, id, enable != 0)
-    }
-
     /// `cuptiActivityGetNextRecord_v2`.
     since V13_3, Anyone, Later:
     fn cuptiActivityGetNextRecord_v2(
@@ -94,19 +80,6 @@ exported! {
         let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
         dropped.write(tracer::take_dropped(client) as usize);
         Ok(())
-    }
-
-    /// `cuptiActivityGetAttribute_v2`.
-    since V13_3, NoBuffer, Needed:
-    fn cuptiActivityGetAttribute_v2(
-        subscriber: *mut Subscriber,
-        number: u32,
-        size: Option<&mut usize>,
-        value: *mut c_void,
-    ) {
-        let client = check(subscriber)?;
-        // SAFETY: the caller promises null or this much room.
-        unsafe { attribute::get(client, number, size, value.cast()) }
     }
 
     /// `cuptiActivitySetAttribute_v2`.
@@ -163,49 +136,6 @@ exported! {
         size.write(layout::size(kind, release).ok_or(result::INVALID_KIND)?);
         Ok(())
     }
-
-    /// `cuptiActivityGetEnabledKinds`.
-    since V13_3, NoBuffer, Needed:
-    fn cuptiActivityGetEnabledKinds(
-        subscriber: *mut Subscriber,
-        buffer: *mut u32,
-        size: Option<&mut u32>,
-        count: Out<u32>,
-    ) {
-        let client = check_if_named(subscriber)?.map(Subscriber::client);
-        // SAFETY: the caller promises null or this much room.
-        unsafe { put_list(&tracer::enabled_kinds(client), buffer, size, count) }
-    }
-
-    /// `cuptiGetEnabledCallbacks`.
-    since V13_3, NoBuffer, Needed:
-    fn cuptiGetEnabledCallbacks(
-        subscriber: *mut Subscriber,
-        domain: u32,
-        buffer: *mut u32,
-        size: Option<&mut u32>,
-        count: Out<u32>,
-    ) {
-        let named = check_if_named(subscriber)?;
-        let release = process::options().release;
-        if !(1..release.domains()).contains(&domain) {
-            return Err(result::INVALID_PARAMETER);
-        }
-        let ids = 1..release.callbacks(domain);
-        let is_wanted = |id: &u32| match named {
-            Some(subscriber) => subscriber.wants(domain, *id),
-            None => subscriber::all().any(|subscriber| subscriber.wants(domain, *id)),
-        };
-        let wanted: Vec<u32> = ids.filter(is_wanted).collect();
-        // SAFETY: the caller promises null or this much room.
-        unsafe { put_list(&wanted, buffer, size, count) }
-    }
-
-    /// `cuptiIsTracingSessionRunning`.
-    since V13_3, Anyone, Unneeded:
-    fn cuptiIsTracingSessionRunning(running: Out<u8>) {
-        put(running, u8::from(subscriber::current().is_some() || !tracer::enabled_kinds(None).is_empty()))
-    }
 }
 
 /// Whose records a subscriber gets, if it is one.
@@ -213,31 +143,7 @@ fn check(subscriber: *mut Subscriber) -> Result<Client, u32> {
     subscriber::find(subscriber).map(Subscriber::client).ok_or(result::INVALID_PARAMETER)
 }
 
-/// Null means all subscribers together.
-fn check_if_named(subscriber: *mut Subscriber) -> Result<Option<&'static Subscriber>, u32> {
-    if subscriber.is_null() {
-        return Ok(None);
-    }
-    subscriber::find(subscriber).map(Some).ok_or(result::INVALID_PARAMETER)
-}
-
 /// A configuration that chooses fields or functions is not emulated.
 fn check_config(config: *const c_void) -> Result<(), u32> {
     if config.is_null() { Ok(()) } else { Err(result::NOT_SUPPORTED) }
-}
-
-/// Writes the part of a list that fits, and the list's full length.
-///
-/// # Safety
-///
-/// `buffer` is null or has room for `*size` numbers.
-unsafe fn put_list(list: &[u32], buffer: *mut u32, size: Option<&mut u32>, count: Out<u32>) -> Result<(), u32> {
-    put(count, list.len() as u32)?;
-    if buffer.is_null() {
-        return Ok(());
-    }
-    let room = *size.ok_or(result::INVALID_PARAMETER)? as usize;
-    // SAFETY: not null, and the caller promises room for this many.
-    unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), buffer, list.len().min(room)) };
-    Ok(())
 }

@@ -60,7 +60,7 @@ pub(crate) enum BufferCallbacks {
 static PER_THREAD: AtomicU64 = AtomicU64::new(2);
 
 /// Whether each thread has its own buffer, which is the default from 13.0 on.
-pub(crate) fn has_buffers_per_thread() -> bool {
+fn has_buffers_per_thread() -> bool {
     match PER_THREAD.load(Ordering::Relaxed) {
         2 => process::options().release >= Release::V13_0,
         chosen => chosen == 1,
@@ -77,10 +77,10 @@ pub(crate) fn register(client: Client, callbacks: BufferCallbacks) {
     with_share(client, |share| share.callbacks = Some(callbacks));
 }
 
-/// Writes a record that is complete, for all who want its kind from a context.
-pub(crate) fn write(context: u32, record: Option<Record>) {
+/// Writes a record that is complete, for all who want its kind.
+pub(crate) fn write(record: Option<Record>) {
     let Some(record) = record else { return };
-    for client in wanting(record.kind(), context) {
+    for client in wanting(record.kind()) {
         begin(client, Some(&record), true);
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn begin(client: Client, record: Option<&Record>, complete: bool) -> 
     if options.partial && process::happens(1.0 / 16.0) {
         with_share(client, |share| share.buffers.call_full(lane));
     }
-    if with(|tracer| tracer.period.is_none() && tracer.has_full()) {
+    if with(|tracer| tracer.has_full()) {
         WORK.notify_one();
     }
     slot
@@ -152,7 +152,7 @@ fn request(client: Client, callbacks: BufferCallbacks, lane: Lane) -> Option<usi
     }
     // SAFETY: the caller gave the memory, and it overlaps no buffer that CUPTI has.
     with_share(client, |share| unsafe { share.buffers.give(lane, memory) });
-    if let Some(machine) = machine.filter(|_| with_share(client, |share| share.wants(kind::OVERHEAD, 0))) {
+    if let Some(machine) = machine.filter(|_| with_share(client, |share| share.wants(kind::OVERHEAD))) {
         let release = process::options().release;
         let (thread, end) = (calls::thread_id(client), clock::now(machine));
         // The kind came with 12.6. It is not important enough to request a buffer for it.
@@ -261,7 +261,7 @@ pub(crate) fn flush(machine: &Machine, forced: bool) {
     // Otherwise every flush would leave a record for the next one.
     if is_of_interest && !forced {
         let release = process::options().release;
-        for client in wanting(kind::OVERHEAD, 0) {
+        for client in wanting(kind::OVERHEAD) {
             let (thread, end) = (calls::thread_id(client), clock::now(machine));
             write_for(client, records::overhead(release, overhead::BUFFER_FLUSH, thread, start, end));
         }

@@ -40,7 +40,7 @@ pub(crate) fn write_streams(client: Client) {
 
 /// A context was created.
 pub(crate) fn on_context(context: Context) {
-    write(context.id, record_of_context(context));
+    write(record_of_context(context));
 }
 
 fn record_of_context(context: Context) -> Option<Record> {
@@ -49,7 +49,7 @@ fn record_of_context(context: Context) -> Option<Record> {
 
 /// A stream was created.
 pub(crate) fn on_stream(stream: Stream, correlation: u32) {
-    write(stream.context, record_of_stream(stream, correlation));
+    write(record_of_stream(stream, correlation));
 }
 
 fn record_of_stream(stream: Stream, correlation: u32) -> Option<Record> {

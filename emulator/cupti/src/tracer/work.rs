@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use observe::{Activity, ActivityKind, Machine};
 
 use super::delivery::{begin, write_for};
-use super::{ENABLED, LATENCY, PROGRESS, Share, TELLS_QUEUED, Tracer, WORK, wanting, with};
+use super::{ENABLED, PROGRESS, Share, TELLS_QUEUED, Tracer, WORK, with};
 use crate::buffers::Slot;
 use crate::layout::kind;
 use crate::process::{self, lock};
-use crate::records::{self, Record, Timing};
-use crate::release::Release;
+use crate::records::{self, Timing};
 use crate::subscriber::Client;
-use crate::{calls, clock, objects, subscriber};
+use crate::{clock, objects, subscriber};
 
 /// Identifies the record of running work when it is done.
 type Key = (u32, u64, u32);
@@ -23,19 +22,11 @@ type Key = (u32, u64, u32);
 /// Work that was given to the GPU, and work that is done.
 #[derive(Default)]
 pub(super) struct Work {
-    under_way: HashMap<Key, VecDeque<UnderWay>>,
-    graphs: HashMap<u32, GraphLaunch>,
+    /// The places of records of running work, without those that were dropped.
+    under_way: HashMap<Key, VecDeque<Vec<Place>>>,
     pub(super) done: VecDeque<Done>,
     /// Kernels that wait for the next kernel of their stream, to swap correlation ids with it.
     to_swap: Option<Finished>,
-}
-
-/// Work that was given to the GPU.
-struct UnderWay {
-    /// The places of its records, without those that were dropped.
-    places: Vec<Place>,
-    queued: u64,
-    submitted: u64,
 }
 
 /// Where a record is, whose it is, and its kind.
@@ -44,15 +35,6 @@ struct Place {
     client: Client,
     slot: Slot,
     kind: u32,
-}
-
-/// A launch of a graph that is recorded as a whole.
-struct GraphLaunch {
-    places: Vec<Place>,
-    expected: u32,
-    done: u32,
-    start: u64,
-    end: u64,
 }
 
 /// Work that the GPU has done; its name is kept forever.
@@ -86,17 +68,12 @@ fn kind_of(activity: &Activity, share: &Share) -> Option<u32> {
         ActivityKind::HostNode if activity.node_id != 0 => &[kind::GRAPH_HOST_NODE],
         ActivityKind::HostNode => &[kind::HOST_LAUNCH],
     };
-    candidates.iter().copied().find(|kind| share.wants(*kind, activity.context_id))
+    candidates.iter().copied().find(|kind| share.wants(*kind))
 }
 
 /// Who wants a record of the GPU's work, and of which kind.
 fn wanted(activity: &Activity, tracer: &Tracer) -> Vec<(Client, u32)> {
     tracer.clients.iter().filter_map(|(client, share)| Some((*client, kind_of(activity, share)?))).collect()
-}
-
-/// Whether this is a node of a graph whose launches are recorded as a whole.
-fn is_part_of_trace(activity: &Activity, tracer: &Tracer) -> bool {
-    activity.node_id != 0 && tracer.wants(kind::GRAPH_TRACE, activity.context_id)
 }
 
 fn key(activity: &Activity) -> Key {
@@ -106,54 +83,23 @@ fn key(activity: &Activity) -> Key {
 /// This thread has given work to the GPU.
 pub(crate) fn on_queued(activity: &Activity) {
     TELLS_QUEUED.store(true, Ordering::Relaxed);
-    let Some(machine) = process::attached() else { return };
-    let release = process::options().release;
-    let (is_graph, wanted) = with(|tracer| (is_part_of_trace(activity, tracer), wanted(activity, tracer)));
-    if is_graph {
-        on_queued_in_graph(activity, release);
+    if process::attached().is_none() {
         return;
     }
+    let wanted = with(|tracer| wanted(activity, tracer));
     if wanted.is_empty() {
         return;
     }
-    let latency = LATENCY.load(Ordering::Relaxed);
-    let mut under_way = UnderWay {
-        places: Vec::new(),
-        queued: if latency { calls::began(activity.correlation) } else { 0 },
-        submitted: if latency { clock::now(machine) } else { 0 },
-    };
-    let timing = Timing { start: 0, end: 0, queued: under_way.queued, submitted: under_way.submitted };
+    let timing = Timing { start: 0, end: 0 };
     // SAFETY: the machine passes null or a C string.
     let name = unsafe { keep(activity.name) };
     let source = objects::origin(activity.node_id);
-    for (client, kind) in wanted {
-        let record = records::activity(kind, release, activity, timing, name, source);
-        let slot = begin(client, record.as_ref(), false);
-        under_way.places.extend(slot.map(|slot| Place { client, slot, kind }));
-    }
-    with(|tracer| tracer.work.under_way.entry(key(activity)).or_default().push_back(under_way));
-}
-
-/// The GPU was given a node of a graph that is recorded as a whole: the first one begins the
-/// record.
-fn on_queued_in_graph(activity: &Activity, release: Release) {
-    let is_first = with(|tracer| match tracer.work.graphs.get_mut(&activity.correlation) {
-        Some(launch) => {
-            launch.expected += 1;
-            false
-        }
-        None => true,
-    });
-    if is_first {
-        let record = records::graph_trace(release, activity, 0, 0);
-        let place = |client| {
-            let slot = begin(client, record.as_ref(), false)?;
-            Some(Place { client, slot, kind: kind::GRAPH_TRACE })
-        };
-        let places = wanting(kind::GRAPH_TRACE, activity.context_id).into_iter().filter_map(place).collect();
-        let launch = GraphLaunch { places, expected: 1, done: 0, start: u64::MAX, end: 0 };
-        with(|tracer| tracer.work.graphs.insert(activity.correlation, launch));
-    }
+    let place = |(client, kind)| {
+        let record = records::activity(kind, process::options().release, activity, timing, name, source);
+        begin(client, record.as_ref(), false).map(|slot| Place { client, slot, kind })
+    };
+    let places = wanted.into_iter().filter_map(place).collect();
+    with(|tracer| tracer.work.under_way.entry(key(activity)).or_default().push_back(places));
 }
 
 /// The GPU has finished work. Runs on a thread of the machine, which must not be delayed.
@@ -194,9 +140,7 @@ pub(super) fn catch_up(machine: &Machine, all: bool) {
 fn finish(machine: &Machine, done: &Done) {
     let activity = &done.activity;
     let (start, end) = times(machine, activity);
-    if activity.node_id != 0 && finish_in_graph(activity, start, end) {
-        return;
-    }
+    let timing = Timing { start, end };
     let under_way = with(|tracer| {
         let key = key(activity);
         let waiting = tracer.work.under_way.get_mut(&key)?;
@@ -207,17 +151,13 @@ fn finish(machine: &Machine, done: &Done) {
         first
     });
     match under_way {
-        Some(UnderWay { places, .. }) if places.is_empty() => {}
-        Some(UnderWay { places, queued, submitted }) => {
-            let timing = Timing { start, end, queued, submitted };
-            complete_or_swap(Finished { activity: *activity, name: done.name, places, timing });
-        }
+        Some(places) if places.is_empty() => {}
+        Some(places) => complete_or_swap(Finished { activity: *activity, name: done.name, places, timing }),
         // It was launched before CUPTI was listening, so the real library would not have
         // instrumented it.
         None if TELLS_QUEUED.load(Ordering::Relaxed) => {}
         None => {
             for (client, kind) in with(|tracer| wanted(activity, tracer)) {
-                let timing = Timing { start, end, queued: 0, submitted: 0 };
                 let source = objects::origin(activity.node_id);
                 let release = process::options().release;
                 write_for(client, records::activity(kind, release, activity, timing, done.name, source));
@@ -233,14 +173,12 @@ fn complete(finished: &Finished) {
     let (activity, name) = (&Activity { correlation: launch_told(activity), ..*activity }, name_told(*name));
     for place in places {
         let record = records::activity(place.kind, process::options().release, activity, *timing, name, source);
-        with(|tracer| complete_at(tracer, place, record));
-    }
-}
-
-/// Completes one record, unless its client is gone.
-fn complete_at(tracer: &mut Tracer, place: &Place, record: Option<Record>) {
-    if let (Some(share), Some(record)) = (tracer.clients.get_mut(&place.client), record) {
-        share.buffers.complete(place.slot, record.as_bytes());
+        with(|tracer| {
+            // Its client may be gone.
+            if let (Some(share), Some(record)) = (tracer.clients.get_mut(&place.client), record) {
+                share.buffers.complete(place.slot, record.as_bytes());
+            }
+        });
     }
 }
 
@@ -308,24 +246,6 @@ fn is_nccl(name: *const c_char) -> bool {
     // SAFETY: not null, and kept forever.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     name.windows(NCCL.len()).any(|part| part == NCCL)
-}
-
-/// Completes the record of a graph's launch at its last node; false if launches are not recorded
-/// as a whole.
-fn finish_in_graph(activity: &Activity, start: u64, end: u64) -> bool {
-    with(|tracer| {
-        let Some(launch) = tracer.work.graphs.get_mut(&activity.correlation) else { return false };
-        launch.done += 1;
-        launch.start = launch.start.min(start);
-        launch.end = launch.end.max(end);
-        if launch.done == launch.expected {
-            let record = records::graph_trace(process::options().release, activity, launch.start, launch.end);
-            let places = std::mem::take(&mut launch.places);
-            places.iter().for_each(|place| complete_at(tracer, place, record.clone()));
-            tracer.work.graphs.remove(&activity.correlation);
-        }
-        true
-    })
 }
 
 /// The work's times in CUPTI's time, or wrong ones if the options ask for that.

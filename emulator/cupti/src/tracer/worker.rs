@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use observe::Machine;
 
@@ -15,14 +15,6 @@ use crate::names::domain;
 use crate::options::State;
 use crate::process::{self, lock};
 use crate::{result, subscriber};
-
-/// Sets the period with which the worker returns full buffers; 0 lets it decide.
-pub(crate) fn set_period(milliseconds: u32) {
-    let period = (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
-    with(|tracer| (tracer.period, tracer.returned_at) = (period, Some(Instant::now())));
-    WORK.notify_one();
-    start_worker();
-}
 
 /// How often CUPTI's own thread has checked for things to do.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
@@ -88,16 +80,7 @@ fn work(machine: &'static Machine) {
         }
         ROUNDS.fetch_add(1, Ordering::SeqCst);
         catch_up(machine, false);
-        let is_time = with(|tracer| {
-            let is_time = tracer.time_left().is_none_or(|left| left.is_zero());
-            if is_time {
-                tracer.returned_at = Some(Instant::now());
-            }
-            is_time
-        });
-        if is_time {
-            deliver(Take::Full);
-        }
+        deliver(Take::Full);
         std::thread::sleep(REST);
     }
 }
@@ -106,12 +89,9 @@ fn work(machine: &'static Machine) {
 fn wait_for_work(longest: Duration) {
     let guard = lock(&TRACER);
     let idle = |tracer: &mut Option<Tracer>| {
-        tracer
-            .as_ref()
-            .is_none_or(|tracer| tracer.work.done.is_empty() && (tracer.period.is_some() || !tracer.has_full()))
+        tracer.as_ref().is_none_or(|tracer| tracer.work.done.is_empty() && !tracer.has_full())
     };
-    let left = guard.as_ref().and_then(Tracer::time_left);
-    drop(WORK.wait_timeout_while(guard, left.unwrap_or(longest).min(longest), idle));
+    drop(WORK.wait_timeout_while(guard, longest, idle));
 }
 
 /// Another tool tries to subscribe. If it succeeds, it stays subscribed.
@@ -142,7 +122,6 @@ fn report(state: State) {
             tracer.clients.retain(|client, _| *client == subscriber::PROCESS);
             for share in tracer.clients.values_mut() {
                 share.enabled = 0;
-                share.contexts.clear();
                 share.functions.clear();
             }
             tracer.publish();

@@ -127,7 +127,6 @@ fn the_headers_name_the_structure_of_each_kind() {
         (kind::MEMCPY2, "MEMCPY2"),
         (kind::STREAM, "STREAM"),
         (kind::EXTERNAL_CORRELATION, "EXTERNAL_CORRELATION"),
-        (kind::GRAPH_TRACE, "GRAPH_TRACE"),
         (kind::GRAPH_HOST_NODE, "GRAPH_HOST_NODE"),
         (kind::HOST_LAUNCH, "HOST_LAUNCH"),
     ];

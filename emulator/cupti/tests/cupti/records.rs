@@ -1,7 +1,5 @@
 //! The contents of records, in every release.
 
-use std::ffi::c_void;
-
 use emulated_cupti::layout::{self, kind};
 use emulated_cupti::release::Release;
 use observe::{Activity, ActivityKind, ResourceKind};
@@ -58,22 +56,6 @@ fn a_kernel() {
             assert_eq!(record.get(field), expected, "{}", field.name);
         }
         assert_eq!(record.string(k::NAME), host::KERNEL, "the name outlives the machine's own string");
-    });
-}
-
-#[test]
-fn latency_timestamps_come_when_asked_for() {
-    alone("", || {
-        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
-        assert_eq!(cupti!(cupti, cuptiActivityEnableLatencyTimestamps(u8 = 1)), 0);
-        let before = host::now() + WALL_AHEAD;
-        let kernel = host::launch(host::kernel(13));
-        let after = host::now() + WALL_AHEAD;
-        host::finish(kernel, host::now(), 10);
-        cupti.flush(false);
-        let [record] = records(cupti).try_into().expect("one kernel was launched");
-        let (queued, submitted) = (record.get(layout::kernel::QUEUED), record.get(layout::kernel::SUBMITTED));
-        assert!(before <= queued && queued <= submitted && submitted <= after, "{before} {queued} {submitted} {after}");
     });
 }
 
@@ -220,58 +202,6 @@ fn early_listeners_get_the_devices() {
         cupti.flush(false);
         let kinds: Vec<u32> = records(cupti).iter().map(consumer::Record::kind).collect();
         assert_eq!(kinds, [kind::DEVICE, kind::DEVICE, kind::CONTEXT]);
-    });
-}
-
-#[test]
-fn ids_of_contexts_streams_and_devices() {
-    alone("", || {
-        host::exists(host::resource(ResourceKind::ContextCreated));
-        host::exists(host::stream(ResourceKind::StreamCreated, 0x5000, 13));
-        let cupti = consumer::start(&[]);
-        let context = host::CONTEXT as *mut c_void;
-        let stream_id = |context: *mut c_void, handle: usize| {
-            let mut id = 0;
-            let code = cupti!(
-                cupti,
-                cuptiGetStreamIdEx(
-                    *mut c_void = context, usize = handle, u8 = 0, *mut u32 = &raw mut id
-                )
-            );
-            if code == 0 { Ok(id) } else { Err(code) }
-        };
-        assert_eq!(stream_id(std::ptr::null_mut(), 0x5000), Ok(13));
-        assert_eq!(stream_id(context, 0x5000), Ok(13));
-        assert_eq!(stream_id(std::ptr::null_mut(), 0), Ok(7), "the default stream of the current context");
-        assert_eq!(stream_id(std::ptr::null_mut(), 1), Ok(7));
-        assert_eq!(stream_id(std::ptr::null_mut(), 0x6000), Err(20), "no such stream");
-        assert_eq!(stream_id(0x99 as *mut c_void, 0x5000), Err(20), "not of that context");
-        host::tell(&host::stream(ResourceKind::StreamDestroyed, 0x5000, 13));
-        assert_eq!(stream_id(std::ptr::null_mut(), 0x5000), Err(20), "it is gone");
-        let (mut id, mut device) = (0, 9);
-        assert_eq!(cupti!(cupti, cuptiGetContextId(*mut c_void = context, *mut u32 = &raw mut id)), 0);
-        assert_eq!(cupti!(cupti, cuptiGetDeviceId(usize = 0, *mut u32 = &raw mut device)), 0);
-        assert_eq!((id, device), (CONTEXT_ID, 0));
-        assert_eq!(cupti!(cupti, cuptiGetContextId(usize = 0x99, *mut u32 = &raw mut id)), 3);
-    });
-}
-
-#[test]
-fn a_context_can_be_chosen_or_left_out() {
-    alone("", || {
-        host::exists(host::resource(ResourceKind::ContextCreated));
-        let cupti = consumer::start(&[]);
-        let ran = || {
-            host::finish(host::launch(host::kernel(13)), host::now(), 10);
-            cupti.flush(false);
-            records(cupti).len()
-        };
-        let kernel = kind::CONCURRENT_KERNEL;
-        assert_eq!(cupti!(cupti, cuptiActivityEnableContext(usize = host::CONTEXT, u32 = kernel)), 0);
-        assert_eq!(ran(), 1);
-        cupti.enable(&[kernel]);
-        assert_eq!(cupti!(cupti, cuptiActivityDisableContext(usize = host::CONTEXT, u32 = kernel)), 0);
-        assert_eq!(ran(), 0, "a context's own setting overrides the general one");
     });
 }
 

@@ -39,10 +39,7 @@ fn release() -> Release {
 /// Records of every kind that the release has, in buffers of different sizes.
 fn make_buffers(cupti: Cupti, release: Release) -> Vec<Buffer> {
     consumer::supply(|supply| supply.size = 4 << 10);
-    let kinds: Vec<u32> = kind::WRITTEN
-        .into_iter()
-        .filter(|kind| *kind != kind::GRAPH_TRACE && layout::size(*kind, release).is_some())
-        .collect();
+    let kinds: Vec<u32> = kind::WRITTEN.into_iter().filter(|kind| layout::size(*kind, release).is_some()).collect();
     host::exists(host::resource(ResourceKind::ContextCreated));
     cupti.subscribe_deaf();
     cupti.register(consumer::request, consumer::complete);
@@ -71,13 +68,6 @@ fn make_buffers(cupti: Cupti, release: Release) -> Vec<Buffer> {
             cupti.flush(false);
         }
     }
-    // Launches of graphs replace their nodes, so they come last.
-    cupti.enable(&[kind::GRAPH_TRACE]);
-    host::call(c"cudaGraphLaunch", None, |correlation| {
-        let node = Activity { correlation, node_id: 9 << 32, graph_id: 9, ..host::kernel(13) };
-        host::queue(&node);
-        host::finish_here(node, host::now(), 1_000);
-    });
     cupti.flush(true);
     consumer::take()
 }

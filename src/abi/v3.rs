@@ -3,11 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::common::{self, Identity, StateArgsV1};
-use super::{Abi, Start, v2};
+use super::{Abi, Start, v2, v4};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::model::word::Word;
-use crate::record::recorder;
 
 pub(super) enum V3 {}
 
@@ -44,6 +43,26 @@ struct KernelCh {
     channel_id: u8,
 }
 
+impl Coll {
+    /// The same for v4, which has all of these fields.
+    #[inline(always)]
+    pub(super) fn v4(&self) -> v4::Coll {
+        v4::Coll {
+            seq_number: self.seq_number,
+            func: self.func,
+            send_buff: self.send_buff,
+            recv_buff: self.recv_buff,
+            count: self.count,
+            root: self.root,
+            datatype: self.datatype,
+            n_channels: self.n_max_channels,
+            n_warps: self.n_warps,
+            algo: self.algo,
+            proto: self.proto,
+        }
+    }
+}
+
 impl Abi for V3 {
     const VERSION: u8 = 3;
     type Bits = u8;
@@ -57,34 +76,14 @@ impl Abi for V3 {
 
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
-        // SAFETY: the trait's promise.
-        let coll = unsafe { &body.coll };
-        // SAFETY: the trait's promise.
-        let [func, datatype, algorithm, protocol] =
-            unsafe { recorder::words([coll.func, coll.datatype, coll.algo, coll.proto]) };
-        let event = event::Coll {
-            seq: coll.seq_number,
-            send_buffer: coll.send_buff as u64,
-            recv_buffer: coll.recv_buff as u64,
-            count: coll.count as u64,
-            group: start.parent,
-            root: coll.root,
-            reduction: -1,
-            func,
-            datatype,
-            algorithm,
-            protocol,
-            channels: coll.n_max_channels,
-            warps: coll.n_warps,
-            ..Default::default()
-        };
-        start.record(&event)
+        // SAFETY: the trait's promise, for the member and for its strings.
+        start.record(&unsafe { body.coll.v4().event(start.parent) })
     }
 
     #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
-        start.record(&unsafe { body.p2p.event(start.parent) })
+        start.record(&unsafe { body.p2p.v4().event(start.parent) })
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {

@@ -305,80 +305,66 @@ pub fn stop(handle: Handle) {
 /// id of the launching call. For CUPTI's callback at the start of the call.
 #[inline]
 pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
-    if !is_on() {
-        return;
-    }
-    let _ = LOCAL.try_with(|local| {
-        let open = local.launch.get();
-        let nccl = is_nccl();
-        if nccl || !open.is_none() {
-            let words = [open.0, local.group.get().0];
-            if !local.note(kind::LAUNCH, u16::from(nccl), correlation as i32, &words) {
-                LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+    note_of_launch(|local| {
+        let (open, nccl) = (local.launch.get(), is_nccl());
+        let is_ours = nccl || !open.is_none();
+        is_ours.then(|| (kind::LAUNCH, u16::from(nccl), correlation, [open.0, local.group.get().0]))
     });
 }
 
 /// Records a graph node created while a KernelLaunch or a CeColl is open on this thread; other
 /// nodes do not concern NCCL.
 pub fn graph_node_created(node: u64) {
-    if !is_on() {
-        return;
-    }
-    let _ = LOCAL.try_with(|local| {
+    note_of_launch(|local| {
         let open = local.launch.get();
         if open.is_none() {
-            return;
+            return None;
         }
         let (word, bit) = node_bit(node);
         word.fetch_or(bit, Ordering::Relaxed);
         HAS_NODES.store(true, Ordering::Relaxed);
-        if !local.note(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]) {
-            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        }
+        Some((kind::GRAPH_NODE, 0, 0, [node, 0, open.0]))
     });
 }
 
 /// Records that a node was cloned, on any thread, if the original may concern NCCL.
 pub fn graph_node_cloned(node: u64, original: u64) {
-    if !is_on() {
-        return;
-    }
-    let (word, bit) = node_bit(original);
-    if word.load(Ordering::Relaxed) & bit == 0 {
-        return;
-    }
-    let (word, bit) = node_bit(node);
-    word.fetch_or(bit, Ordering::Relaxed);
-    let _ = LOCAL.try_with(|local| {
-        if !local.note(kind::GRAPH_NODE, 0, 0, &[node, original, 0]) {
-            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    note_of_launch(|_| {
+        let (word, bit) = node_bit(original);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            return None;
         }
+        let (word, bit) = node_bit(node);
+        word.fetch_or(bit, Ordering::Relaxed);
+        Some((kind::GRAPH_NODE, 0, 0, [node, original, 0]))
     });
 }
 
 /// Records that the call with this correlation id launches an executable graph or, with 0, that the
 /// graph was instantiated. Does nothing until a node that concerns NCCL has been seen.
 pub fn graph_launch(graph: u64, correlation: u32) {
-    if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
-        return;
-    }
-    let _ = LOCAL.try_with(|local| {
-        if !local.note(kind::GRAPH_LAUNCH, 0, correlation as i32, &[graph]) {
-            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let has_nodes = || HAS_NODES.load(Ordering::Relaxed);
+    note_of_launch(|_| has_nodes().then_some((kind::GRAPH_LAUNCH, 0, correlation, [graph])));
 }
 
 /// Records that an executable graph is changed. Does nothing until a node that concerns NCCL has
 /// been seen.
 pub fn graph_change(graph: u64) {
-    if !is_on() || !HAS_NODES.load(Ordering::Relaxed) {
+    let has_nodes = || HAS_NODES.load(Ordering::Relaxed);
+    note_of_launch(|_| has_nodes().then_some((kind::GRAPH_CHANGE, 0, 0, [graph])));
+}
+
+/// Records what `about` says about a launch on this thread: kind, small and wide argument, words.
+/// If there is no room, it is counted.
+#[inline(always)]
+fn note_of_launch<const N: usize>(about: impl FnOnce(&Local) -> Option<(u8, u16, u32, [u64; N])>) {
+    if !is_on() {
         return;
     }
     let _ = LOCAL.try_with(|local| {
-        if !local.note(kind::GRAPH_CHANGE, 0, 0, &[graph]) {
+        if let Some((kind, small, wide, words)) = about(local)
+            && !local.note(kind, small, wide as i32, &words)
+        {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
         }
     });

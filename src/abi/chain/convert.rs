@@ -266,38 +266,11 @@ impl Wide {
     }
 
     fn read_coll_v2(&mut self, coll: &v2::Coll) {
-        self.identity = coll.identity;
-        self.traffic = coll.traffic_bytes;
-        self.coll = v4::Coll {
-            seq_number: coll.seq_number,
-            func: coll.func,
-            send_buff: coll.send_buff,
-            recv_buff: coll.recv_buff,
-            count: coll.count,
-            root: coll.root,
-            datatype: coll.datatype,
-            n_channels: coll.n_max_channels,
-            n_warps: coll.n_warps,
-            algo: coll.algo,
-            proto: coll.proto,
-        };
+        (self.identity, self.traffic, self.coll) = (coll.identity, coll.traffic_bytes, coll.v4());
     }
 
     fn read_coll_v3(&mut self, coll: &v3::Coll) {
-        self.identity = coll.identity;
-        self.coll = v4::Coll {
-            seq_number: coll.seq_number,
-            func: coll.func,
-            send_buff: coll.send_buff,
-            recv_buff: coll.recv_buff,
-            count: coll.count,
-            root: coll.root,
-            datatype: coll.datatype,
-            n_channels: coll.n_max_channels,
-            n_warps: coll.n_warps,
-            algo: coll.algo,
-            proto: coll.proto,
-        };
+        (self.identity, self.coll) = (coll.identity, coll.v4());
     }
 
     fn read_p2p_v1(&mut self, p2p: &v1::P2p) {
@@ -313,9 +286,7 @@ impl Wide {
     }
 
     fn read_p2p_v2(&mut self, p2p: &v2::P2p) {
-        self.identity = p2p.identity;
-        let v2::P2p { func, buff, datatype, count, peer, .. } = *p2p;
-        self.p2p = v4::P2p { func, buff, datatype, count, peer, n_channels: 0 };
+        (self.identity, self.p2p) = (p2p.identity, p2p.v4());
     }
 
     /// # Safety

@@ -168,6 +168,27 @@ fn a_file_named_twice_is_not_merged_with_itself() {
 }
 
 #[test]
+fn each_rank_of_a_merged_trace_is_counted_once() {
+    const RANKS: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Job::new(RANKS as u32, 2, 200);
+    // As in containers, where every process is number 1.
+    job.pids = 1;
+    for rank in 0..RANKS as u32 {
+        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
+    }
+    let joined = folder.path().join("joined.perfetto-trace");
+    ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]).unwrap();
+    let ranks = |said: &str| (0..RANKS).filter(|rank| said.contains(&format!("rank {rank} · node"))).count();
+    let of_joined = ncclscope(&["summary".as_ref(), "--format".as_ref(), "json".as_ref(), joined.as_os_str()]).unwrap();
+    assert_eq!(ranks(&of_joined), RANKS, "{of_joined}");
+    // Beside what it was merged from.
+    let both = ncclscope(&["summary".as_ref(), "--format".as_ref(), "json".as_ref(), folder.path().as_os_str()]);
+    let said = both.unwrap_err();
+    assert_eq!(said.matches("an earlier file has the same recording: rank ").count(), RANKS, "{said}");
+}
+
+#[test]
 fn hosts_with_short_operations_are_aligned_to_a_few_microseconds() {
     const RANKS: u32 = 8;
     // For operations of this many us, the largest stated error in us.

@@ -47,6 +47,8 @@ pub(crate) struct Job {
     /// How many different marks the ranks have: as many as ranks if each has its own, as random
     /// marks nearly always are.
     pub(crate) marks: u32,
+    /// The same for process ids.
+    pub(crate) pids: u32,
     /// How long an operation takes once all have come, ns.
     pub(crate) transfer: u64,
     /// The name of the communicator of all ranks.
@@ -95,6 +97,7 @@ impl Job {
             ranks,
             hosts,
             marks: ranks,
+            pids: ranks,
             transfer: TRANSFER,
             world: "world".into(),
             run: "NCCLSCOPE_RUN_ID=synthetic".into(),
@@ -192,7 +195,7 @@ impl Rank<'_> {
             Clocks { boottime: start, monotonic: start.0, realtime: WALL + mixed(u64::from(host), 5) % 1_000_000 };
         let tag = ProcessTag::from_random(u64::from(rank % job.marks).wrapping_mul(0x9_3d47) & 0xf_ffff);
         let info = ProcessInfo {
-            pid: 1000 + rank as i32,
+            pid: 1000 + (rank % job.pids) as i32,
             name: format!("rank {rank} · node{host} · GPU {}", rank % each),
             labels: Vec::new(),
             rank: Some(rank),

@@ -207,10 +207,10 @@ impl Summary {
         }
     }
 
-    /// Whether the process is known.
+    /// The process, if known.
     #[must_use]
-    pub fn has_process(&self) -> bool {
-        !self.process.is_empty()
+    pub fn process_name(&self) -> Option<&str> {
+        Some(&*self.process).filter(|name| !name.is_empty())
     }
 
     /// A fact about the recording. Facts about later processing are left out.

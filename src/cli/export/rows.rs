@@ -339,14 +339,14 @@ impl<'a, S: Sink> Rows<'a, S> {
     fn describe(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
         let Some(descriptor) = packet.track_descriptor() else { return Ok(()) };
         let uuid = descriptor.uuid();
-        if let Some(of) = &descriptor.process
-            && of.process_labels.iter().all(|label| names::told_pid(label).is_none())
-        {
+        if let Some(of) = &descriptor.process {
             let place = self.process(uuid >> TRACK_BITS)?;
             let process = &mut self.processes[place];
+            // A process's further GPUs come after it.
             if process.name.is_empty() {
                 of.process_name().clone_into(&mut process.name);
-                process.pid = i64::from(of.pid());
+                let told = of.process_labels.iter().find_map(|label| names::told_pid(label));
+                process.pid = i64::from(told.unwrap_or(of.pid()));
                 process.summary.process(of.process_name());
             }
         }

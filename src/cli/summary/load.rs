@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
 use crate::trace::fields::track_event::r#type as kind;
-use crate::trace::names;
 use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, attribute, instant, track};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
@@ -18,7 +17,7 @@ pub(super) struct Load {
     /// In the order of the file; `None` for processes that are no recording.
     pub(super) recorded: Vec<Option<Summary>>,
     processes: Vec<Summary>,
-    tags: Vec<u64>,
+    pub(super) tags: Vec<u64>,
     places: FxHashMap<u64, usize>,
     tracks: FxHashMap<u64, Track>,
     /// Peers by process, parent and name of the tracks of their operations.
@@ -80,9 +79,8 @@ impl Load {
     fn take(&mut self, packet: &Packet<'_>) -> Option<usize> {
         if let Some(descriptor) = packet.track_descriptor() {
             let uuid = descriptor.uuid();
-            if let Some(process) = &descriptor.process
-                && process.process_labels.iter().all(|label| names::told_pid(label).is_none())
-            {
+            // The first name counts: a process's further GPUs come after it.
+            if let Some(process) = &descriptor.process {
                 let place = self.process(uuid >> TRACK_BITS);
                 self.processes[place].process(process.process_name());
             }
@@ -214,7 +212,7 @@ impl Load {
         let processes = std::mem::take(&mut self.processes).into_iter().zip(&self.tags);
         // Tracks drawn by a merge are no recording, nor are tracks without a process.
         self.recorded = processes
-            .map(|(summary, tag)| Some(summary).filter(|it| !self.merged.contains(tag) && it.has_process()))
+            .map(|(summary, tag)| Some(summary).filter(|it| !self.merged.contains(tag) && it.process_name().is_some()))
             .collect();
     }
 }

@@ -4,6 +4,7 @@ mod durations;
 mod load;
 pub(super) mod written;
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -126,11 +127,24 @@ pub(super) fn add_up(files: &[PathBuf], mut each: impl FnMut(Lasted), mut done: 
     let bytes = files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|it| it.len()).sum();
     let stage = Stage::begin("adding up".into(), bytes);
     let mut added = Added { report: Report::empty(), all: Summary::new(), processes: 0, reasons: Vec::new() };
-    let mut before = 0;
+    let (mut before, mut known) = (0, HashSet::new());
     for path in files {
-        let (load, result) = Load::read(path, |it| each(Lasted { process: before + it.process, ..it }));
+        let (mut load, result) = Load::read(path, |it| each(Lasted { process: before + it.process, ..it }));
         let mut places: Vec<Box<dyn Fn(Row) -> Row>> = Vec::new();
         let processes = added.processes;
+        let mut twins = Vec::new();
+        for (summary, tag) in load.recorded.iter_mut().zip(&load.tags) {
+            // As when the traces of a job and what they were merged into are in one folder.
+            let name = summary.as_ref().and_then(Summary::process_name).map(str::to_owned);
+            if let Some(name) = name.filter(|name| !known.insert((*tag, name.clone()))) {
+                twins.push(name);
+                *summary = None;
+            }
+        }
+        if !twins.is_empty() {
+            let text = format!("not counted again, since an earlier file has the same recording: {}", twins.join(", "));
+            added.reasons.push(Reason::file(path)(text));
+        }
         for summary in &load.recorded {
             let Some(summary) = summary else {
                 places.push(Box::new(|row| row));
@@ -152,7 +166,7 @@ pub(super) fn add_up(files: &[PathBuf], mut each: impl FnMut(Lasted), mut done: 
         stage.advance(std::fs::metadata(path).map_or(0, |it| it.len()));
         match result {
             Err(error) => added.reasons.push(Reason::file(path)(error)),
-            Ok(extent) if processes == added.processes => {
+            Ok(extent) if processes == added.processes && twins.is_empty() => {
                 let why = extent.remark().map_or(String::new(), |remark| format!(": {remark}"));
                 let text = format!("no process recorded by ncclscope is in this Perfetto trace{why}");
                 added.reasons.push(Reason::file(path)(text));

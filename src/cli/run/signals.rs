@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::iterator::{Signals, SignalsInfo};
+use signal_hook::low_level;
 use signal_hook::low_level::siginfo::Cause;
 
 use crate::cli::reason::Reason;
@@ -31,9 +32,17 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// The hidden command that runs the sentinel.
 pub(in crate::cli) const SENTINEL: &str = "sentinel";
 
-/// Passes signals on as long as the job exists.
+/// The job, as far as signals are concerned.
+enum Job {
+    NotBegun,
+    Runs(u32),
+    /// Its pid may be another process's now.
+    EndedAt(Instant),
+}
+
+/// Passes signals on as long as the job exists. After its end they act as usual.
 pub(super) struct PassingOn {
-    job: Arc<Mutex<Option<u32>>>,
+    job: Arc<Mutex<Job>>,
     sentinel: Option<Child>,
 }
 
@@ -41,7 +50,7 @@ impl PassingOn {
     /// From now on, no signal that may be meant for the job ends this process. Ignored signals stay
     /// ignored, here and in the job.
     pub(super) fn take() -> PassingOn {
-        let job = Arc::new(Mutex::new(None));
+        let job = Arc::new(Mutex::new(Job::NotBegun));
         let mut sentinel = sentinel();
         let heard = sentinel.as_mut().and_then(|sentinel| sentinel.stdout.take()).map(reports);
         let wanted = PASSED_ON.into_iter().filter(|signal| !job::is_ignored(*signal));
@@ -51,11 +60,14 @@ impl PassingOn {
                 let mut group = Group { reports: heard, latest: Vec::new() };
                 for origin in &mut signals {
                     // The kernel's own signals come from the terminal, to the whole group.
-                    if origin.cause != Cause::Kernel && !group.got(origin.signal, Instant::now()) {
-                        let job = job.lock().unwrap_or_else(PoisonError::into_inner);
-                        if let Some(pid) = *job {
-                            job::signal(pid, origin.signal);
+                    let is_ours = origin.cause != Cause::Kernel && !group.got(origin.signal, Instant::now());
+                    match *job.lock().unwrap_or_else(PoisonError::into_inner) {
+                        Job::Runs(pid) if is_ours => job::signal(pid, origin.signal),
+                        // The signal that ended the job may only now be taken.
+                        Job::EndedAt(end) if end.elapsed() > PATIENCE => {
+                            let _ = low_level::emulate_default_handler(origin.signal);
                         }
+                        _ => {}
                     }
                 }
             };
@@ -64,9 +76,10 @@ impl PassingOn {
         PassingOn { job, sentinel }
     }
 
-    /// Sets the job's process; `None` once it has ended, when its pid may be another process's.
+    /// Sets the job's process; `None` once it has ended.
     pub(super) fn lead_to(&self, pid: Option<u32>) {
-        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = pid;
+        let job = pid.map_or_else(|| Job::EndedAt(Instant::now()), Job::Runs);
+        *self.job.lock().unwrap_or_else(PoisonError::into_inner) = job;
     }
 }
 

@@ -139,6 +139,19 @@ impl Ranks {
         Ranks(ranges)
     }
 
+    /// Those below `size` that are not among `present`, which are in order.
+    #[must_use]
+    pub fn lacking(size: u32, present: impl Iterator<Item = u32>) -> Ranks {
+        let (mut ranges, mut next) = (Vec::new(), 0);
+        for rank in present.take_while(|rank| *rank < size).chain([size]) {
+            if rank > next {
+                ranges.push((next, rank - 1));
+            }
+            next = rank.saturating_add(1);
+        }
+        Ranks(ranges)
+    }
+
     /// Whether this rank is one of them.
     #[must_use]
     pub fn contains(&self, rank: u32) -> bool {
@@ -317,6 +330,15 @@ pub fn names(list: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lacking_ranks_are_the_gaps() {
+        let lacking = |size, present: &[u32]| Ranks::lacking(size, present.iter().copied()).to_string();
+        assert_eq!(lacking(8, &[0, 1, 4, 7]), "2-3,5-6");
+        assert_eq!(lacking(4, &[0, 1, 2, 3]), "");
+        assert_eq!(lacking(3, &[2, 9]), "0-1");
+        assert_eq!(lacking(u32::MAX, &[1]), "0,2-4294967294");
+    }
 
     #[test]
     fn windows_are_read_with_their_units() {

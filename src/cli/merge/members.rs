@@ -63,7 +63,7 @@ const SAID: usize = 4;
 impl Group {
     /// Its ranks without a file.
     fn missing(&self) -> Ranks {
-        Ranks::of((0..self.size).filter(|rank| !self.ranks.contains_key(rank)).collect())
+        Ranks::lacking(self.size, self.ranks.keys().copied())
     }
 
     /// Its name, or what stands for it.
@@ -142,7 +142,7 @@ impl Members {
         }
         for (hash, its) in other.groups {
             let group = self.groups.entry(hash).or_default();
-            group.name = its.name;
+            (group.name, group.size) = (its.name, its.size);
             its.ranks.into_iter().for_each(|(rank, mark)| group.add(rank, its.size, mark));
             group.twice.extend(its.twice);
             group.beyond.extend(its.beyond);

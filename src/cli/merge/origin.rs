@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::super::read_trace;
+use super::super::{read_trace, survey};
 use crate::cli::reason::Reason;
 use crate::config;
 use crate::import::knowledge::{duration, utc};
@@ -99,8 +99,7 @@ impl Origin {
             let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
             let who = format!("{} {}", process.process_name(), told.unwrap_or(process.pid()));
             self.processes.insert((descriptor.uuid() >> TRACK_BITS, who));
-            // A process's further GPUs have names such as `rank 3 · node17 · GPU 1`.
-            self.hosts.extend(process.process_name().split(" · ").nth(1).map(str::to_owned));
+            self.hosts.extend(survey::host(process.process_name()).map(str::to_owned));
         }
         if let Some(event) = &packet.event {
             self.event(event, packet.time.unwrap_or_default().into());

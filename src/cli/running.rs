@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::survey::{self, Process, Survey};
-use crate::model::time::HostNs;
 
 /// A process that seems to have ended, or to stand still.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,22 +39,18 @@ impl fmt::Display for Gone {
 /// end, where others of the host do.
 pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
-    let host = |track: &u64| survey.tracks.get(track).and_then(|track| survey::host(&track.name));
     let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
     let here: BTreeSet<_> =
-        survey.processes.iter().filter(|(_, it)| writes(it)).map(|(track, _)| host(track)).collect();
-    let mut ends: HashMap<Option<&str>, HostNs> = HashMap::new();
-    for (track, it) in &survey.processes {
-        let end = ends.entry(host(track)).or_default();
-        *end = it.last.max(*end);
-    }
+        survey.processes.iter().filter(|(_, it)| writes(it)).map(|(track, _)| survey.host(*track)).collect();
+    let ends = survey.ends();
     let gone = |(track, it): (&u64, &Process)| {
-        let (is_there, early_ns) = (writes(it), ends[&host(track)].since(it.last));
+        let host = survey.host(*track);
+        let (is_there, early_ns) = (writes(it), ends[&host].since(it.last));
         let is_silent = it.ended.is_none() && it.silence_ns.is_some_and(|silence| early_ns > silence);
         let known = survey.tracks.get(track);
         let place = known.and_then(|known| survey::place(known.pid?, &known.name));
         let early_ns = is_silent.then_some(early_ns);
-        (is_silent || !is_there && here.contains(&host(track))).then_some((*track, Gone { place, early_ns, is_there }))
+        (is_silent || !is_there && here.contains(&host)).then_some((*track, Gone { place, early_ns, is_there }))
     };
     survey.processes.iter().filter_map(gone).collect()
 }
@@ -86,6 +81,7 @@ pub(super) fn are_being_written<'p>(paths: impl IntoIterator<Item = &'p Path>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::time::HostNs;
     use crate::trace::reader::Extent;
 
     const SECOND: u64 = 1_000_000_000;
@@ -140,5 +136,6 @@ mod tests {
         one(&mut survey, |it| it.silence_ns = Some(60 * SECOND));
         one(&mut survey, |it| it.silence_ns = None);
         one(&mut survey, |it| (it.silence_ns, it.ended) = (Some(5 * SECOND), Some(it.last)));
+        one(&mut survey, |it| (it.ended, it.boot) = (None, Some("another".into())));
     }
 }

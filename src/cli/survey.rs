@@ -24,6 +24,8 @@ use crate::trace::reader::{self, Event, Extent, Numbers, Packet, blocks};
 use crate::trace::words::{self, Category, attribute};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
+/// No communicator has more ranks; a damaged file may say so.
+const RANKS: u32 = 1 << 20;
 /// How much earlier than others of its host a recording may end on a busy machine, ns.
 pub(super) const LAG_NS: u64 = 5_000_000_000;
 
@@ -157,6 +159,8 @@ pub(super) struct Process {
     pub(super) silence_ns: Option<u64>,
     /// Its file, as an index into the survey's.
     pub(super) file: usize,
+    /// The id of its host's boot, if known: several hosts may have the same name.
+    pub(super) boot: Option<String>,
     /// The UUID of its GPU, in hexadecimal digits, if known.
     pub(super) gpu: Option<String>,
     /// When its recording ended, if known.
@@ -196,6 +200,8 @@ pub(super) struct Looking {
     partial: BTreeSet<u64>,
     /// Tags of processes whose files are full.
     stopped: FxHashSet<u64>,
+    /// The boots of their hosts, by the tag of the process.
+    boots: FxHashMap<u64, String>,
     /// How often recordings wrote, if they say so, by the tag of their process, ns.
     flush_ns: FxHashMap<u64, u64>,
 }
@@ -285,9 +291,13 @@ impl Looking {
     pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
         self.numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
         packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
-        let flush = packet.attributes().find(|(key, _)| key == attribute::FLUSH);
-        if let Some(ms) = flush.and_then(|(_, ms)| ms.parse::<u64>().ok()) {
-            self.flush_ns.insert(tag_of_sequence(packet.sequence), ms.saturating_mul(1_000_000));
+        for (key, value) in packet.attributes() {
+            let tag = tag_of_sequence(packet.sequence);
+            match (key.as_str(), value.parse::<u64>()) {
+                (attribute::BOOT, _) => _ = self.boots.insert(tag, value),
+                (attribute::FLUSH, Ok(ms)) => _ = self.flush_ns.insert(tag, ms.saturating_mul(1_000_000)),
+                _ => {}
+            }
         }
         if let Some(time) = packet.time {
             self.timed(packet, time);
@@ -326,7 +336,7 @@ impl Looking {
 
     /// What the file shows.
     pub(super) fn done(self) -> Survey {
-        let Looking { mut survey, last, gpus, ended, counted, partial, stopped, flush_ns, .. } = self;
+        let Looking { mut survey, last, gpus, ended, counted, partial, stopped, boots, flush_ns, .. } = self;
         let first = survey.span.map_or(last, |it| it.0);
         let (mut moved, mut beats) = (FxHashMap::default(), FxHashSet::default());
         for (uuid, track) in &survey.tracks {
@@ -343,7 +353,7 @@ impl Looking {
             let last = moved.get(&tag).copied().filter(|moved| *moved > HostNs(0)).unwrap_or(last);
             let silence_ns = (beats.contains(&tag) && !stopped.contains(&tag))
                 .then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
-            Process { first, last, silence_ns, gpu, ..Process::default() }
+            Process { first, last, silence_ns, gpu, boot: boots.get(&tag).cloned(), ..Process::default() }
         };
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();
@@ -585,6 +595,22 @@ impl Survey {
         None
     }
 
+    /// The host of a process: its name, and the id of its boot.
+    pub(super) fn host(&self, process: u64) -> (Option<&str>, Option<&str>) {
+        let name = self.tracks.get(&process).and_then(|track| host(&track.name));
+        (name, self.processes.get(&process).and_then(|it| it.boot.as_deref()))
+    }
+
+    /// When the last trace of each host ends.
+    pub(super) fn ends(&self) -> HashMap<(Option<&str>, Option<&str>), HostNs> {
+        let mut ends = HashMap::new();
+        for (process, it) in &self.processes {
+            let end: &mut HostNs = ends.entry(self.host(*process)).or_default();
+            *end = it.last.max(*end);
+        }
+        ends
+    }
+
     /// The processes with their rank in the job, if known.
     pub(super) fn ranks(&self) -> BTreeMap<u64, Option<u32>> {
         let processes = self.tracks.iter().filter(|(_, track)| track.is_process);
@@ -617,14 +643,14 @@ pub(super) fn rank(process: &str) -> Option<u32> {
     digits[..end].parse().ok()
 }
 
-/// The host in a process's name, `rank 3 · node17`.
+/// The host in a process's name, `rank 3 · node17` or `rank 3 · node17 · GPU 1`.
 pub(super) fn host(process: &str) -> Option<&str> {
-    process.split(" · ").nth(1)
+    names::without_gpu(process).0.split(" · ").nth(1)
 }
 
 /// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
 pub(super) fn place(pid: u64, process: &str) -> Option<String> {
-    Some(format!("pid {pid} on {}", host(names::without_gpu(process).0)?))
+    Some(format!("pid {pid} on {}", host(process)?))
 }
 
 /// The communicator, the rank and the number of ranks in a track's name: `world · rank 3 of 8 ·
@@ -633,7 +659,7 @@ pub(super) fn placed(track: &str) -> Option<(&str, u32, u32)> {
     let (label, rest) = track.split_once(words::track::RANK)?;
     let rest = rest.split(" · ").next()?;
     let (rank, ranks) = rest.split_once(" of ")?;
-    Some((label, rank.parse().ok()?, ranks.parse().ok()?))
+    Some((label, rank.parse().ok()?, ranks.parse().ok().filter(|ranks| *ranks <= RANKS)?))
 }
 
 /// A communicator's name for people: its name, or else its hash.

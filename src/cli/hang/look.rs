@@ -84,16 +84,11 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
 
 /// When the job ended on the clock of each process.
 fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
-    let host = |process: &u64| survey.tracks.get(process).and_then(|track| survey::host(&track.name));
-    let mut by_host: HashMap<Option<&str>, HostNs> = HashMap::new();
-    for (process, state) in &survey.processes {
-        let end = by_host.entry(host(process)).or_default();
-        *end = state.last.max(*end);
-    }
+    let by_host = survey.ends();
     // A recording that lags a little says nothing about what came after. One that stopped long
     // before was killed.
     let end = |process: &u64, last: HostNs| {
-        Some(by_host[&host(process)]).filter(|end| end.since(last) > LAG_NS).unwrap_or(last)
+        Some(by_host[&survey.host(*process)]).filter(|end| end.since(last) > LAG_NS).unwrap_or(last)
     };
     survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
 }

@@ -52,7 +52,11 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
     let failed = Reason::write(output);
     let mut file = super::create(output, false)?;
     for process in 0..profile.processes.len() {
-        Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file).map_err(failed)?;
+        if let Err(error) = Drawing::new(&profile, process, extent.start).draw(extent.end, &mut file) {
+            // Half a trace would be in the way of the next attempt.
+            let _ = std::fs::remove_file(output);
+            return Err(failed(error));
+        }
     }
     let size = file.metadata().map_or(0, |data| data.len());
     let _ = writeln!(

@@ -201,7 +201,7 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         ui: Option<PathBuf>,
         /// A port other than 9001, with --ui; ui.perfetto.dev may read from no other
-        #[arg(long, requires = "ui", default_value_t = open::PORT)]
+        #[arg(long, requires = "ui", default_value_t = open::PORT, value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
         /// How long to wait for the trace to be read
         #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = selection::nanoseconds)]

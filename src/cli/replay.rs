@@ -32,7 +32,10 @@ pub(super) fn run(path: &Path, output: Option<PathBuf>, out: &mut dyn Write) -> 
         trace.take(entry, remark.as_deref(), &mut sink);
     });
     trace.finish(&mut sink);
-    result.and_then(|()| file.flush()).map_err(failed)?;
+    if let Err(error) = result.and_then(|()| file.flush()) {
+        let _ = std::fs::remove_file(&output);
+        return Err(failed(error));
+    }
     drop(file);
     if contents.begin.is_none() {
         // An empty trace shows nothing.

@@ -181,12 +181,6 @@ enum Command {
     /// Use --with to give another tool's file of the same run: its kernels are placed under our
     /// operations, on one clock.
     Merge(merge::Wish),
-    /// Its former name.
-    #[command(hide = true, disable_help_flag = true)]
-    Join {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<std::ffi::OsString>,
-    },
     /// Open a trace in Perfetto's viewer, without uploading it
     ///
     /// The viewer, ui.perfetto.dev, is a page that runs in your browser only. It reads the trace
@@ -274,7 +268,7 @@ impl Command {
             Command::Doctor(_) => Some("looking"),
             // It waits for a browser.
             Command::Open { .. } => Some(""),
-            Command::Run(_) | Command::Lib | Command::Join { .. } => None,
+            Command::Run(_) | Command::Lib => None,
             Command::Settings { .. } | Command::Generate { .. } | Command::Sentinel => None,
         }
     }
@@ -395,10 +389,6 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),
-        Command::Join { .. } => {
-            Err("ncclscope join is ncclscope merge now; it takes folders too, and another tool's file with --with"
-                .into())
-        }
         Command::Open { traces, ui, port, patience, no_browser } => {
             let patience = Duration::from_nanos(patience);
             open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)

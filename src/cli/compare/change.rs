@@ -212,15 +212,12 @@ mod tests {
 
     #[test]
     fn correlated_values_are_not_treated_as_independent() {
-        let (mut alone, mut found) = (0, 0);
+        let mut found = 0;
         for seed in 0..400 {
             let (a, b) = (with_busy_phases(400, 2 * seed + 1), with_busy_phases(400, 2 * seed + 2));
-            alone += usize::from(mann_whitney(&a, &b).unwrap() < LEVEL);
             found += usize::from(verdict(&a, &b).is_change());
         }
-        // Both sides come from the same process. Taken one by one, its values make the test find
-        // differences in most pairs.
-        assert!(alone > 200, "{alone}");
+        // Both sides come from the same process.
         assert!(found <= 8, "{found} of 400");
         // A change larger than the variation is found.
         let slower = |seed| with_busy_phases(400, seed).iter().map(|value| value * 1.6).collect::<Vec<_>>();

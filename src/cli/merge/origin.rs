@@ -61,8 +61,6 @@ enum Kind {
     Recorded,
     /// The wall clock, or another tool's own clock: it was imported.
     Imported,
-    /// It was imported by a version that did not keep the time of the recording.
-    ImportedBefore,
 }
 
 impl Origin {
@@ -129,7 +127,6 @@ impl Origin {
         match event.name {
             // What another tool saw beside a recording is on the recording's clock.
             instant::STARTED => self.kind = Some(Kind::Recorded),
-            instant::IMPORT_STARTED => drop(self.kind.get_or_insert(Kind::ImportedBefore)),
             instant::COMM_INIT => {
                 let (mark, rank) = (event.track >> TRACK_BITS, event.uint(nccl::RANK).unwrap_or(0));
                 if let Some(hash) = event.nccl().comm.filter(|hash| *hash != 0) {
@@ -246,14 +243,6 @@ pub(super) fn judge(files: &[Origin]) -> Result<Common, Reason> {
 fn one_clock(one: &Origin, other: &Origin) -> Result<bool, Reason> {
     let refused =
         |why: String| Err(Reason::Refused(format!("{} and {} have no common clock: {why}", one.name(), other.name())));
-    for file in [one, other] {
-        if file.kind == Some(Kind::ImportedBefore) {
-            return refused(format!(
-                "{} was imported by an earlier version of ncclscope, which did not keep when it was recorded; import its file again",
-                file.name()
-            ));
-        }
-    }
     let is_imported = |file: &&Origin| file.kind == Some(Kind::Imported);
     let imported: Vec<&Origin> = [one, other].into_iter().filter(is_imported).collect();
     match imported[..] {
@@ -513,12 +502,10 @@ mod tests {
         }
         let mut days_later = imported("b", Some(0));
         later(&mut days_later);
-        let before = Origin { kind: Some(Kind::ImportedBefore), ..imported("b", Some(0)) };
         for (files, why) in [
             ([imported("a", Some(0)), imported("b", None)], "b was imported from does not say when it was"),
             ([recorded("a"), imported("b", Some(0))], "b was imported from another tool's file"),
             ([imported("a", Some(0)), recorded("b")], "a was imported from another tool's file"),
-            ([recorded("a"), before], "earlier version of ncclscope"),
             (elsewhere, "different hosts, node1 and node2"),
             ([imported("a", Some(0)), days_later], "not recorded at the same time"),
         ] {

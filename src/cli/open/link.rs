@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::json;
+
 use super::super::diagnose::Seen;
 use super::super::hang::Hang;
 use super::super::survey::{Survey, Track};
@@ -67,8 +70,7 @@ pub(super) fn link(survey: &Survey, first: &First<'_>, port: u16, path: &str, is
 fn commands(survey: &Survey, hang: Option<&Hang>, causes: &[Seen]) -> Vec<String> {
     let mut commands = Vec::new();
     let mut command = |id: &str, words: &[&str]| {
-        let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-        commands.push(format!("{{\"id\":\"dev.perfetto.{id}\",\"args\":[{}]}}", words.join(",")));
+        commands.push(json!({ "id": format!("dev.perfetto.{id}"), "args": words }).to_string());
     };
     // One command per track, because the viewer orders the tracks pinned by one command by process,
     // which up to v56 means by their slices.
@@ -195,34 +197,10 @@ fn escaped(text: &str) -> String {
     pattern
 }
 
-/// A text as JSON.
-fn quoted(text: &str) -> String {
-    let mut json = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => json.extend(['\\', c]),
-            c if c < ' ' => {
-                let _ = write!(json, "\\u{:04x}", u32::from(c));
-            }
-            c => json.push(c),
-        }
-    }
-    json.push('"');
-    json
-}
-
 /// A text, encoded as a value in a link.
 fn encoded(text: &str) -> String {
-    let mut link = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => link.push(char::from(byte)),
-            _ => {
-                let _ = write!(link, "%{byte:02X}");
-            }
-        }
-    }
-    link
+    const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    utf8_percent_encode(text, &PLAIN).to_string()
 }
 
 #[cfg(test)]
@@ -232,8 +210,6 @@ mod tests {
     #[test]
     fn texts_are_escaped_for_each_context() {
         assert_eq!(escaped("dp (a|b) · 1.5"), "dp \\(a\\|b\\) · 1\\.5");
-        assert_eq!(quoted("a \"b\" \\ \n"), "\"a \\\"b\\\" \\\\ \\u000a\"");
-        assert_eq!(encoded("a b·/[]"), "a%20b%C2%B7%2F%5B%5D");
     }
 
     #[test]
@@ -270,9 +246,7 @@ mod tests {
         let pins: Vec<_> = commands.iter().filter(|command| command.contains("PinTracksByRegex")).collect();
         assert_eq!(pins.len(), 4, "one by one, because the viewer has an order of its own: {commands:?}");
         assert!(
-            pins.iter()
-                .zip(&names)
-                .all(|(pin, name)| pin.contains(&quoted(&escaped(name)).trim_matches('"').to_owned()))
+            pins.iter().zip(&names).all(|(pin, name)| pin.contains(json!(escaped(name)).to_string().trim_matches('"')))
         );
     }
 

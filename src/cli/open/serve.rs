@@ -11,6 +11,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use percent_encoding::percent_decode_str;
+
 use super::super::survey::Survey;
 use super::title;
 use crate::cli::reason::Reason;
@@ -278,8 +280,8 @@ fn trace(shared: &Shared) -> io::Result<Answer> {
 
 /// A file of the viewer; nothing outside of its folder.
 fn file_of(ui: &Path, path: &str) -> Option<(File, u64, &'static str)> {
-    let path = decoded(path)?;
-    let name = if path.is_empty() { "index.html" } else { &path };
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    let name = if path.is_empty() { "index.html" } else { &*path };
     let file = ui.join(name).canonicalize().ok().filter(|file| file.starts_with(ui) && file.is_file())?;
     let length = file.metadata().ok()?.len();
     let kind = match file.extension().and_then(|extension| extension.to_str()) {
@@ -294,34 +296,4 @@ fn file_of(ui: &Path, path: &str) -> Option<(File, u64, &'static str)> {
         _ => "application/octet-stream",
     };
     Some((File::open(&file).ok()?, length, kind))
-}
-
-/// A path with its percent-encoding decoded.
-fn decoded(path: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let [first, others @ ..] = rest {
-        rest = others;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, others) = rest.split_at_checked(2)?;
-        rest = others;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-    }
-    String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_encoding_is_decoded() {
-        assert_eq!(decoded("a%20b/%c3%a9").as_deref(), Some("a b/é"));
-        for wrong in ["%", "%2", "%zz", "%ff", "%00"] {
-            assert_eq!(decoded(wrong), None, "{wrong}");
-        }
-    }
 }

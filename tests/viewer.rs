@@ -8,6 +8,7 @@ use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::ui::{self, browse};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -260,7 +261,11 @@ fn each_replay_of_a_graph_is_compared_with_itself() {
     fs::write(&file, bytes).unwrap();
     let opened = Opened::new(&file, &viewer());
     let link = decoded(opened.link());
-    let sql = link.split(r#"AddDebugSliceTrack","args":[""#).nth(1).and_then(|rest| rest.split(r#"",""#).next());
+    let commands = link.split("&startupCommands=").nth(1).unwrap();
+    let commands: Vec<Value> = serde_json::from_str(commands).unwrap();
+    let track =
+        commands.iter().find(|command| command["id"].as_str().is_some_and(|id| id.ends_with("AddDebugSliceTrack")));
+    let sql = track.and_then(|track| track["args"][0].as_str());
     let rows = Trace::open(&file).unwrap().rows(sql.expect("a track from SQL"));
     assert_eq!(rows.len(), 3, "three replays, each on both ranks: {rows:?}");
     for row in rows {

@@ -27,7 +27,7 @@ const COMPARED: [Compared; 5] = [
 pub(super) fn run(bench: &mut Bench) {
     let cycles = bench.suite.cost_cycles.unwrap_or(if bench.is_short() { 1 } else { 5 });
     let batches = if bench.is_short() { 10 } else { 30 };
-    let mut memory: BTreeMap<&str, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    let mut memory: BTreeMap<&str, [Vec<f64>; 2]> = BTreeMap::new();
     for (name, plugin, settings, what) in COMPARED {
         let text = format!(
             "what {what} costs compared with no plugin, one rank: a launch on its thread, and with its execution"
@@ -36,36 +36,25 @@ pub(super) fn run(bench: &mut Bench) {
             if plugin == Plugin::Empty && bench.machine.empty.is_none() {
                 return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");
             }
-            let plan = |order: usize, cycle: u32, is_b: bool| {
+            let plan = |cycle: u32, order: usize, is_b: bool| {
                 let which = if is_b { name } else { "none" };
                 let plan = Plan::new(&format!("cost-{name}-{cycle}-{order}-{which}"), "cost", Layout::Alone);
                 let plan = plan.with("repeats", batches).plugin(if is_b { plugin } else { Plugin::None });
                 settings.iter().filter(|_| is_b).fold(plan, |plan, (name, value)| plan.set(name, value))
             };
-            let (mut a, mut b) = (Sample::default(), Sample::default());
-            for cycle in 0..cycles {
-                for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
-                    match bench.run(&plan(order, cycle, is_b)) {
-                        Ok(ended) if ended.is_well() => {
-                            // Losses are counted; the traces themselves are large and all alike.
-                            drop(bench.read(&ended));
-                            ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
-                            if is_b { b.add(&ended) } else { a.add(&ended) }
-                        }
-                        Ok(ended) => return Answer::not_ok(ended.why()),
-                        Err(why) => return Answer::not_ok(why),
-                    }
-                }
-            }
-            memory.insert(name, (a.memory.clone(), b.memory.clone()));
-            compare(&a, &b)
+            let runs = match abba(bench, cycles, plan) {
+                Ok(runs) => runs,
+                Err(answer) => return answer,
+            };
+            memory.insert(name, runs.each_ref().map(|runs| peaks(runs)));
+            compare(&runs)
         });
     }
     application(bench, cycles);
     let question =
         Question::new(TOPIC, "memory", "how much more memory a process has at its peak with preset standard");
     bench.ask(&question, &[], |_| {
-        let Some((mut a, mut b)) = memory.get("standard").cloned().filter(|(a, b)| !a.is_empty() && !b.is_empty())
+        let Some([mut a, mut b]) = memory.get("standard").cloned().filter(|it| it.iter().all(|it| !it.is_empty()))
         else {
             return Answer::not_run("its cost was not measured");
         };
@@ -84,29 +73,18 @@ fn application(bench: &mut Bench, cycles: u32) {
             return Answer::not_run(why);
         }
         let repeats = if bench.is_short() { 10 } else { 100 };
-        let mut runs: [Vec<Ended>; 2] = Default::default();
-        for cycle in 0..cycles {
-            for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
-                let which = if is_b { "ours" } else { "none" };
-                let name = format!("cost-application-{cycle}-{order}-{which}");
-                let plan = Plan::new(&name, "kernel-cost", Layout::Alone).with("repeats", repeats);
-                let plan = plan.plugin(if is_b { Plugin::Injected } else { Plugin::None });
-                match bench.run(&plan) {
-                    Ok(ended) if ended.is_well() => {
-                        drop(bench.read(&ended));
-                        ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
-                        runs[usize::from(is_b)].push(ended);
-                    }
-                    Ok(ended) => return Answer::not_ok(ended.why()),
-                    Err(why) => return Answer::not_ok(why),
-                }
-            }
-        }
-        let of = |name: &str, which: usize| -> Vec<f64> {
-            runs[which].iter().filter_map(|ended| ended.median(name)).collect()
+        let plan = |cycle: u32, order: usize, is_b: bool| {
+            let which = if is_b { "ours" } else { "none" };
+            let name = format!("cost-application-{cycle}-{order}-{which}");
+            let plan = Plan::new(&name, "kernel-cost", Layout::Alone).with("repeats", repeats);
+            plan.plugin(if is_b { Plugin::Injected } else { Plugin::None })
+        };
+        let runs = match abba(bench, cycles, plan) {
+            Ok(runs) => runs,
+            Err(answer) => return answer,
         };
         let part = |name: &str, what: &str| {
-            let (more, text) = difference(&of(name, 0), &of(name, 1));
+            let (more, text) = difference(&medians(&runs[0], name), &medians(&runs[1], name));
             (more, format!("{what} {text}"))
         };
         let (launch, launch_text) = part("eager_launch_ns", "launch");
@@ -119,30 +97,44 @@ fn application(bench: &mut Bench, cycles: u32) {
     });
 }
 
-/// The results of processes of one kind: the median of each, and all their batches.
-#[derive(Default)]
-struct Sample {
-    launch: Vec<f64>,
-    whole: Vec<f64>,
-    memory: Vec<f64>,
-}
-
-impl Sample {
-    fn add(&mut self, ended: &Ended) {
-        let Some(Some(told)) = ended.told.first() else { return };
-        self.launch.extend(ended.median("launch_ns"));
-        self.whole.extend(ended.median("whole_ns"));
-        self.memory.extend(told.figures.get("memory_peak"));
+/// Runs A and B by turns, and forgets their traces: losses are counted, and the traces are large
+/// and all alike.
+fn abba(bench: &mut Bench, cycles: u32, plan: impl Fn(u32, usize, bool) -> Plan) -> Result<[Vec<Ended>; 2], Answer> {
+    let mut runs: [Vec<Ended>; 2] = Default::default();
+    for cycle in 0..cycles {
+        for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
+            let ended = bench.run(&plan(cycle, order, is_b)).map_err(Answer::not_ok)?;
+            if !ended.is_well() {
+                return Err(Answer::not_ok(ended.why()));
+            }
+            drop(bench.read(&ended));
+            ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
+            runs[usize::from(is_b)].push(ended);
+        }
     }
+    Ok(runs)
 }
 
-fn compare(a: &Sample, b: &Sample) -> Answer {
-    if a.launch.is_empty() || b.launch.is_empty() {
+/// The median of this figure in each process.
+fn medians(runs: &[Ended], name: &str) -> Vec<f64> {
+    runs.iter().filter_map(|ended| ended.median(name)).collect()
+}
+
+/// The most memory that the first rank of each run had.
+fn peaks(runs: &[Ended]) -> Vec<f64> {
+    let told = runs.iter().filter_map(|ended| ended.told.first()?.as_ref());
+    told.filter_map(|told| told.figures.get("memory_peak").copied()).collect()
+}
+
+fn compare([a, b]: &[Vec<Ended>; 2]) -> Answer {
+    let of = |name: &str| [medians(a, name), medians(b, name)];
+    let ([launch_a, launch_b], [whole_a, whole_b]) = (of("launch_ns"), of("whole_ns"));
+    if launch_a.is_empty() || launch_b.is_empty() {
         return Answer::not_ok("nothing was measured");
     }
-    let (launch, launch_text) = difference(&a.launch, &b.launch);
-    let (whole, whole_text) = difference(&a.whole, &b.whole);
-    let text = format!("launch {launch_text}; with its execution {whole_text}; {} processes each", a.launch.len());
+    let (launch, launch_text) = difference(&launch_a, &launch_b);
+    let (whole, whole_text) = difference(&whole_a, &whole_b);
+    let text = format!("launch {launch_text}; with its execution {whole_text}; {} processes each", launch_a.len());
     Answer::ok(text).value("launch_ns", launch).value("whole_ns", whole)
 }
 

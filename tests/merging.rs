@@ -11,6 +11,7 @@ use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::{Slice, Timeline};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -184,6 +185,28 @@ fn each_rank_of_a_merged_trace_is_counted_once() {
     let both = ncclscope(&["summary".as_ref(), "--format".as_ref(), "json".as_ref(), folder.path().as_os_str()]);
     let said = both.unwrap_err();
     assert_eq!(said.matches("an earlier file has the same recording: rank ").count(), RANKS, "{said}");
+}
+
+#[test]
+fn a_rank_without_kernels_is_not_compared_with_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Job::new(3, 1, 200);
+    job.dark = Some(1);
+    for rank in 0..3 {
+        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
+    }
+    let apart = folder.path().join("apart");
+    fs::create_dir(&apart).unwrap();
+    let joined = apart.join("joined.perfetto-trace");
+    ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]).unwrap();
+    for traces in [folder.path(), &joined] {
+        let said = ncclscope(&["diagnose".as_ref(), "--json".as_ref(), "-".as_ref(), traces.as_os_str()]).unwrap();
+        let answer: Value = serde_json::from_str(&said).unwrap();
+        let ranks: Vec<_> = answer["ranks"].as_array().unwrap().iter().map(|row| &row["rank"]).collect();
+        assert_eq!(ranks, ["rank 0", "rank 2"], "{said}");
+        let left_out = "The file of 1 rank has no kernels, and one of them may be the cause";
+        assert!(answer["notes"].to_string().contains(left_out), "{said}");
+    }
 }
 
 #[test]

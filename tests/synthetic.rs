@@ -49,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) marks: u32,
     /// The same for process ids.
     pub(crate) pids: u32,
+    /// A rank whose kernels are lost.
+    pub(crate) dark: Option<u32>,
     /// How long an operation takes once all have come, ns.
     pub(crate) transfer: u64,
     /// The name of the communicator of all ranks.
@@ -98,6 +100,7 @@ impl Job {
             hosts,
             marks: ranks,
             pids: ranks,
+            dark: None,
             transfer: TRANSFER,
             world: "world".into(),
             run: "NCCLSCOPE_RUN_ID=synthetic".into(),
@@ -298,7 +301,9 @@ impl Rank<'_> {
             replay: None,
             untold: 0,
         };
-        self.at(left, What::Kernel { kernel: &kernel, owner });
+        if self.job.dark != Some(self.rank) {
+            self.at(left, What::Kernel { kernel: &kernel, owner });
+        }
     }
 
     /// An operation of the proxy with one transfer.

@@ -111,8 +111,10 @@ pub(super) struct Job {
     pub(super) first: usize,
     /// How many steps there are in all.
     pub(super) all_steps: usize,
-    /// Ranks of communicators whose files are not here.
+    /// How many ranks of a communicator are missing: their files are not here, or have no kernels
+    /// where those of others have.
     pub(super) missing: usize,
+    pub(super) without_kernels: usize,
     /// Some of them share a GPU: if it has nothing to do for one, it may work for another.
     pub(super) shares_gpus: bool,
     /// What the settings of a recording left out, if what ran in between is missing.
@@ -140,6 +142,10 @@ struct Loading {
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
     gaps: Option<String>,
+    /// Its items are kernels, not what the host handed over.
+    has_kernels: bool,
+    /// How many ranks of a communicator, by hash, are in files that were left out for lack of kernels.
+    without_kernels: BTreeMap<u64, usize>,
 }
 
 /// An operation that an item carried: its number, and its communicator by hash.
@@ -166,7 +172,7 @@ struct Stretch {
 pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reason>) {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
     let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
-    let (mut survey, mut loading, mut faults) = (Survey::default(), Loading::default(), Vec::new());
+    let (mut survey, mut loaded, mut faults) = (Survey::default(), Vec::new(), Vec::new());
     let budget = ITEMS / files.len().max(1);
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
@@ -178,20 +184,40 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
         // What cannot be read is named below.
         let _ = survey.add(path, looked, Ok(Extent::default()));
         match read {
-            Ok(of_file) => loading.add(of_file),
+            Ok(of_file) => loaded.push((path, of_file)),
             Err(fault) => faults.push(Reason::file(path)(fault)),
         }
         stage.advance(size(path));
     });
+    let mut loading = Loading::default();
+    let has_kernels = loaded.iter().any(|(_, of_file)| of_file.has_kernels);
+    for (path, of_file) in loaded {
+        if of_file.has_kernels || !has_kernels {
+            loading.add(of_file);
+            continue;
+        }
+        // As when a process was killed before CUPTI returned its records.
+        faults.push(Reason::file(path)("it has no kernels, but the files of other ranks have"));
+        for (hash, (_, members)) in of_file.members {
+            *loading.without_kernels.entry(hash).or_default() += members.len();
+        }
+    }
     (survey, loading.finish(files.len(), faults, wish))
 }
 
 impl Loading {
     fn of(path: &Path, profile: &Profile, wish: &Wish, budget: usize) -> Loading {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
-        let mut loading = Loading { gaps: profile.gaps.clone(), ..Loading::default() };
+        let has_kernels = !profile.kernels.is_empty();
+        let mut loading = Loading { gaps: profile.gaps.clone(), has_kernels, ..Loading::default() };
         for rank in &ranks.all {
             loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
+        }
+        // In a merged trace.
+        let is_drawn = |process: usize| ranks.all.iter().any(|rank| rank.process == process);
+        for communicator in profile.communicators.iter().filter(|it| it.rank.is_some() && !is_drawn(it.process)) {
+            let hash = hash_of(communicator.hash, communicator.name.as_deref());
+            *loading.without_kernels.entry(hash).or_default() += 1;
         }
         loading
     }
@@ -218,6 +244,9 @@ impl Loading {
         for (hash, (ranks, members)) in of_file.members {
             let known = self.members.entry(hash).or_insert((ranks, BTreeMap::new()));
             known.1.extend(members.into_iter().map(|(own, rank)| (own, before + rank)));
+        }
+        for (hash, count) in of_file.without_kernels {
+            *self.without_kernels.entry(hash).or_default() += count;
         }
         self.gaps = self.gaps.take().or(of_file.gaps);
     }
@@ -383,7 +412,6 @@ impl Loading {
         }
     }
 
-    /// The job of so many files, some of which could not be read.
     /// Makes the ranks begin their steps with the same thing where what repeats on them would do for
     /// several: with what most of them begin with.
     fn agree(&mut self) {
@@ -411,6 +439,7 @@ impl Loading {
         }
     }
 
+    /// The job of so many files, some of which could not be read.
     fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
@@ -429,7 +458,19 @@ impl Loading {
         self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let Loading {
-            ranks, items, joined, kinds, communicators, sizes, uses, taken, members, mut sources, gaps, ..
+            ranks,
+            items,
+            joined,
+            kinds,
+            communicators,
+            sizes,
+            uses,
+            taken,
+            members,
+            mut sources,
+            gaps,
+            without_kernels,
+            ..
         } = self;
         let graph = Graph::new(items, joined);
         let source = sources.first_mut().and_then(Option::take);
@@ -454,7 +495,11 @@ impl Loading {
         }
         let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
         in_order.sort_unstable_by_key(|it| it.1);
-        let missing = members.values().map(|(ranks, known)| (*ranks as usize).saturating_sub(known.len())).max();
+        let without = |hash: &u64| without_kernels.get(hash).copied().unwrap_or(0);
+        let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
+            ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
+        };
+        let (missing, without_kernels) = members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
         Ok(Job {
             gaps,
             ranks,
@@ -468,7 +513,8 @@ impl Loading {
             steps: if has_all { warm..kept } else { 0..0 },
             first: wish.steps.as_ref().map_or(0, |steps| steps.start),
             all_steps: most,
-            missing: missing.unwrap_or(0),
+            missing,
+            without_kernels,
             shares_gpus: false,
             notes,
             graph,

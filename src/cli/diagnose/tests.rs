@@ -112,6 +112,7 @@ impl Made {
             steps: 2..self.steps - 1,
             first: 0,
             all_steps: self.steps - 1,
+            without_kernels: 0,
             missing: 0,
             shares_gpus: false,
             notes: Vec::new(),

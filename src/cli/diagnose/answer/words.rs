@@ -274,11 +274,11 @@ impl Names<'_> {
             let OfRank { exposed_ns, waits_ns, .. } = shares[*rank];
             exposed_ns + waits_ns > MUCH * step
         });
-        let rank = waiting.filter(|_| job.missing > 0)?;
+        let missing = missing(job)?;
+        let rank = waiting?;
         let OfRank { exposed_ns, waits_ns, .. } = shares[rank];
         Some(format!(
-            "Cannot tell for whom the ranks wait. {}: {} spends {} of each step of {} in communication alone",
-            missing(job.missing),
+            "Cannot tell for whom the ranks wait. {missing}: {} spends {} of each step of {} in communication alone",
             job.ranks[rank].label,
             duration(exposed_ns + waits_ns),
             duration(step)
@@ -297,8 +297,8 @@ impl Names<'_> {
                     .to_owned(),
             );
         }
-        if job.missing > 0 {
-            notes.push(format!("{}, and one of them may be the cause", missing(job.missing)));
+        if let Some(missing) = missing(job) {
+            notes.push(format!("{missing}, and one of them may be the cause"));
         }
         if job.links.is_empty() && job.ranks.len() > 1 && found.steps.mean > 0.0 {
             notes.push(
@@ -321,10 +321,18 @@ fn has_long_steps(steps: &Measure) -> bool {
     steps.mean > (1.0 + LONG) * steps.median && (steps.long > 1 || steps.longest.0 > SINGLE * steps.median)
 }
 
-/// How many files there should be.
-fn missing(ranks: usize) -> String {
-    match ranks {
-        1 => "The file of 1 rank is not here".to_owned(),
-        ranks => format!("The files of {ranks} ranks are not here"),
-    }
+/// How many ranks are missing, and why.
+fn missing(job: &Job) -> Option<String> {
+    let of = |ranks: usize| match ranks {
+        1 => "The file of 1 rank".to_owned(),
+        ranks => format!("The files of {ranks} ranks"),
+    };
+    Some(match (job.missing, job.without_kernels) {
+        (0, 0) => return None,
+        (0, 1) => "The file of 1 rank has no kernels".to_owned(),
+        (0, without) => format!("{} have no kernels", of(without)),
+        (1, 0) => "The file of 1 rank is not here".to_owned(),
+        (missing, 0) => format!("{} are not here", of(missing)),
+        (missing, without) => format!("{} are not here or have no kernels", of(missing + without)),
+    })
 }

@@ -279,7 +279,7 @@ fn a_process_that_ended_long_before_the_others_is_named() {
     let program = "repeat 100 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly rank 1 {\nexit at \
                    once\n}\nall_reduce 1 MiB f32 sum\nsync\n";
     let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "");
-    let limit = Some(Duration::from_secs(14));
+    let limit = Some(Duration::from_secs(20));
     let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour: "", limit, expected: Vec::new() };
     let (_file, plan) = case.plan();
     let job = plan.run();

@@ -169,6 +169,8 @@ pub(super) struct Process {
     pub(super) is_lossy: bool,
     /// Settings left out a part of it.
     pub(super) is_partial: bool,
+    /// Its file was full, so what came after is not known.
+    pub(super) is_full: bool,
 }
 
 /// An open slice. For those that are listed, its index in the survey's list.
@@ -351,9 +353,10 @@ impl Looking {
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
             let tag = uuid >> TRACK_BITS;
             let last = moved.get(&tag).copied().filter(|moved| *moved > HostNs(0)).unwrap_or(last);
-            let silence_ns = (beats.contains(&tag) && !stopped.contains(&tag))
-                .then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
-            Process { first, last, silence_ns, gpu, boot: boots.get(&tag).cloned(), ..Process::default() }
+            let is_full = stopped.contains(&tag);
+            let silence_ns =
+                (beats.contains(&tag) && !is_full).then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
+            Process { first, last, silence_ns, is_full, gpu, boot: boots.get(&tag).cloned(), ..Process::default() }
         };
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();

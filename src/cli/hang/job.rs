@@ -142,6 +142,12 @@ impl Job {
         self.ends.get(&process).map_or(0, |end| end.since(time))
     }
 
+    /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped.
+    pub(super) fn is_cut(&self, member: usize) -> bool {
+        let process = self.processes.get(&self.members[member].process);
+        process.is_some_and(|it| it.is_full || it.is_partial)
+    }
+
     /// Ranks that handed nothing over for a long time while others of their communicator went on.
     pub(super) fn silent(&self) -> Vec<usize> {
         let is_silent = |index: &usize| {
@@ -154,7 +160,7 @@ impl Job {
                 last_of_it
                     .is_some_and(|(of_it, at)| of_it.correlation != last.correlation && self.age(other, *at) < age)
             };
-            self.waits_long(*index, age) && (0..self.members.len()).any(went_on)
+            !self.is_cut(*index) && self.waits_long(*index, age) && (0..self.members.len()).any(went_on)
         };
         (0..self.members.len()).filter(is_silent).collect()
     }

@@ -162,7 +162,7 @@ impl Job {
     fn is_missing(&self, index: usize, came: u64) -> bool {
         let Member { process, ref last, .. } = self.members[index];
         let silent = last.as_ref().map_or(came, |(_, time)| self.age(index, *time).min(came));
-        self.processes.get(&process).is_some_and(|process| !process.is_lossy) && self.waits_long(index, silent)
+        self.processes.get(&process).is_some_and(|it| !it.is_lossy && !it.is_full) && self.waits_long(index, silent)
     }
 
     /// Whether the recordings of all ranks of a communicator ended in an orderly way.
@@ -192,6 +192,8 @@ impl Job {
         }
         if state.is_some_and(|state| state.is_lossy) {
             said.push_str("; records were dropped there, so it may have come");
+        } else if state.is_some_and(|state| state.is_full) {
+            said.push_str("; its file was full, so it may have come");
         }
         Missing { rank, world, process: place.clone(), last: said, waits: None }
     }
@@ -330,6 +332,22 @@ mod tests {
         job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
         let (is_certain, text) = &said(&job)[0];
         assert!(!is_certain && text.contains("records were dropped there, so it may have come"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_whose_file_was_full_or_left_something_out_did_not_fall_silent() {
+        let mut full = job(7, 4, 0, &[0, 1, 3]);
+        full.processes.get_mut(&2).expect("the process of rank 2").is_full = true;
+        let (is_certain, text) = &said(&full)[0];
+        assert!(!is_certain && text.contains("its file was full, so it may have come"), "{text}");
+
+        let healthy = job(7, 4, 0, &[0, 1, 3]);
+        assert_eq!(healthy.silent(), [2]);
+        for cut in [|it: &mut Process| it.is_full = true, |it: &mut Process| it.is_partial = true] {
+            let mut job = healthy.clone();
+            cut(job.processes.get_mut(&2).expect("the process of rank 2"));
+            assert_eq!(job.silent(), [0_usize; 0]);
+        }
     }
 
     #[test]

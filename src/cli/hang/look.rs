@@ -53,7 +53,9 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let Some(track) = survey.tracks.get(&slice.track) else { continue };
         let Some(process) = survey.process(slice.track) else { continue };
         let end = job.ends.get(&process).copied().unwrap_or_default();
-        let is_old = end.since(slice.begin) >= PATIENCE_NS;
+        // What was open when its file was full may have ended.
+        let is_full = job.processes.get(&process).is_some_and(|it| it.is_full);
+        let is_old = !is_full && end.since(slice.begin) >= PATIENCE_NS;
         let member = match slice.kind {
             Work::Overdue => member_of.get(&slice.track),
             Work::Call => slice.hash.and_then(|hash| job.by_hash.get(&(process, hash))).filter(|_| is_old),

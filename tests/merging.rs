@@ -210,6 +210,19 @@ fn a_rank_without_kernels_is_not_compared_with_the_others() {
 }
 
 #[test]
+fn steps_that_are_not_there_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job::new(2, 1, 60);
+    for rank in 0..2 {
+        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
+    }
+    let refused =
+        ncclscope(&["diagnose".as_ref(), "--steps".as_ref(), "5000..6000".as_ref(), folder.path().as_os_str()]);
+    let said = refused.unwrap_err();
+    assert!(said.contains("these files have ") && said.contains(" so there are no steps 5000 to 6000"), "{said}");
+}
+
+#[test]
 fn hosts_with_short_operations_are_aligned_to_a_few_microseconds() {
     const RANKS: u32 = 8;
     // For operations of this many us, the largest stated error in us.

@@ -1,6 +1,7 @@
 //! Where the library that NCCL loads is, and `ncclscope lib`, which prints it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,12 @@ pub(super) const PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 pub(super) const INJECTION: &str = "CUDA_INJECTION64_PATH";
 /// The variable with the folders of libraries that are named without a path.
 pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Whether a value of [`PLUGIN`] or [`INJECTION`] means this library, also by a link.
+pub(super) fn is_ours(value: &OsStr, library: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    value == NAME || real(Path::new(value)) == real(library)
+}
 
 pub(super) fn print(out: &mut dyn Write) -> Result<(), Reason> {
     let library = find()?;
@@ -82,5 +89,15 @@ mod tests {
             assert_eq!(found, Some(file), "{place}");
             std::fs::remove_dir_all(root).unwrap();
         }
+    }
+
+    #[test]
+    fn a_link_to_the_library_is_the_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let [library, link, other] = [NAME, "link.so", "other.so"].map(|name| folder.path().join(name));
+        std::fs::write(&library, "").unwrap();
+        std::os::unix::fs::symlink(&library, &link).unwrap();
+        assert!(is_ours(link.as_os_str(), &library) && is_ours(OsStr::new(NAME), &library));
+        assert!(!is_ours(other.as_os_str(), &library));
     }
 }

@@ -48,7 +48,10 @@ impl fmt::Display for Error {
         match self {
             Error::Io(error) => write!(f, "failed to read it: {error}"),
             Error::Empty => {
-                write!(f, "the file is empty: the process that should have written it ended too early, or the disk was full")
+                write!(
+                    f,
+                    "the file is empty: the process that should have written it ended too early, or the disk was full"
+                )
             }
             Error::Foreign(what) => write!(
                 f,

@@ -478,6 +478,10 @@ impl Loading {
         let kept = ranks.iter().map(|rank| rank.edges.len().saturating_sub(1)).min().unwrap_or(0);
         let counts: BTreeSet<usize> = ranks.iter().map(|rank| rank.steps).collect();
         let (fewest, most) = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(0));
+        if let Some(steps) = wish.steps.as_ref().filter(|steps| most > 0 && most <= steps.start) {
+            let why = format!("these files have {most} steps, so there are no steps {} to {}", steps.start, steps.end);
+            return Err(Reason::Refused(why));
+        }
         if has_all && fewest < most {
             notes
                 .push(format!("Ranks have between {fewest} and {most} steps; they are compared from the first one on"));

@@ -1,11 +1,12 @@
 //! What follows from the facts about a machine (pure).
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::facts::{CuptiCopy, Facts, NcclCopy};
-use crate::cli::{colour, nccl};
+use crate::cli::{colour, library, nccl};
 use crate::releases::{self, FAULTS, Fault, FaultId};
 use crate::trace::names;
 
@@ -278,8 +279,8 @@ fn environment(facts: &Facts) -> Vec<Finding> {
         all.push(Finding::new(Grade::Note, "environment", found).so(follows).advise(advice));
     };
     let is_ours = |value: &str| {
-        let ours = facts.library.as_deref();
-        value == crate::cli::library::NAME || ours.is_some_and(|ours| ours == std::path::Path::new(value))
+        let ours = facts.library.as_deref().unwrap_or(Path::new(library::NAME));
+        library::is_ours(value.as_ref(), ours)
     };
     if let Some(value) = facts.variable("CUDA_INJECTION64_PATH").filter(|value| !is_ours(value)) {
         note(

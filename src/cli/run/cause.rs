@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::plan;
 use super::processes::Seen;
 use crate::cli::nccl;
 use crate::releases;
@@ -114,7 +113,7 @@ fn why_without(process: &Seen, library: &Path) -> Option<String> {
                     .into(),
             );
         }
-        Some(other) if !plan::is_ours(other.as_ref(), library) => {
+        Some(other) if !crate::cli::library::is_ours(other.as_ref(), library) => {
             return Some(format!(
                 "the program was started with NCCL_PROFILER_PLUGIN={other}: something on the way changed it"
             ));

@@ -63,7 +63,7 @@ pub(super) fn plan(
     // accepts no path.
     let wanted = OsString::from(library::NAME);
     match before(PLUGIN) {
-        Some(other) if is_ours(&other, library) => {}
+        Some(other) if library::is_ours(&other, library) => {}
         Some(other) if !wish.replace => {
             plan.remarks.push(format!(
                 "{PLUGIN}={} was set before and is kept: NCCL loads that and not ncclscope. --replace overrides it",
@@ -107,12 +107,6 @@ pub(super) fn plan(
         plan.variables.push((RUN_ID, run.into()));
     }
     plan
-}
-
-/// Whether a value of `NCCL_PROFILER_PLUGIN` means our library.
-pub(super) fn is_ours(value: &OsStr, library: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    value == library::NAME || real(Path::new(value)) == real(library)
 }
 
 /// The commands for a shell, one line per variable.

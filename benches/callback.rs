@@ -1,6 +1,6 @@
 //! The cost of a callback: nanoseconds per call, beyond an empty plugin measured in the same run.
-//! Below it, what no recorder can leave out: benches/plain.c reads the clock and stores the
-//! arguments, and does nothing else.
+//! Below it, what no recorder can leave out: benches/plain.c reads the clock, stores the
+//! arguments, looks at a collective's strings, and does nothing else.
 //!
 //! ```text
 //! cargo bench --bench callback

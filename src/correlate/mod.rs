@@ -277,6 +277,7 @@ impl Correlator {
                 self.names.remove(&ring);
                 if let Some((thread, _)) = self.rings.remove(&ring) {
                     self.plans.thread_end(thread);
+                    self.proxy_threads.remove(&thread);
                     out.say(What::ThreadEnd(thread));
                 }
             }

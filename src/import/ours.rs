@@ -204,7 +204,9 @@ impl Reader {
         let uuid = descriptor.uuid();
         let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
         if let Some(process) = &descriptor.process {
-            self.process(uuid >> TRACK_BITS, i64::from(process.pid()), process.process_name());
+            // A merge may have given it another pid.
+            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
+            self.process(uuid >> TRACK_BITS, i64::from(told.unwrap_or(process.pid())), process.process_name());
         }
         if let (Some((tid, name)), Some(&process)) = (&thread, self.processes.get(&(uuid >> TRACK_BITS))) {
             self.profile.processes[process].threads.insert(*tid, name.clone());
@@ -237,6 +239,10 @@ impl Reader {
     }
 
     fn process(&mut self, tag: u64, pid: i64, name: &str) {
+        // A process's further GPUs come after it, each with a number of its own.
+        if self.processes.contains_key(&tag) {
+            return;
+        }
         let mut parts = names::without_gpu(name).0.split(" · ");
         let who = parts.next().unwrap_or_default();
         self.hosts.extend(parts.next().map(str::to_owned));

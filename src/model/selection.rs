@@ -97,7 +97,8 @@ pub fn nanoseconds(text: &str) -> Result<u64, Malformed> {
     let whole: u128 = whole.parse().map_err(|_| wrong())?;
     let parts: u128 = fraction.parse().map_err(|_| wrong())?;
     let scale = u128::from(*scale);
-    let value = whole.checked_mul(scale).ok_or_else(wrong)? + parts * scale / 10_u128.pow(fraction.len() as u32);
+    let part = parts * scale / 10_u128.pow(fraction.len() as u32);
+    let value = whole.checked_mul(scale).and_then(|whole| whole.checked_add(part)).ok_or_else(wrong)?;
     u64::try_from(value).map_err(|_| wrong())
 }
 
@@ -376,6 +377,7 @@ mod tests {
     fn printed_durations_can_be_read_back() {
         for (ns, text) in [(0, "0ns"), (999, "999ns"), (1500, "1.5us"), (2_000_000, "2ms"), (3_007_000_000, "3.007s")] {
             assert_eq!(duration(ns), text);
+            assert!(nanoseconds("340282366920938463463374607431768211.9us").is_err());
             assert_eq!(nanoseconds(text).unwrap(), ns);
         }
     }

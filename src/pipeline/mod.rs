@@ -318,10 +318,18 @@ impl Pipeline {
                 let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
                 let evidence = Evidence { done: &done, moved: &moved, launch };
                 self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
-                shares.iter().for_each(|share| {
-                    self.tracks.thread(now, (share.tid, &share.name), share.percent, (share.doing, share.processor));
-                });
-                self.tracks.threads_looked_at(now);
+                // A full file must not go on growing by these.
+                if self.level != Level::Ends {
+                    shares.iter().for_each(|share| {
+                        self.tracks.thread(
+                            now,
+                            (share.tid, &share.name),
+                            share.percent,
+                            (share.doing, share.processor),
+                        );
+                    });
+                    self.tracks.threads_looked_at(now);
+                }
             }
             Input::Dropped(total) => self.lost(total),
             Input::Level { level, why } => {

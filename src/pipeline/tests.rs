@@ -4,6 +4,7 @@ use super::*;
 use crate::correlate::tests::{Player, tag};
 use crate::cupti::decode::Asked;
 use crate::model::activity;
+use crate::model::doing::Doing;
 use crate::model::selection::Selection;
 use crate::trace::tracks::ProcessInfo;
 use crate::trace::writer::Clocks;
@@ -84,4 +85,16 @@ fn no_kernel_is_said_to_hang_while_times_are_bad() {
     assert_eq!(not_ended_after(0), (1, 0));
     assert_eq!(not_ended_after(7), (1, 0), "single bad records are no stretch");
     assert_eq!(not_ended_after(8), (0, 1), "it may have ended without a time");
+}
+
+#[test]
+fn a_full_file_does_not_grow_by_the_time_of_threads() {
+    let share = input::Share { tid: 7, name: "NCCL".into(), percent: 50, doing: Doing::Running, processor: None };
+    for (level, grows) in [(Level::All, true), (Level::Ends, false)] {
+        let mut pipeline = with_kernels(130_101);
+        pipeline.take(&Input::Level { level, why: "the file is full" });
+        let before = pipeline.tracks.pending_bytes();
+        pipeline.take(&Input::Shares(std::slice::from_ref(&share)));
+        assert_eq!(pipeline.tracks.pending_bytes() > before, grows, "{level:?}");
+    }
 }

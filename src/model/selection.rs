@@ -377,9 +377,9 @@ mod tests {
     fn printed_durations_can_be_read_back() {
         for (ns, text) in [(0, "0ns"), (999, "999ns"), (1500, "1.5us"), (2_000_000, "2ms"), (3_007_000_000, "3.007s")] {
             assert_eq!(duration(ns), text);
-            assert!(nanoseconds("340282366920938463463374607431768211.9us").is_err());
             assert_eq!(nanoseconds(text).unwrap(), ns);
         }
+        assert!(nanoseconds("340282366920938463463374607431768211.9us").is_err());
     }
 
     #[test]

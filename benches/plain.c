@@ -42,8 +42,8 @@ static inline void record(const void *from, size_t words) {
 }
 #define RECORD(from, words) record(from, words)
 
-/* Where the strings of an event are, in words, since version 5; 0 for no more. */
-static const unsigned char COLL[4] = {4, 9, 11, 12}, COLL_API[4] = {3, 5}, CE_COLL[4] = {4, 9, 10};
+/* Where the strings of an event are since version 5, in words. */
+static const unsigned char COLL[] = {4, 9, 11, 12}, COLL_API[] = {3, 5}, CE_COLL[] = {4, 9, 10};
 
 static inline void look(const unsigned long *descr, const unsigned char *places, int count) {
     unsigned long differ = 0, now[4][2] = {{0}};

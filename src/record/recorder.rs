@@ -305,69 +305,64 @@ pub fn stop(handle: Handle) {
 /// id of the launching call. For CUPTI's callback at the start of the call.
 #[inline]
 pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
-    note_of_launch(|local| {
-        let (open, nccl) = (local.launch.get(), is_nccl());
-        let is_ours = nccl || !open.is_none();
-        is_ours.then(|| (kind::LAUNCH, u16::from(nccl), correlation, [open.0, local.group.get().0]))
+    if !is_on() {
+        return;
+    }
+    let _ = LOCAL.try_with(|local| {
+        let open = local.launch.get();
+        let nccl = is_nccl();
+        if nccl || !open.is_none() {
+            local.note_of_launch(kind::LAUNCH, u16::from(nccl), correlation, &[open.0, local.group.get().0]);
+        }
     });
 }
 
 /// Records a graph node created while a KernelLaunch or a CeColl is open on this thread; other
 /// nodes do not concern NCCL.
 pub fn graph_node_created(node: u64) {
-    note_of_launch(|local| {
+    if !is_on() {
+        return;
+    }
+    let _ = LOCAL.try_with(|local| {
         let open = local.launch.get();
         if open.is_none() {
-            return None;
+            return;
         }
         let (word, bit) = node_bit(node);
         word.fetch_or(bit, Ordering::Relaxed);
         HAS_NODES.store(true, Ordering::Relaxed);
-        Some((kind::GRAPH_NODE, 0, 0, [node, 0, open.0]))
+        local.note_of_launch(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]);
     });
 }
 
 /// Records that a node was cloned, on any thread, if the original may concern NCCL.
 pub fn graph_node_cloned(node: u64, original: u64) {
-    note_of_launch(|_| {
-        let (word, bit) = node_bit(original);
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            return None;
-        }
-        let (word, bit) = node_bit(node);
-        word.fetch_or(bit, Ordering::Relaxed);
-        Some((kind::GRAPH_NODE, 0, 0, [node, original, 0]))
-    });
+    if !is_on() {
+        return;
+    }
+    let (word, bit) = node_bit(original);
+    if word.load(Ordering::Relaxed) & bit == 0 {
+        return;
+    }
+    let (word, bit) = node_bit(node);
+    word.fetch_or(bit, Ordering::Relaxed);
+    let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_NODE, 0, 0, &[node, original, 0]));
 }
 
 /// Records that the call with this correlation id launches an executable graph or, with 0, that the
 /// graph was instantiated. Does nothing until a node that concerns NCCL has been seen.
 pub fn graph_launch(graph: u64, correlation: u32) {
-    let has_nodes = || HAS_NODES.load(Ordering::Relaxed);
-    note_of_launch(|_| has_nodes().then_some((kind::GRAPH_LAUNCH, 0, correlation, [graph])));
+    if is_on() && HAS_NODES.load(Ordering::Relaxed) {
+        let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_LAUNCH, 0, correlation, &[graph]));
+    }
 }
 
 /// Records that an executable graph is changed. Does nothing until a node that concerns NCCL has
 /// been seen.
 pub fn graph_change(graph: u64) {
-    let has_nodes = || HAS_NODES.load(Ordering::Relaxed);
-    note_of_launch(|_| has_nodes().then_some((kind::GRAPH_CHANGE, 0, 0, [graph])));
-}
-
-/// Records what `about` says about a launch on this thread: kind, small and wide argument, words.
-/// If there is no room, it is counted.
-#[inline(always)]
-fn note_of_launch<const N: usize>(about: impl FnOnce(&Local) -> Option<(u8, u16, u32, [u64; N])>) {
-    if !is_on() {
-        return;
+    if is_on() && HAS_NODES.load(Ordering::Relaxed) {
+        let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_CHANGE, 0, 0, &[graph]));
     }
-    let _ = LOCAL.try_with(|local| {
-        if let Some((kind, small, wide, words)) = about(local)
-            && !local.note(kind, small, wide as i32, &words)
-        {
-            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
-        }
-    });
 }
 
 /// Records that the program begins a step. On a thread's first call it may allocate.
@@ -549,6 +544,14 @@ impl Local {
     #[inline(never)]
     fn note(&self, kind: u8, small: u16, wide: i32, words: &[u64]) -> bool {
         self.enter().is_some_and(|_busy| self.write(header(kind, 2 + words.len(), small, wide), words, &[]))
+    }
+
+    /// The same about a launch, which is counted as lost if there was no room.
+    #[inline(always)]
+    fn note_of_launch(&self, kind: u8, small: u16, wide: u32, words: &[u64]) {
+        if !self.note(kind, small, wide as i32, words) {
+            LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Publishes a record: its first word, the time, and two runs of words. False if there was no

@@ -37,7 +37,6 @@ pub mod kind {
     pub const STREAM: u32 = 37;
     /// An external id, and the call it belongs to.
     pub const EXTERNAL_CORRELATION: u32 = 39;
-    /// A launch of a graph, as a whole.
     /// A host function in a graph.
     pub const GRAPH_HOST_NODE: u32 = 56;
     /// A host function in a stream.

@@ -213,8 +213,8 @@ impl Loading {
         for rank in &ranks.all {
             loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
         }
-        // In a merged trace.
-        let is_drawn = |process: usize| ranks.all.iter().any(|rank| rank.process == process);
+        // In a merged trace, ranks without kernels are beside others.
+        let is_drawn = |process: usize| !has_kernels || ranks.all.iter().any(|rank| rank.process == process);
         for communicator in profile.communicators.iter().filter(|it| it.rank.is_some() && !is_drawn(it.process)) {
             let hash = hash_of(communicator.hash, communicator.name.as_deref());
             *loading.without_kernels.entry(hash).or_default() += 1;

@@ -14,8 +14,8 @@ const ENABLE_HES: u32 = 13;
 const THREAD_ID_TYPE: u32 = 21;
 const TIMESTAMP_CALLBACK: u32 = 22;
 
-/// Its size in bytes, by the headers.
-fn size_of(number: u32) -> usize {
+/// The length of an attribute in bytes, by the headers.
+fn length_of(number: u32) -> usize {
     match number {
         0..=4 | 6 | 7 | 10 | TIMESTAMP_CALLBACK | 24 => 8,
         THREAD_ID_TYPE => 4,
@@ -48,12 +48,12 @@ pub(super) unsafe fn set(client: Client, number: u32, size: Option<&mut usize>, 
     Ok(())
 }
 
-/// Checks the arguments; returns the attribute's size.
+/// Checks the arguments; returns the attribute's length.
 fn check(number: u32, size: Option<usize>, value: *mut u8) -> Result<usize, u32> {
     let size = size.ok_or(result::INVALID_PARAMETER)?;
     if value.is_null() || number >= process::options().release.attributes() {
         return Err(result::INVALID_PARAMETER);
     }
-    let bytes = size_of(number);
+    let bytes = length_of(number);
     if size < bytes { Err(result::PARAMETER_SIZE_NOT_SUFFICIENT) } else { Ok(bytes) }
 }

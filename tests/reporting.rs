@@ -482,3 +482,23 @@ fn a_job_without_traces_has_a_page_too() {
     let whole = whole.as_str().unwrap();
     assert!(whole.contains("No verdict") && whole.contains("Single operations are in traces only"), "{whole}");
 }
+
+#[test]
+fn nobody_is_late_by_stretches_that_may_be_shifted() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = |lost: u64| {
+        let traces = folder.path().join(format!("{lost}"));
+        fs::create_dir(&traces).unwrap();
+        for rank in 0..3 {
+            let text = of_rank(rank, 0, &[("a", 1000, [1_000_000 + 500_000 * u64::from(rank); 4])]);
+            fs::write(traces.join(format!("{rank}.summary.csv")), text).unwrap();
+        }
+        let lost = format!("# ncclscope summary, format 1: losses\nrank,what,number,note\n1,activities_dropped,{lost},\n");
+        fs::write(traces.join("lost.summary.csv"), lost).unwrap();
+        let page = traces.join("page.html");
+        report(&[&traces], &page).unwrap();
+        let lateness = &data(&page)["lateness"];
+        [&lateness["known"], &lateness["unknown"]].map(|it| it.as_u64().unwrap())
+    };
+    assert_eq!([known(0), known(10), known(11)], [[4000, 0], [4000, 0], [0, 4000]]);
+}

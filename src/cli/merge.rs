@@ -492,7 +492,7 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
     for (clock, offset) in hosts::solve(count, shared.orders()).into_iter().enumerate().skip(1) {
         let host = named_apart(file(clock).host(), |name| hosts.iter().any(|host| host == name));
         let reference = &hosts[0];
-        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), shared.inferred(clocks, clock)))?;
+        let offset = offset.ok_or_else(|| unrelated(file(clock), file(0), shared.inferred(clock)))?;
         let us = |ns: u64| names::duration(ns as f64);
         let (least, most) = offset.errors();
         let mut how = format!(

@@ -98,12 +98,18 @@ fn introduce(traces: &[PathBuf], survey: &Survey, busy: (u64, u64), out: &mut dy
     }
     if survey.slices > MANY_SLICES {
         let window = Window::between(busy.0, busy.1);
-        let trace = traces[0].display();
         writeln!(
             out,
-            "That is a lot for a browser: it takes minutes to load, and may not fit in memory. A part is \
-             quicker:\n ncclscope cut {trace} -o part.perfetto-trace --time {window} --no-steps"
+            "That is a lot for a browser: it takes minutes to load, and may not fit in memory. A part is quicker:"
         )?;
+        let trace = match traces {
+            [trace] => trace.display().to_string(),
+            _ => {
+                writeln!(out, " ncclscope merge TRACES -o all.perfetto-trace")?;
+                "all.perfetto-trace".to_owned()
+            }
+        };
+        writeln!(out, " ncclscope cut {trace} -o part.perfetto-trace --time {window} --no-steps")?;
     }
     Ok(())
 }

@@ -80,8 +80,8 @@ pub(super) struct Track {
     pub(super) has_init: bool,
     /// The longest time from the hand-over of an operation to the end of its kernel, ns.
     pub(super) longest_ns: u64,
-    /// When something last began or ended on it.
-    pub(super) moved: HostNs,
+    /// When something first and last began or ended on it.
+    pub(super) moved: Option<(HostNs, HostNs)>,
     /// The last call for an operation on it.
     call: Option<Begun>,
     open: Vec<Open>,
@@ -342,8 +342,10 @@ impl Looking {
         let first = survey.span.map_or(last, |it| it.0);
         let (mut moved, mut beats) = (FxHashMap::default(), FxHashSet::default());
         for (uuid, track) in &survey.tracks {
-            let last: &mut HostNs = moved.entry(uuid >> TRACK_BITS).or_default();
-            *last = track.moved.max(*last);
+            if let Some((first, last)) = track.moved {
+                let all = moved.entry(uuid >> TRACK_BITS).or_insert((first, last));
+                *all = (first.min(all.0), last.max(all.1));
+            }
             if track.name == words::track::OWN_CPU {
                 beats.insert(uuid >> TRACK_BITS);
             }
@@ -352,7 +354,7 @@ impl Looking {
             let number = names::without_gpu(name).1;
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
             let tag = uuid >> TRACK_BITS;
-            let last = moved.get(&tag).copied().filter(|moved| *moved > HostNs(0)).unwrap_or(last);
+            let (first, last) = moved.get(&tag).copied().unwrap_or((first, last));
             let is_full = stopped.contains(&tag);
             let silence_ns =
                 (beats.contains(&tag) && !is_full).then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
@@ -503,7 +505,7 @@ impl Survey {
 
     fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
         let track = self.tracks.entry(event.track).or_default();
-        track.moved = track.moved.max(time);
+        track.moved = Some(track.moved.map_or((time, time), |(first, last)| (first.min(time), last.max(time))));
         let number = |field| numbers.get(field).unwrap_or_default();
         let comm = numbers.get(nccl::COMM);
         let work = |kind, place| Box::new(Begun::new(kind, event, time, place, Vec::new()));
@@ -590,8 +592,13 @@ impl Survey {
             match (found.parent, found.pid) {
                 (Some(parent), _) => at = parent,
                 (None, pid) => {
+                    // Containers have processes with the same pid: the tag tells them apart.
                     let same = |(_, other): &(&u64, &Track)| other.is_process && pid.is_some() && other.pid == pid;
-                    return self.tracks.iter().find(same).map(|(uuid, _)| *uuid);
+                    let mut found = self.tracks.iter().filter(same).map(|(uuid, _)| *uuid);
+                    return match found.clone().find(|uuid| uuid >> TRACK_BITS == at >> TRACK_BITS) {
+                        None => found.next().filter(|_| found.next().is_none()),
+                        near => near,
+                    };
                 }
             }
         }
@@ -682,7 +689,26 @@ fn twins(path: &Path) -> Reason {
 
 #[cfg(test)]
 mod tests {
-    use super::place;
+    use super::{Survey, TRACK_BITS, Track, place};
+
+    #[test]
+    fn a_thread_belongs_to_the_process_of_its_recording() {
+        let track = |is_process| Track { is_process, pid: Some(7), ..Track::default() };
+        let mut survey = Survey::default();
+        for tag in 1..40 {
+            survey.tracks.insert(tag << TRACK_BITS | 1, track(true));
+            survey.tracks.insert(tag << TRACK_BITS | 2, track(false));
+        }
+        for tag in 1..40 {
+            assert_eq!(survey.process(tag << TRACK_BITS | 2), Some(tag << TRACK_BITS | 1));
+        }
+        // Another tool's tracks have no tag: of several processes with its pid it may be anyone's.
+        survey.tracks.insert(50 << TRACK_BITS, track(false));
+        assert_eq!(survey.process(50 << TRACK_BITS), None);
+        survey.tracks.insert(60 << TRACK_BITS, Track { pid: Some(8), ..track(true) });
+        survey.tracks.insert(61 << TRACK_BITS, Track { pid: Some(8), ..track(false) });
+        assert_eq!(survey.process(61 << TRACK_BITS), Some(60 << TRACK_BITS));
+    }
 
     #[test]
     fn a_gpu_is_no_host() {

@@ -271,6 +271,9 @@ impl Summary {
         let Summary { operations, room, stretches, .. } = self;
         let Some((key, row)) = operations.rows.get_mut(run.row as usize) else { return };
         let comm = key.comm;
+        if run.of.is_none() {
+            stretches.add(comm, key.function, start, ns.filter(|_| !run.is_contradicted));
+        }
         if run.is_contradicted {
             row.contradicted += 1;
         } else {
@@ -280,7 +283,6 @@ impl Summary {
             match (ns, run.of) {
                 (Some(ns), None) => {
                     row.kernel.add(ns, room);
-                    stretches.add(comm, key.function, start, ns);
                     self.last = Some((Row::Operation(run.row), ns));
                 }
                 (None, _) => {}

@@ -34,14 +34,17 @@ pub(super) struct OfComm {
 pub(super) struct Stretch {
     /// When the first kernel began.
     pub(super) begin: HostNs,
+    /// How many there are; of as many, the time is known.
+    places: u64,
     pub(super) number: u64,
     /// How long the kernels took in total, ns.
     pub(super) ns: u64,
 }
 
 impl Stretches {
-    /// A kernel that carried one operation.
-    pub(super) fn add(&mut self, comm: u32, function: u16, begin: HostNs, ns: u64) {
+    /// A kernel that carried one operation, and its time, if known. One without a time has its place,
+    /// so that the others of all ranks stay side by side.
+    pub(super) fn add(&mut self, comm: u32, function: u16, begin: HostNs, ns: Option<u64>) {
         // The others let some ranks go before the last one comes.
         if !matches!(Word(function), Word::ALL_REDUCE | Word::ALL_GATHER | Word::REDUCE_SCATTER | Word::ALL_TO_ALL) {
             return;
@@ -50,16 +53,15 @@ impl Stretches {
             return;
         }
         let of = self.by_comm.entry(comm).or_insert(OfComm { width: 1, all: Vec::new() });
-        if let Some(last) = of.all.last_mut().filter(|last| last.number < of.width) {
-            last.number += 1;
-            last.ns = last.ns.saturating_add(ns);
-            return;
+        let one = Stretch { begin, places: 1, number: u64::from(ns.is_some()), ns: ns.unwrap_or(0) };
+        if let Some(last) = of.all.last_mut().filter(|last| last.places < of.width) {
+            return last.join(&one);
         }
         if of.all.len() >= STRETCHES {
             of.width *= 2;
             of.all = joined(&of.all, of.width);
         }
-        of.all.push(Stretch { begin, number: 1, ns });
+        of.all.push(one);
     }
 
     /// By communicator.
@@ -68,15 +70,20 @@ impl Stretches {
     }
 }
 
+impl Stretch {
+    fn join(&mut self, next: &Stretch) {
+        self.places += next.places;
+        self.number += next.number;
+        self.ns = self.ns.saturating_add(next.ns);
+    }
+}
+
 /// The same in longer stretches of `width` collectives, a multiple of the present width.
 fn joined(all: &[Stretch], width: u64) -> Vec<Stretch> {
     let mut wider: Vec<Stretch> = Vec::new();
     for stretch in all {
-        match wider.last_mut().filter(|last| last.number < width) {
-            Some(last) => {
-                last.number += stretch.number;
-                last.ns = last.ns.saturating_add(stretch.ns);
-            }
+        match wider.last_mut().filter(|last| last.places < width) {
+            Some(last) => last.join(stretch),
             None => wider.push(*stretch),
         }
     }
@@ -91,20 +98,31 @@ mod tests {
     fn stretches_stay_few_and_keep_everything() {
         let mut stretches = Stretches::default();
         for at in 0..1000_u64 {
-            stretches.add(0, Word::ALL_REDUCE.0, HostNs(10 * at), at);
-            stretches.add(0, Word::BROADCAST.0, HostNs(10 * at), 7);
+            stretches.add(0, Word::ALL_REDUCE.0, HostNs(10 * at), Some(at));
+            stretches.add(0, Word::BROADCAST.0, HostNs(10 * at), Some(7));
         }
         let (_, of) = stretches.iter().next().unwrap();
         assert_eq!((of.width, of.all.len()), (16, 63));
-        assert_eq!(of.all[1], Stretch { begin: HostNs(160), number: 16, ns: (16..32).sum() });
-        assert_eq!(of.all[62], Stretch { begin: HostNs(9920), number: 8, ns: (992..1000).sum() });
+        assert_eq!(of.all[1], Stretch { begin: HostNs(160), places: 16, number: 16, ns: (16..32).sum() });
+        assert_eq!(of.all[62], Stretch { begin: HostNs(9920), places: 8, number: 8, ns: (992..1000).sum() });
         assert_eq!(of.all.iter().map(|it| it.number).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn a_kernel_without_a_time_keeps_its_place() {
+        let mut stretches = Stretches::default();
+        for at in 0..256_u64 {
+            stretches.add(0, Word::ALL_REDUCE.0, HostNs(at), (at != 1).then_some(at));
+        }
+        let (_, of) = stretches.iter().next().unwrap();
+        assert_eq!((of.all[0].number, of.all[1].number), (3, 4));
+        assert_eq!((of.all[0].ns, of.all[1].ns), (2 + 3, 4 + 5 + 6 + 7));
     }
 
     #[test]
     fn communicators_beyond_the_limit_have_none() {
         let mut stretches = Stretches::default();
-        (0..2 * COMMS as u32).for_each(|comm| stretches.add(comm, Word::ALL_GATHER.0, HostNs(0), 1));
+        (0..2 * COMMS as u32).for_each(|comm| stretches.add(comm, Word::ALL_GATHER.0, HostNs(0), Some(1)));
         assert_eq!(stretches.iter().count(), COMMS);
     }
 }

@@ -19,6 +19,9 @@ use crate::model::timeline::{ChannelChecks, Doubts, LeftOut, Matches};
 
 /// Threads whose CPU time is drawn.
 const CPU_COUNTERS: usize = 64;
+/// Threads whose doing is drawn, over the whole recording: communicators that are made again and
+/// again bring new threads each time.
+const DOING_TRACKS: usize = 1024;
 
 /// The recording's own figures, for its final event.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +67,8 @@ pub(super) struct Recording {
     cpu: FxHashMap<i32, Option<Counter>>,
     /// What threads were doing when last sampled, and on which processor, by the same id.
     doing: FxHashMap<i32, Seen>,
+    /// How many tracks there are for that, those of ended threads included.
+    doing_tracks: usize,
 }
 
 /// What a thread was doing when last sampled.
@@ -81,8 +86,8 @@ impl Recording {
         let drops = Counter::new(canvas.writer(), track::DROPS, Unit::Named("records"), on, time);
         let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
         let own = canvas.lanes.family("recording".into(), place, 1);
-        let recording =
-            Recording { group, own, began: time, drops, cpu: FxHashMap::default(), doing: FxHashMap::default() };
+        let (cpu, doing) = (FxHashMap::default(), FxHashMap::default());
+        let recording = Recording { group, own, began: time, drops, cpu, doing, doing_tracks: 0 };
         recording.dropped(canvas, time, 0);
         recording
     }
@@ -140,9 +145,10 @@ impl Recording {
             return;
         }
         if !self.doing.contains_key(&tid) {
-            if self.doing.len() >= CPU_COUNTERS {
+            if self.doing.len() >= CPU_COUNTERS || self.doing_tracks >= DOING_TRACKS {
                 return;
             }
+            self.doing_tracks += 1;
             let group = threads.with_number(tid).find_map(|thread| proxy.group_of(thread));
             let (parent, name) = match group {
                 Some(group) => (Some(group), track::DOES.to_owned()),

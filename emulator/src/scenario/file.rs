@@ -429,7 +429,7 @@ impl Reader<'_> {
                     let pause = not_negative(Some(stall.duration)).map_err(place)?;
                     Some(match (stall.message, stall.every) {
                         (Some(message), None) => network::Stall::Before(message, pause),
-                        (None, Some(every)) if every.value > pause as f64 => {
+                        (None, Some(every)) if every.ns() as u64 > pause => {
                             network::Stall::Every(every.ns() as u64, pause)
                         }
                         (None, Some(_)) => return Err(place("`every` is longer than `for`".into())),

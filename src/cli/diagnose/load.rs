@@ -273,8 +273,12 @@ impl Loading {
         };
         let places = match count {
             0 => 0..rank.items.len().min(budget),
-            // The last step ends when the next one begins.
-            _ => edges[kept.start]..rank.items.len().min(edges[kept.end] + 1),
+            // What comes before the first step may be in it when the ranks agree on what begins one. The
+            // last step ends when the next one begins.
+            _ => {
+                let begin = if wish.steps.is_some() { edges[kept.start] } else { 0 };
+                begin..rank.items.len().min(edges[kept.end] + 1)
+            }
         };
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);

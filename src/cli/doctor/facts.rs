@@ -191,7 +191,7 @@ fn cupti(folders: &[(PathBuf, String)]) -> Vec<CuptiCopy> {
     let found = [13, 12].into_iter().flat_map(|major| {
         let copies = every(folders, &format!("libcupti.so.{major}"));
         copies.into_iter().map(move |(path, by)| CuptiCopy {
-            version: cupti_version(&path),
+            version: cupti_version(&path, major),
             is_13_2: is_13_2(&path),
             path,
             by,
@@ -202,19 +202,20 @@ fn cupti(folders: &[(PathBuf, String)]) -> Vec<CuptiCopy> {
 }
 
 /// The version in the file's name, or that of the Python package that it comes from.
-fn cupti_version(path: &Path) -> Option<String> {
+fn cupti_version(path: &Path, major: u32) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let name = real.file_name()?.to_string_lossy().into_owned();
     let number = name.strip_prefix("libcupti.so.").filter(|number| number.contains('.'));
     number.map(str::to_owned).or_else(|| {
         // .../site-packages/nvidia/<package>/lib/<library>, next to
-        // nvidia_cuda_cupti-13.0.85.dist-info
+        // nvidia_cuda_cupti-13.0.85.dist-info; the packages for CUDA 12 and 13 may both be there
         let packages =
             real.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "nvidia"))?.parent()?;
         fs::read_dir(packages).ok()?.flatten().find_map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
             let version = name.strip_suffix(".dist-info")?.strip_prefix("nvidia_cuda_cupti")?;
-            version.rsplit_once('-').map(|(_, version)| version.to_owned())
+            let (_, version) = version.rsplit_once('-')?;
+            version.starts_with(&format!("{major}.")).then(|| version.to_owned())
         })
     })
 }

@@ -35,7 +35,8 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
 /// For ranks that are missing in one operation, notes the other operation in which they wait.
 fn explain(hangs: &mut [Hang], job: &Job) {
     let mut waits: HashMap<u64, String> = HashMap::new();
-    for standing in &job.standing {
+    // An operation after which the process went on was never closed, but is long over.
+    for standing in job.standing.iter().filter(|it| !job.went_on(it.member, it.begin)) {
         let member = &job.members[standing.member];
         let number = standing.seq.map_or_else(String::new, |seq| format!(", seq {seq}"));
         waits.entry(member.process).or_insert_with(|| format!("{}{number} on {}", standing.name, member.label));

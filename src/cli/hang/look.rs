@@ -104,7 +104,7 @@ fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
             && let Some(process) = survey.process(*uuid)
         {
             let last: &mut HostNs = moved.entry((process, label)).or_default();
-            *last = track.moved.max(*last);
+            *last = track.moved.map_or(*last, |(_, moved)| moved.max(*last));
         }
     }
     moved

@@ -118,9 +118,10 @@ fn figures(end: &Nccl) -> Map<String, Value> {
         silent_proxy_ops unknown_types lanes_missing communicators_sharing threads_sharing slices_sharing panics clock_error_ns
         kernels_launch_bracket kernels_external_id kernels_graph_node kernels_call_bracket kernels_thread_order
         kernels_device_timer kernels_graph_replay kernels_unmatched kernels_application kernels_unfinished kernels_confirmed kernels_contradicted kernels_mistimed
+        kernels_untimed
         launches_without_kernel launches_lost activities_dropped activity_buffers_discarded activities_discarded
         activities_implausible external_ids_foreign markers_unpaired channels_inside_kernel channels_without_kernel
-        channels_unmapped channels_implausible
+        channels_unmapped channels_implausible operations_left_out activities_left_out cupti_off_least_ns cupti_off_most_ns
     );
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

@@ -267,7 +267,7 @@
     const section = part('lateness', 'Who came late',
       `How long after the first rank each rank came to the ${how}. Told by durations on each GPU, so no clock is compared with another.`);
     if (!it || it.cells.length === 0) {
-      const why = it && it.unknown > 0 ? `: of ${count(it.unknown, 'operation')} not all ranks' files are here` : '';
+      const why = it && it.unknown > 0 ? `: of ${count(it.unknown, 'operation')} not all ranks' files are here, or records are lost` : '';
       section.append(el('p', {}, `Not known from these files${why}.`));
       return;
     }
@@ -291,7 +291,7 @@
     const several = it.each > 1 ? ` Each row stands for ${it.each} ranks and shows the one of them that came latest.` : '';
     const warm = it.is_by_step && it.edges[0] > 0 ? ' The first steps are left out as warm-up.' : '';
     const steps = it.is_by_step && it.edges[1] - it.edges[0] > 1 ? ` Each column stands for ${it.edges[1] - it.edges[0]} steps.` : '';
-    const unknown = it.unknown > 0 ? ` ${count(it.unknown, 'operation')} left out: not all of their ranks are in these files.` : '';
+    const unknown = it.unknown > 0 ? ` ${count(it.unknown, 'operation')} left out: not all of their ranks are in these files, or records are lost.` : '';
     picture(section, {
       ...map({rows: it.labels, columns, columnTitle: it.is_by_step ? 'step' : 'time since the first operation', cells,
         marks: cells.filter((cell) => it.each === 1 && cell.isLast).map((cell) => [cell.column, cell.row]), format: duration, scaleTitle: 'late by, on average'}),

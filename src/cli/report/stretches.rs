@@ -11,6 +11,20 @@ use crate::summary::{Cell, Report, Table};
 
 /// The most columns of the map.
 const COLUMNS: u64 = 64;
+/// Losses after which it may not be known which kernel of a rank belongs beside which of the others.
+const SHIFTING: [&str; 9] = [
+    "dropped",
+    "discarded",
+    "kernels_unmatched",
+    "launches_without_kernel",
+    "launches_lost",
+    "activities_implausible",
+    "activities_dropped",
+    "activities_discarded",
+    "activity_buffers_discarded",
+];
+/// How many times longer a stretch must be than what its ranks may be shifted by.
+const SHIFTS: u64 = 100;
 
 /// Successive collectives of one rank: their number, when the first began (ns after the beginning
 /// of its recording), and how long all of their kernels took, ns.
@@ -40,6 +54,13 @@ pub(super) fn lateness(report: &Report) -> Lateness {
             by_comm.entry(id).or_default().entry(rank).or_default().insert(number("first"), stretch);
         }
     }
+    let mut shifts: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in rows("losses").filter(|row| row.text("what").is_some_and(|what| SHIFTING.contains(&what))) {
+        if let Some(rank) = row.text("rank") {
+            let shift = shifts.entry(rank).or_default();
+            *shift = shift.saturating_add(row.number("number").unwrap_or(0));
+        }
+    }
     let ranks: BTreeSet<(u64, &str)> =
         by_comm.values().flat_map(|of| of.keys()).map(|rank| (rank.parse().unwrap_or(u64::MAX), *rank)).collect();
     let places: BTreeMap<&str, usize> = ranks.iter().enumerate().map(|(at, (_, rank))| (*rank, at)).collect();
@@ -48,10 +69,11 @@ pub(super) fn lateness(report: &Report) -> Lateness {
     for (id, of) in &by_comm {
         let is_whole = members.get(*id) == Some(&(of.len() as u64)) && of.len() > 1;
         let before = all.len();
+        let shift = of.keys().filter_map(|rank| shifts.get(rank)).max().copied().unwrap_or(0);
         for stretches in side_by_side(of) {
             let most = stretches.values().map(|it| it.number).max().unwrap_or(0);
             let is_alike = stretches.len() == of.len() && stretches.values().all(|it| it.number == most);
-            match is_whole && is_alike {
+            match is_whole && is_alike && shift.saturating_mul(SHIFTS) <= most {
                 true => all.push(stretches),
                 false => unknown = most.saturating_add(unknown),
             }

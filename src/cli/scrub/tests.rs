@@ -7,7 +7,7 @@ use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
 /// The sources of the texts in traces.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     "src/trace",
     "src/correlate",
     "src/pipeline",
@@ -25,6 +25,7 @@ const SOURCES: [&str; 17] = [
     "src/cli/merge.rs",
     "src/cli/beside",
     "src/cli/diagnose/answer.rs",
+    "src/cli/diagnose/answer",
 ];
 
 fn sources(path: &Path, all: &mut Vec<PathBuf>) {

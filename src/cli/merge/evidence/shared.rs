@@ -28,8 +28,8 @@ pub(in crate::cli::merge) struct Shared {
     waits: Vec<((u32, u64), Waits)>,
     /// The sending and the receiving end of each transfer, by index.
     transfers: Vec<(u32, u32)>,
-    /// For each file, how many operations are known by inference only.
-    inferred: Vec<u64>,
+    /// For each file, its clock, and how many operations are known by inference only.
+    inferred: Vec<(usize, u64)>,
     /// There was not enough room for all operations or all transfers; or for all operations.
     pub(in crate::cli::merge) is_sample: bool,
     pub(in crate::cli::merge) lacks_visits: bool,
@@ -59,7 +59,7 @@ impl Shared {
             all.ends.extend(file.ends.kept.into_iter().map(|it| End { member: moved(it.member), ..it }));
             // Each file's are in order, and so are the members of all files.
             all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
-            all.inferred.push(file.inferred);
+            all.inferred.push((clock, file.inferred));
         }
         all.find_operations();
         all.find_transfers();
@@ -131,6 +131,11 @@ impl Shared {
         let (members, visits, ends) = (&self.members, &self.visits, &self.ends);
         self.operations.retain(|range| is_kept(members, visits[range.start as usize].member));
         self.transfers.retain(|(sent, _)| is_kept(members, ends[*sent as usize].member));
+        self.inferred.retain_mut(|(clock, _)| {
+            let number = numbers.get(clock);
+            *clock = number.copied().unwrap_or_default();
+            number.is_some()
+        });
         for member in &mut self.members {
             member.clock = numbers.get(&member.clock).copied().unwrap_or_default();
         }
@@ -169,8 +174,8 @@ impl Shared {
     }
 
     /// How many operations are known by inference only, in the files of a clock.
-    pub(in crate::cli::merge) fn inferred(&self, clocks: &[usize], clock: usize) -> u64 {
-        self.inferred.iter().zip(clocks).filter(|(_, it)| **it == clock).map(|(count, _)| count).sum()
+    pub(in crate::cli::merge) fn inferred(&self, clock: usize) -> u64 {
+        self.inferred.iter().filter(|(it, _)| *it == clock).map(|(_, count)| count).sum()
     }
 
     /// What the files show about each pair of clocks, by the clocks' numbers.

@@ -143,7 +143,7 @@ impl Session {
             },
             complaints: config.complaints.clone(),
             attributes: facts::attributes(&config, &process, cupti.as_ref(), moment),
-            first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { "no GPU kernels: " }),
+            first_words: format!("{first_words}; {by}{}{gpu}", if cupti.is_some() { "" } else { remark::NO_KERNELS }),
             capture: capture.clone(),
             first: host::pair(),
             selection: config.selection.clone(),
@@ -246,7 +246,7 @@ impl Session {
             }
             Err(absent) => {
                 // Whoever waits for another tool to give it up asks many times a second.
-                let text = format!("no GPU kernels: {absent}");
+                let text = format!("{}{absent}", remark::NO_KERNELS);
                 if self.refused != text {
                     if self.config.speaks() && absent != Absent::SwitchedOff {
                         message::line(&text);

@@ -1,6 +1,7 @@
 //! Kernels that carry several operations, counted as one.
 
 use super::traffic::Traffic;
+use super::times::{Room, Times};
 use super::{Facts, UNKNOWN};
 use crate::model::time::HostNs;
 use crate::model::word::Word;
@@ -15,7 +16,49 @@ const RANKS: usize = 4096;
 pub(super) struct Group {
     comm: u32,
     kind: Kind,
+    /// Kernels that carry as much are one group. An AlltoAllv carries another amount each time: where
+    /// experts get tokens, every step has its own.
     traffic: Option<Traffic>,
+}
+
+/// The kernels of a group.
+#[derive(Debug, Default)]
+pub(super) struct OfGroup {
+    pub(super) times: Times,
+    /// What those moved of which it is known, and their number and time, ns.
+    moved: Traffic,
+    known: (u64, u64),
+}
+
+impl OfGroup {
+    pub(super) fn add(&mut self, ns: u64, moved: Option<Traffic>, room: &mut Room) {
+        self.times.add(ns, room);
+        if let Some(moved) = moved {
+            self.moved.add_all(&moved);
+            self.known = (self.known.0 + 1, self.known.1.saturating_add(ns));
+        }
+    }
+
+    pub(super) fn add_all(&mut self, other: &OfGroup, room: &mut Room) {
+        self.times.add_all(&other.times, room);
+        self.moved.add_all(&other.moved);
+        self.known = (self.known.0 + other.known.0, self.known.1.saturating_add(other.known.1));
+    }
+
+    /// The bytes of a kernel, on average, by algorithm.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.moved.bytes().checked_div(self.known.0)
+    }
+
+    /// Algorithm and bus bandwidth, in bytes per second.
+    pub(super) fn bandwidth(&self, ranks: u32) -> Option<[u64; 2]> {
+        (self.known.0 > 0).then(|| self.moved.bandwidth(ranks, 1, self.known.1))?
+    }
+
+    /// Bytes by algorithm and on the bus.
+    pub(super) fn moved(&self, ranks: u32) -> Option<[u64; 2]> {
+        (self.known.0 > 0).then(|| self.moved.moved(ranks, 1))
+    }
 }
 
 /// What the operations of a group form together.
@@ -155,8 +198,9 @@ impl Gathering {
         }
     }
 
-    /// What the kernel carried and how long it took; `None` if that is doubtful or not known.
-    pub(super) fn group(mut self, ranks: Option<u32>) -> Option<(Group, u64)> {
+    /// What the kernel carried, what that moved, and how long it took, ns; `None` if that is doubtful or
+    /// not known.
+    pub(super) fn group(mut self, ranks: Option<u32>) -> Option<(Group, Option<Traffic>, u64)> {
         let ns = self.ns.filter(|_| !self.is_contradicted)?;
         self.kinds.sort_unstable_by_key(|(word, number)| (*number == 0, *word == Word::ABSENT, *word));
         let [sends, receives] = [&self.sends, &self.receives];
@@ -177,7 +221,9 @@ impl Gathering {
             Some(_) => (Kind::AllToAllV, self.traffic),
             None => (Kind::Several(self.kinds), self.traffic),
         };
-        Some((Group { comm: self.comm, kind, traffic }, ns))
+        let moved = traffic.zip(ranks).map(|(traffic, ranks)| traffic.settled(ranks));
+        let traffic = traffic.filter(|_| kind != Kind::AllToAllV);
+        Some((Group { comm: self.comm, kind, traffic }, moved, ns))
     }
 }
 
@@ -188,8 +234,9 @@ impl Group {
         self.comm
     }
 
-    pub(super) fn traffic(&self) -> Option<Traffic> {
-        self.traffic
+    /// Whether it stands for everything that has no row of its own.
+    pub(super) fn is_rest(&self) -> bool {
+        self.kind == Kind::Rest
     }
 
     /// The same with another numbering of communicator and words.

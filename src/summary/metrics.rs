@@ -140,10 +140,10 @@ impl Summary {
             let [number, ns] = &mut sums.queued;
             (*number, *ns) = (*number + row.queued.number(), ns.saturating_add(row.queued.total()));
         }
-        for (group, times) in &self.groups.rows {
+        for (group, of) in &self.groups.rows {
             let sums = series.entry((self.comm_name(group.comm()), self.group_name(group))).or_default();
-            let moved = self.rank(group.comm()).1.zip(group.traffic());
-            sums.add(times.number(), times, moved.map(|(ranks, traffic)| traffic.moved(ranks, times.number())));
+            let moved = self.rank(group.comm()).1.and_then(|ranks| of.moved(ranks));
+            sums.add(of.times.number(), &of.times, moved);
         }
         let series: Vec<_> = series.iter().map(|((comm, operation), sums)| (Of { comm, operation }, sums)).collect();
         out.head(

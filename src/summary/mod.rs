@@ -31,7 +31,7 @@ use rustc_hash::FxHashMap;
 
 pub use csv::values;
 pub use facts::Facts;
-use groups::{Gathering, Group};
+use groups::{Gathering, Group, OfGroup};
 pub use metrics::Live;
 #[cfg(feature = "cli")]
 pub use report::Link;
@@ -82,7 +82,7 @@ pub struct Summary {
     hashes: FxHashMap<u64, u32>,
     texts: Vec<Box<str>>,
     operations: Rows<Arguments, Operations>,
-    groups: Rows<Group, Times>,
+    groups: Rows<Group, OfGroup>,
     gathering: Option<Gathering>,
     /// Kernels with several operations of which not all were seen.
     incomplete: u64,
@@ -307,10 +307,10 @@ impl Summary {
             return;
         }
         let Some(whole) = self.gathering.take() else { return };
-        if let Some((group, ns)) = whole.group(ranks) {
+        if let Some((group, moved, ns)) = whole.group(ranks) {
             let place = self.groups.place(group, Group::REST);
-            if let Some(times) = self.groups.at(place) {
-                times.add(ns, &mut self.room);
+            if let Some(of) = self.groups.at(place) {
+                of.add(ns, moved, &mut self.room);
                 self.last = Some((Row::Group(place), ns));
             }
         }
@@ -479,9 +479,9 @@ impl Summary {
             operations.at(place).into_iter().for_each(|ours| ours.add_all(row, room));
             of_operations.push(place);
         }
-        for (key, times) in &other.groups.rows {
+        for (key, of) in &other.groups.rows {
             let place = groups.place(key.with(comm_of(key.comm()), translated), Group::REST);
-            groups.at(place).into_iter().for_each(|ours| ours.add_all(times, room));
+            groups.at(place).into_iter().for_each(|ours| ours.add_all(of, room));
             of_groups.push(place);
         }
         for (key, times) in &other.calls.rows {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 #[cfg(feature = "cli")]
 use super::Row;
-use super::groups::Group;
+use super::groups::{Group, OfGroup};
 use super::rows::BUFFERS;
 use super::table::{
     CALLS, COMMUNICATORS, Cell, ENVIRONMENT, GROUPS, LABELS, OF_BUFFERS, OF_GPUS, OF_LOSSES, OF_STRETCHES, OPERATIONS,
@@ -182,7 +182,7 @@ impl Summary {
         let mut operations: Vec<u32> = (0..self.operations.rows.len() as u32).collect();
         operations.sort_by_key(|at| Reverse(self.operations.rows[*at as usize].1.rank()));
         let mut groups: Vec<u32> = (0..self.groups.rows.len() as u32).collect();
-        groups.sort_by_key(|at| Reverse(self.groups.rows[*at as usize].1.total()));
+        groups.sort_by_key(|at| Reverse(self.groups.rows[*at as usize].1.times.total()));
         [operations.into_iter().map(Row::Operation).collect(), groups.into_iter().map(Row::Group).collect()]
     }
 
@@ -196,9 +196,8 @@ impl Summary {
                 [self.comm_name(key.comm), self.short_name(key, of.bytes)]
             }
             Row::Group(at) => {
-                let (group, _) = &self.groups.rows[at as usize];
-                let size = group.traffic().map_or(String::new(), |it| format!(" {}", names::size(it.bytes())));
-                [self.comm_name(group.comm()), format!("{}{size}", self.group_name(group))]
+                let (group, of) = &self.groups.rows[at as usize];
+                [self.comm_name(group.comm()), self.group_title(group, of)]
             }
         }
     }
@@ -255,9 +254,9 @@ impl Summary {
         rows
     }
 
-    pub(super) fn sorted_groups(&self) -> Vec<&(Group, Times)> {
+    pub(super) fn sorted_groups(&self) -> Vec<&(Group, OfGroup)> {
         let mut rows: Vec<_> = self.groups.rows.iter().collect();
-        rows.sort_by_key(|(_, times)| Reverse(times.total()));
+        rows.sort_by_key(|(_, of)| Reverse(of.times.total()));
         rows
     }
 
@@ -285,8 +284,14 @@ impl Summary {
             .filter(|_| row.kernel.number() > 0)
     }
 
-    pub(super) fn group_bandwidth(&self, group: &Group, times: &Times) -> Option<[u64; 2]> {
-        group.traffic()?.bandwidth(self.rank(group.comm()).1?, times.number(), times.total())
+    /// `AlltoAllv 14 MiB`, with what a kernel moves on average.
+    pub(super) fn group_title(&self, group: &Group, of: &OfGroup) -> String {
+        let size = of.bytes().filter(|_| !group.is_rest()).map_or(String::new(), |it| format!(" {}", names::size(it)));
+        format!("{}{size}", self.group_name(group))
+    }
+
+    pub(super) fn group_bandwidth(&self, group: &Group, of: &OfGroup) -> Option<[u64; 2]> {
+        of.bandwidth(self.rank(group.comm()).1?)
     }
 
     /// What is lost or doubtful, and how often.
@@ -500,15 +505,15 @@ impl Who<'_> {
 
     fn groups(&self) -> Vec<Vec<Cell>> {
         let it = self.summary;
-        let row = |(group, of): &(Group, Times)| {
+        let row = |(group, of): &(Group, OfGroup)| {
             let [algorithm, bus] = it.group_bandwidth(group, of).map_or([None; 2], |rates| rates.map(Some));
             let mut cells = vec![
                 it.comm_name(group.comm()).into(),
                 it.group_name(group).into(),
-                group.traffic().map(|traffic| traffic.bytes()).into(),
-                of.number().into(),
+                of.bytes().filter(|_| !group.is_rest()).into(),
+                of.times.number().into(),
             ];
-            cells.extend(times(of));
+            cells.extend(times(&of.times));
             cells.extend([algorithm.into(), bus.into()]);
             self.row(cells)
         };

@@ -94,6 +94,16 @@ fn an_all_to_all_is_one_operation_only_if_it_is_whole() {
     assert_eq!(group(&all(|_| 100, &[0, 1, 2, 3])), "AlltoAll 400 1 400000000 300000000");
     assert_eq!(group(&all(|_| 100, &[0, 2, 3])), "AlltoAll 400 1 400000000 300000000");
     assert_eq!(group(&all(|rank| 100 * rank, &[0, 2, 3])), "AlltoAllv 500 1 500000000 500000000");
+    // One row, whatever each expert gets in a step: 500 bytes, then 1100, each in 1 us.
+    let mut steps = on(4);
+    let step: [fn(u64) -> u64; 2] = [|rank| 100 * rank, |rank| 700 - 200 * rank];
+    for (start, bytes) in [(10, step[0]), (5000, step[1])] {
+        for (function, peer, bytes) in all(bytes, &[0, 2, 3]) {
+            run(&mut steps, function, bytes, (start, 1000), &[(nccl::PEER, peer), (nccl::OPERATIONS, 6)]);
+        }
+    }
+    let columns = ["operations", "bytes", "number", "kernel_total_ns", "algbw_bytes_per_s", "busbw_bytes_per_s"];
+    assert_eq!(cells(&steps, "groups", &columns), ["AlltoAllv 800 2 2000 800000000 800000000"]);
     assert_eq!(group(&all(|_| 100, &[0, 2])), "2 Recv + 2 Send 200 1 200000000 200000000");
     let mut twice = all(|_| 100, &[0, 2, 3]);
     twice[5].1 = 2;

@@ -113,12 +113,11 @@ impl Summary {
                 ));
             }
         }
-        for (group, times) in self.sorted_groups() {
-            let size = group.traffic().map_or(String::new(), |traffic| format!(" {}", names::size(traffic.bytes())));
-            let name = format!("{}{size}", self.group_name(group));
+        for (group, of) in self.sorted_groups() {
+            let (name, times) = (self.group_title(group, of), &of.times);
             rows.push((
                 times.total(),
-                cells(group.comm(), name, times.number(), times, self.group_bandwidth(group, times)),
+                cells(group.comm(), name, times.number(), times, self.group_bandwidth(group, of)),
             ));
         }
         if rows.is_empty() {

@@ -50,6 +50,22 @@ impl Traffic {
         (self.moved, self.bus) = (self.moved.saturating_add(moved), self.bus.saturating_add(bus));
     }
 
+    /// The same, with what was sent and received as one amount, so that kernels add up.
+    #[must_use]
+    pub(super) fn settled(self, ranks: u32) -> Traffic {
+        let passed = self.sent.max(self.received);
+        let mut traffic = Traffic { sent: 0, received: 0, ..self };
+        traffic.add_moved(passed, passed.saturating_mul(u128::from(ranks)));
+        traffic
+    }
+
+    /// Adds that of another kernel.
+    pub(super) fn add_all(&mut self, other: &Traffic) {
+        self.add_moved(other.moved, other.bus);
+        self.sent = self.sent.saturating_add(other.sent);
+        self.received = self.received.saturating_add(other.received);
+    }
+
     /// Algorithm and bus bandwidth in bytes per second if it was moved `times` times in `ns` in
     /// total. `None` if that does not fit into 64 bits.
     #[must_use]

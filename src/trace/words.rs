@@ -114,6 +114,8 @@ pub mod remark {
     /// CUPTI is about to be released: buffers that arrive now may contain kernels that have not
     /// ended. Not drawn.
     pub const GIVES_UP: &str = "CUPTI gives up";
+    /// Comes before the reason, in what is said at the begin.
+    pub const NO_KERNELS: &str = "no GPU kernels: ";
     /// The file is full: nothing is drawn any more.
     pub const STOPPED: &str = "recording stopped";
     /// CUPTI had been given up by now, and its records are from before. Not drawn.

@@ -254,7 +254,7 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     match operations[..] {
         [] => None,
         [one] if kernel.carried.count <= 1 => Some(operation(profile, one)),
-        _ => {
+        _ => all_to_all(profile, kernel, &operations).or_else(|| {
             let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
             operations.iter().for_each(|it| *kinds.entry(operation(profile, it)).or_default() += 1);
             let mut parts: Vec<String> = kinds
@@ -266,8 +266,43 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
                 parts.push(format!("{untold} more"));
             }
             Some(parts.join(" + "))
-        }
+        }),
     }
+}
+
+/// A send to each rank and a receive from each, as in a summary: `AlltoAll 400 B f32 on world`, with
+/// what a rank sends in all. If the sizes differ, they are left out: they are other ones on each rank
+/// and, where experts get tokens, in each step.
+fn all_to_all(profile: &Profile, kernel: &Kernel, operations: &[&Operation]) -> Option<String> {
+    let first = operations.first().filter(|_| kernel.carried.count as usize <= operations.len())?;
+    let communicator = &profile.communicators[first.communicator?];
+    let (own, ranks) = (communicator.rank?, usize::try_from(communicator.ranks?).ok()?);
+    let (mut peers, mut bytes) = ([BTreeSet::new(), BTreeSet::new()], BTreeSet::new());
+    for operation in operations {
+        let way = match operation.function.as_str() {
+            "Send" => 0,
+            "Recv" => 1,
+            _ => return None,
+        };
+        let is_new = peers[way].insert(operation.peer?);
+        if !is_new || (operation.communicator, &operation.datatype) != (first.communicator, &first.datatype) {
+            return None;
+        }
+        bytes.insert(operation.bytes?);
+    }
+    // Between two ranks, a send and a receive may be an exchange of anything. What a rank sends to
+    // itself moves nothing, and may be missing.
+    let has_itself = peers.iter().all(|peers| peers.contains(&own));
+    let is_whole = |peers: &BTreeSet<i32>| peers.len() == ranks - usize::from(!peers.contains(&own));
+    if !(ranks > 2 || has_itself) || !peers.iter().all(is_whole) {
+        return None;
+    }
+    let (function, whole) = match bytes.first() {
+        Some(each) if bytes.len() == 1 => ("AlltoAll", each.checked_mul(ranks as u64)),
+        _ => ("AlltoAllv", None),
+    };
+    let request = Request { function: function.to_owned(), bytes: whole, ..(*first.request).clone() };
+    Some(operation(profile, &Operation { request: request.into(), ..(*first).clone() }))
 }
 
 /// An operation in terms that are the same in every run: function, size, datatype, communicator.

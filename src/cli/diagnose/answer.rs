@@ -224,7 +224,9 @@ impl Report {
             rank: part.rank.map(|(rank, _)| job.ranks[rank].label.clone()),
             of_rank: part.rank.map(|it| it.1),
         });
-        let operations = shares::of_operations(job, step);
+        // Calls do not show what GPUs did.
+        let is_of_gpus = job.has_kernels();
+        let operations = if is_of_gpus { shares::of_operations(job, step) } else { Vec::new() };
         let (by, from) = match &job.source {
             Some(Source::Ranges) => ("ranges", None),
             Some(Source::Repeats(from)) => ("repeats", Some(from)),
@@ -252,8 +254,8 @@ impl Report {
             what_if: what_if(&names, found),
             look_at_longest: names.look_at_longest(found),
             look_at_all: None,
-            critical_path: critical_path.collect(),
-            ranks: (job.ranks.iter().zip(&shares))
+            critical_path: critical_path.filter(|_| is_of_gpus).collect(),
+            ranks: (job.ranks.iter().zip(&shares).filter(|_| is_of_gpus))
                 .map(|(rank, shares)| Rank { rank: rank.label.clone(), host: rank.host.clone(), shares: *shares })
                 .collect(),
             communicators: shares::of_communicators(&operations),

@@ -156,15 +156,12 @@ pub(super) fn find(job: &Job) -> Findings {
     let mut suspects = Vec::new();
     if job.steps.len() >= ENOUGH && job.has_kernels() && job.gaps.is_none() {
         if job.has_own_work() {
-            suspects.extend(sums.kernels(job));
+            suspects.extend(sums.work(job));
             if !job.shares_gpus {
                 suspects.extend(sums.hosts(job, recorded.median));
             }
         }
         suspects.extend(links(job));
-        if !suspects.iter().any(|it| it.what == What::Kernels) {
-            suspects.extend(sums.unequal(job));
-        }
     }
     suspects.truncate(SUSPECTS);
     let [causes, doubtful] = judge(job, &plan, &times, &before, suspects);

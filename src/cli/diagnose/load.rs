@@ -18,7 +18,7 @@ use crate::cli::survey::{Looking, Survey};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Span, Tool, Wanted};
 use crate::model::time::FileNs;
 use crate::trace::reader::{Extent, Packet};
-use crate::trace::words::wait;
+use crate::trace::words::{remark, wait};
 
 /// How many items are kept at most; each takes some 150 bytes.
 const ITEMS: usize = 6_000_000;
@@ -123,6 +123,8 @@ pub(super) struct Job {
     pub(super) shares_gpus: bool,
     /// What the settings of a recording left out, if what ran in between is missing.
     pub(super) gaps: Option<String>,
+    /// Why there are no kernels, where a recording says so.
+    pub(super) no_kernels: Option<String>,
     /// What could not be read, and other doubts.
     pub(super) notes: Vec<String>,
 }
@@ -146,6 +148,7 @@ struct Loading {
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
     gaps: Option<String>,
+    no_kernels: Option<String>,
     /// Its items are kernels, not what the host handed over.
     has_kernels: bool,
     /// How many ranks of a communicator, by hash, are in files that were left out for lack of kernels.
@@ -213,7 +216,9 @@ impl Loading {
     fn of(path: &Path, profile: &Profile, wish: &Wish, budget: usize) -> Loading {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
         let has_kernels = !profile.kernels.is_empty();
-        let mut loading = Loading { gaps: profile.gaps.clone(), has_kernels, ..Loading::default() };
+        let reason = profile.notes.iter().filter(|_| !has_kernels).find_map(|note| note.split_once(remark::NO_KERNELS));
+        let no_kernels = reason.map(|(_, why)| why.to_owned());
+        let mut loading = Loading { gaps: profile.gaps.clone(), no_kernels, has_kernels, ..Loading::default() };
         for rank in &ranks.all {
             loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
         }
@@ -253,6 +258,7 @@ impl Loading {
             *self.without_kernels.entry(hash).or_default() += count;
         }
         self.gaps = self.gaps.take().or(of_file.gaps);
+        self.no_kernels = self.no_kernels.take().or(of_file.no_kernels);
     }
 
     /// How many ranks meet in an operation of a kind.
@@ -344,10 +350,11 @@ impl Loading {
             if let Some(communicator) = first.map(|at| &profile.communicators[at]) {
                 self.communicators.entry(number).or_insert_with(|| name_of(communicator));
             }
+            let is_all_to_all = kind.name.starts_with("AlltoAll");
             for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
                 let operation = &profile.operations[*operation];
                 let size = match operation.function.as_str() {
-                    "Send" | "Recv" => Some(2),
+                    "Send" | "Recv" if !is_all_to_all => Some(2),
                     _ => operation.communicator.and_then(|at| usize::try_from(profile.communicators[at].ranks?).ok()),
                 };
                 self.size(number, size);
@@ -541,6 +548,7 @@ impl Loading {
             members,
             mut sources,
             gaps,
+            no_kernels,
             without_kernels,
             ..
         } = self;
@@ -578,6 +586,7 @@ impl Loading {
         let (missing, without_kernels) = members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
         Ok(Job {
             gaps,
+            no_kernels,
             ranks,
             kinds,
             communicators,

@@ -94,6 +94,7 @@ impl Made {
         let use_of = |(rank, it): (usize, Use)| Use { item: graph.rank(rank).start + it.item, ..it };
         Job {
             gaps: None,
+            no_kernels: None,
             ranks: (0..self.ranks).map(facts).collect(),
             kinds: vec![
                 kind(Class::Kernel, "forward"),

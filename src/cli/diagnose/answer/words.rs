@@ -1,5 +1,7 @@
 //! The sentences about a job.
 
+use std::collections::BTreeSet;
+
 use super::{LookAt, OfLink, Told, look_at, percent};
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
 use crate::cli::diagnose::load::Job;
@@ -176,7 +178,7 @@ impl Names<'_> {
 
     /// Where to see the longest step, if nothing explains why steps take long.
     pub(super) fn look_at_longest(&self, found: &Findings) -> Option<LookAt> {
-        let is_wanted = found.causes.is_empty() && has_long_steps(&found.steps);
+        let is_wanted = found.causes.is_empty() && has_long_steps(&found.steps) && self.job.has_kernels();
         is_wanted.then(|| self.look_at_step(0, found.steps.longest.1, true, WAITING_FOR_HOST))
     }
 
@@ -210,7 +212,8 @@ impl Names<'_> {
             ));
         }
         if !job.has_kernels() {
-            return Some("Cannot tell: there are no kernels in these files; `ncclscope info` says why".to_owned());
+            let why = job.no_kernels.as_deref().unwrap_or("`ncclscope info` may say why");
+            return Some(format!("Cannot tell: there are no kernels in these files: {why}"));
         }
         if !job.has_own_work() {
             let last = (0..job.ranks.len()).max_by(|one, other| shares[*one].last.total_cmp(&shares[*other].last));
@@ -300,7 +303,8 @@ impl Names<'_> {
         if let Some(missing) = missing(job) {
             notes.push(format!("{missing}, and one of them may be the cause"));
         }
-        if job.links.is_empty() && job.ranks.len() > 1 && found.steps.mean > 0.0 {
+        let hosts: BTreeSet<&Option<String>> = job.ranks.iter().map(|rank| &rank.host).collect();
+        if job.links.is_empty() && hosts.len() > 1 && job.has_kernels() && found.steps.mean > 0.0 {
             notes.push(
                 "There are no network transfers in these files, so links cannot be compared (NCCLSCOPE_PRESET=standard records them)"
                     .to_owned(),

@@ -14,6 +14,9 @@ const UNEQUAL: f64 = 0.11;
 const UNEQUAL_PART: f64 = 0.25;
 /// The fraction of the steps in which one rank must have most of the work for that.
 const OFTEN: f64 = 0.7;
+/// A rank's kernels are slower, rather than more, if that explains this part of what it has beyond the
+/// average.
+const MOSTLY: f64 = 0.5;
 /// A job is host-bound if its GPUs are idle for at least this fraction of a step.
 const IDLE: f64 = 0.15;
 /// Something is steady if its lower quartile over the steps is at least this fraction of the
@@ -121,8 +124,22 @@ impl Sums {
         all > 0 && count as f64 >= HABIT * all as f64
     }
 
+    /// Ranks that compute longer: because the same kernels take longer there, or because they have
+    /// more of them.
+    pub(super) fn work(&self, job: &Job) -> Vec<Suspect> {
+        let (kernels, unequal) = (self.kernels(job), self.unequal(job));
+        let Some(unequal) = unequal else { return kernels };
+        // What one rank has beyond the average, unless it is mostly that its kernels take longer.
+        let slower = |rank: usize| self.excess[rank].iter().sum::<f64>() / self.excess[rank].len() as f64;
+        let is_more = match unequal.ranks[..] {
+            [rank] => slower(rank) < MOSTLY * (unequal.amounts[0] - unequal.amounts[1]),
+            _ => false,
+        };
+        if kernels.is_empty() || is_more { vec![unequal] } else { kernels }
+    }
+
     /// Ranks whose own kernels always take longer than those of the others.
-    pub(super) fn kernels(&self, job: &Job) -> Vec<Suspect> {
+    fn kernels(&self, job: &Job) -> Vec<Suspect> {
         // A slow rank is slow by about the same each time. Otherwise its work differs.
         let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
         let steady = self.excess.iter().enumerate().filter(|(_, excess)| is_steady(excess));
@@ -170,7 +187,7 @@ impl Sums {
     }
 
     /// Whether in each step a rank has much more work than the others: in turn, or always the same.
-    pub(super) fn unequal(&self, job: &Job) -> Option<Suspect> {
+    fn unequal(&self, job: &Job) -> Option<Suspect> {
         // The kernels of a rank that has none, but perhaps copies, were not recorded.
         let kernels = self.own.iter().filter(|it| job.kinds[it.kind as usize].class == Class::Kernel);
         let ranks: BTreeSet<usize> = kernels.map(|it| it.rank).collect();

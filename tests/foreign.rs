@@ -14,7 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-fn data(name: &str) -> PathBuf {
+pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
 }
 
@@ -41,7 +41,7 @@ fn written(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
 }
 
 /// The output of `ncclscope`.
-fn ncclscope(words: &[&str], paths: &[&Path]) -> Result<String, String> {
+pub(crate) fn ncclscope(words: &[&str], paths: &[&Path]) -> Result<String, String> {
     let line = ["ncclscope"].iter().chain(words).map(|word| (*word).into());
     let line = line.chain(paths.iter().map(|path| path.as_os_str().to_owned()));
     let mut out = Vec::new();

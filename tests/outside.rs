@@ -20,6 +20,7 @@ mod messages;
 mod otlp;
 mod quiet;
 mod rccl;
+mod real;
 mod replaying;
 mod reporting;
 mod scenarios;

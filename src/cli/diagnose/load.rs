@@ -217,7 +217,8 @@ impl Loading {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
         let has_kernels = !profile.kernels.is_empty();
         let reason = profile.notes.iter().filter(|_| !has_kernels).find_map(|note| note.split_once(remark::NO_KERNELS));
-        let no_kernels = reason.map(|(_, why)| why.to_owned());
+        // What else was said about it, such as when it was, comes after that.
+        let no_kernels = reason.and_then(|(_, why)| why.split("; ").next()).map(str::to_owned);
         let mut loading = Loading { gaps: profile.gaps.clone(), no_kernels, has_kernels, ..Loading::default() };
         for rank in &ranks.all {
             loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());

@@ -493,7 +493,8 @@ fn nobody_is_late_by_stretches_that_may_be_shifted() {
             let text = of_rank(rank, 0, &[("a", 1000, [1_000_000 + 500_000 * u64::from(rank); 4])]);
             fs::write(traces.join(format!("{rank}.summary.csv")), text).unwrap();
         }
-        let lost = format!("# ncclscope summary, format 1: losses\nrank,what,number,note\n1,activities_dropped,{lost},\n");
+        let lost =
+            format!("# ncclscope summary, format 1: losses\nrank,what,number,note\n1,activities_dropped,{lost},\n");
         fs::write(traces.join("lost.summary.csv"), lost).unwrap();
         let page = traces.join("page.html");
         report(&[&traces], &page).unwrap();

@@ -3,6 +3,7 @@
 //! Nothing here knows how a value was obtained or where it goes: no threads, no files, no pointers.
 
 pub mod activity;
+pub mod all_to_all;
 pub mod doing;
 pub mod event;
 pub mod ids;

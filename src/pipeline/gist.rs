@@ -116,7 +116,7 @@ impl Gist {
         let gpu = self.gpu(place);
         let kind = match owner {
             Owner::Operations { comm: Some(comm), operations, .. } if !operations.is_empty() => {
-                let carried = CarriedName { operations };
+                let carried = CarriedName { comm: Some(*comm), operations };
                 let known = gpu.by_key.get(&(comm.context, carried.key())).copied();
                 known.or_else(|| {
                     let key = (comm.context, carried.key());

@@ -1,15 +1,14 @@
 //! Kernels that carry several operations, counted as one.
 
-use super::traffic::Traffic;
 use super::times::{Room, Times};
+use super::traffic::Traffic;
 use super::{Facts, UNKNOWN};
+use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 
 /// How many functions of one group are counted separately.
 const KINDS: usize = 3;
-/// Ranks of a communicator whose all-to-alls are recognised.
-const RANKS: usize = 4096;
 
 /// What a kernel carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,55 +96,14 @@ pub(super) struct Gathering {
     number: u64,
     kinds: [(Word, u32); KINDS],
     traffic: Option<Traffic>,
-    sends: Way,
-    receives: Way,
+    exchange: Exchange,
     ns: Option<u64>,
     is_contradicted: bool,
 }
 
-/// The sends or the receives of a group.
-#[derive(Debug, Default)]
-struct Way {
-    number: usize,
-    least: u64,
-    most: u64,
-    /// Ranks, as bits.
-    peers: Vec<u64>,
-    /// Each goes to a different rank of the communicator.
-    is_spread: bool,
-    has_itself: bool,
-}
-
-impl Way {
-    fn add(&mut self, part: &Part, rank: Option<i32>, ranks: Option<u32>) {
-        if self.number == 0 {
-            (self.least, self.is_spread) = (u64::MAX, true);
-        }
-        self.number += 1;
-        let bytes = part.bytes.unwrap_or_default();
-        (self.least, self.most) = (self.least.min(bytes), self.most.max(bytes));
-        let peer = part.peer.and_then(|peer| usize::try_from(peer).ok());
-        let ranks = ranks.map_or(0, |ranks| ranks as usize).min(RANKS);
-        let Some(peer) = peer.filter(|peer| *peer < ranks) else {
-            self.is_spread = false;
-            return;
-        };
-        self.has_itself |= part.peer == rank;
-        self.peers.resize(ranks.div_ceil(64), 0);
-        let bits = &mut self.peers[peer / 64];
-        self.is_spread &= *bits >> (peer % 64) & 1 == 0;
-        *bits |= 1 << (peer % 64);
-    }
-
-    /// Whether there is one for each rank. The own rank does not matter, because that moves
-    /// nothing.
-    fn is_whole(&self, ranks: u32) -> bool {
-        self.is_spread && self.number - usize::from(self.has_itself) == ranks as usize - 1
-    }
-}
-
 impl Gathering {
-    pub(super) fn new(comm: u32, of: u64, start: HostNs) -> Gathering {
+    /// None so far, for this process's rank among so many.
+    pub(super) fn new(comm: u32, of: u64, start: HostNs, rank: Option<i32>, ranks: Option<u32>) -> Gathering {
         Gathering {
             comm,
             of,
@@ -153,8 +111,7 @@ impl Gathering {
             number: 0,
             kinds: [(Word::ABSENT, 0); KINDS],
             traffic: Some(Traffic::default()),
-            sends: Way::default(),
-            receives: Way::default(),
+            exchange: Exchange::of(rank, ranks),
             ns: None,
             is_contradicted: false,
         }
@@ -192,8 +149,7 @@ impl Gathering {
             .traffic
             .and_then(|mut traffic| traffic.add(part.function, part.bytes?, ranks?, is_itself).then_some(traffic));
         match part.function {
-            Word::SEND => self.sends.add(part, rank, ranks),
-            Word::RECV => self.receives.add(part, rank, ranks),
+            Word::SEND | Word::RECV => self.exchange.add(part.function == Word::SEND, part.peer, part.bytes),
             _ => {}
         }
     }
@@ -203,22 +159,14 @@ impl Gathering {
     pub(super) fn group(mut self, ranks: Option<u32>) -> Option<(Group, Option<Traffic>, u64)> {
         let ns = self.ns.filter(|_| !self.is_contradicted)?;
         self.kinds.sort_unstable_by_key(|(word, number)| (*number == 0, *word == Word::ABSENT, *word));
-        let [sends, receives] = [&self.sends, &self.receives];
-        // Between two ranks, a send and a receive may be an exchange of anything.
-        let to_all = ranks.filter(|ranks| {
-            (sends.number + receives.number) as u64 == self.number
-                && (*ranks > 2 || *ranks == 2 && sends.has_itself && receives.has_itself)
-                && sends.is_whole(*ranks)
-                && receives.is_whole(*ranks)
-        });
-        let (least, most) = (sends.least.min(receives.least), sends.most.max(receives.most));
-        let (kind, traffic) = match to_all {
-            Some(ranks) if least == most => {
+        let all_to_all = self.exchange.all_to_all().filter(|_| self.exchange.number() as u64 == self.number);
+        let (kind, traffic) = match all_to_all.zip(ranks) {
+            Some((AllToAll::Equal(bytes), ranks)) => {
                 let mut traffic = Traffic::default();
-                let is_defined = traffic.add(Word::ALL_TO_ALL, most, ranks, false);
+                let is_defined = traffic.add(Word::ALL_TO_ALL, bytes, ranks, false);
                 (Kind::AllToAll, is_defined.then_some(traffic))
             }
-            Some(_) => (Kind::AllToAllV, self.traffic),
+            Some((AllToAll::Unequal, _)) => (Kind::AllToAllV, self.traffic),
             None => (Kind::Several(self.kinds), self.traffic),
         };
         let moved = traffic.zip(ranks).map(|(traffic, ranks)| traffic.settled(ranks));

@@ -301,7 +301,7 @@ impl Summary {
             self.gathering = None;
         }
         let (rank, ranks) = self.rank(comm);
-        let gathering = self.gathering.get_or_insert_with(|| Gathering::new(comm, of, start));
+        let gathering = self.gathering.get_or_insert_with(|| Gathering::new(comm, of, start, rank, ranks));
         gathering.add(&run.part, rank, ranks, ns, run.is_contradicted);
         if !gathering.is_whole() {
             return;

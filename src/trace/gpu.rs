@@ -67,7 +67,7 @@ impl Gpu {
                     arrows.chain(channels.iter().map(|(of, channel)| flows::to_channel(*of, *channel))).collect();
                 // A kernel that carries one operation has the colour of that operation.
                 let correlation = operations.first().and_then(|operation| operation.correlation(*comm));
-                let name = CarriedName { operations };
+                let name = CarriedName { comm: *comm, operations };
                 let look = Look::new(Category::Kernel, &name).of(correlation).with(&arrows);
                 canvas.whole(families.kernels, span, &look);
                 let several = operations.iter().enumerate().take(OPERATIONS).filter(|_| operations.len() > 1);

@@ -11,6 +11,7 @@ use cpp_demangle::{DemangleOptions, Symbol};
 use super::words::{track, wait};
 use super::writer::Name;
 use crate::model::activity::CopyKind;
+use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::event::Event;
 use crate::model::state;
 use crate::model::timeline::{Comm, Delay, Operation};
@@ -60,8 +61,10 @@ pub struct QueuedName<'a> {
     pub more: u64,
 }
 
-/// A kernel that carried operations: the first of them, and how many more.
+/// A kernel that carried operations: an all-to-all, or the first of them and how many more.
 pub struct CarriedName<'a> {
+    /// The communicator.
+    pub comm: Option<&'a Comm>,
     /// The operations.
     pub operations: &'a [Arc<Operation>],
 }
@@ -180,8 +183,27 @@ impl Name for OperationName<'_> {
     }
 }
 
+impl CarriedName<'_> {
+    /// The all-to-all that the operations form, and its datatype.
+    fn all_to_all(&self) -> Option<(AllToAll, Word)> {
+        let (comm, [first, _, ..]) = (self.comm?, self.operations) else { return None };
+        let mut exchange = Exchange::of(Some(comm.rank), u32::try_from(comm.ranks).ok());
+        for operation in self.operations {
+            let is_send = operation.func() == Word::SEND;
+            if !is_send && operation.func() != Word::RECV || operation.datatype() != first.datatype() {
+                return None;
+            }
+            exchange.add(is_send, peer(operation), operation.bytes());
+        }
+        Some((exchange.all_to_all()?, first.datatype()))
+    }
+}
+
 impl Name for CarriedName<'_> {
     fn key(&self) -> u64 {
+        if let Some((all_to_all, datatype)) = self.all_to_all() {
+            return hash((8_u8, all_to_all, datatype.0, self.comm.map(|comm| comm.ranks)));
+        }
         let first = self.operations.first().map(|operation| OperationName { operation, prefix: "" }.key());
         hash((6_u8, first, self.operations.len()))
     }
@@ -190,10 +212,27 @@ impl Name for CarriedName<'_> {
         match self.operations {
             [] => text.push_str("no operation"),
             [operation] => write_operation(operation, text),
-            [first, rest @ ..] => {
-                write_operation(first, text);
-                let _ = write!(text, " and {} more", rest.len());
-            }
+            [first, rest @ ..] => match (self.all_to_all(), self.comm) {
+                (Some((all_to_all, datatype)), Some(comm)) => {
+                    text.push_str("AlltoAll");
+                    match all_to_all {
+                        // What a rank sends in all.
+                        AllToAll::Equal(bytes) => {
+                            text.push(' ');
+                            write_size(bytes.saturating_mul(u64::from(comm.ranks.unsigned_abs())), text);
+                        }
+                        AllToAll::Unequal => text.push('v'),
+                    }
+                    if let Some(datatype) = datatype.short_datatype() {
+                        text.push(' ');
+                        text.push_str(datatype);
+                    }
+                }
+                _ => {
+                    write_operation(first, text);
+                    let _ = write!(text, " and {} more", rest.len());
+                }
+            },
         }
     }
 }

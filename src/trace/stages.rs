@@ -61,7 +61,9 @@ impl RenderStages {
     /// Draws a kernel as a render stage. Returns whether its stream's track should not show it.
     pub(super) fn kernel(&mut self, canvas: &mut Canvas, kernel: &Kernel, owner: &Owner<'_>) -> bool {
         let carried = match owner {
-            Owner::Operations { operations, .. } if !operations.is_empty() => Some(CarriedName { operations }),
+            Owner::Operations { comm, operations, .. } if !operations.is_empty() => {
+                Some(CarriedName { comm: *comm, operations })
+            }
             _ => None,
         };
         let own = KernelName(&kernel.name);

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::import::{Kernel, Operation, Place, Profile, Request, Span, kernel_name};
+use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::time::FileNs;
 use crate::trace::names;
 
@@ -276,32 +277,21 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
 fn all_to_all(profile: &Profile, kernel: &Kernel, operations: &[&Operation]) -> Option<String> {
     let first = operations.first().filter(|_| kernel.carried.count as usize <= operations.len())?;
     let communicator = &profile.communicators[first.communicator?];
-    let (own, ranks) = (communicator.rank?, usize::try_from(communicator.ranks?).ok()?);
-    let (mut peers, mut bytes) = ([BTreeSet::new(), BTreeSet::new()], BTreeSet::new());
+    let ranks = u32::try_from(communicator.ranks?).ok()?;
+    let mut exchange = Exchange::of(communicator.rank, Some(ranks));
     for operation in operations {
-        let way = match operation.function.as_str() {
-            "Send" => 0,
-            "Recv" => 1,
-            _ => return None,
-        };
-        let is_new = peers[way].insert(operation.peer?);
-        if !is_new || (operation.communicator, &operation.datatype) != (first.communicator, &first.datatype) {
+        let is_send = operation.function == "Send";
+        let is_alike = (operation.communicator, &operation.datatype) == (first.communicator, &first.datatype);
+        if !is_alike || !operation.is_point_to_point() {
             return None;
         }
-        bytes.insert(operation.bytes?);
+        exchange.add(is_send, operation.peer, operation.bytes);
     }
-    // Between two ranks, a send and a receive may be an exchange of anything. What a rank sends to
-    // itself moves nothing, and may be missing.
-    let has_itself = peers.iter().all(|peers| peers.contains(&own));
-    let is_whole = |peers: &BTreeSet<i32>| peers.len() == ranks - usize::from(!peers.contains(&own));
-    if !(ranks > 2 || has_itself) || !peers.iter().all(is_whole) {
-        return None;
-    }
-    let (function, whole) = match bytes.first() {
-        Some(each) if bytes.len() == 1 => ("AlltoAll", each.checked_mul(ranks as u64)),
-        _ => ("AlltoAllv", None),
+    let (function, bytes) = match exchange.all_to_all()? {
+        AllToAll::Equal(each) => ("AlltoAll", each.checked_mul(u64::from(ranks))),
+        AllToAll::Unequal => ("AlltoAllv", None),
     };
-    let request = Request { function: function.to_owned(), bytes: whole, ..(*first.request).clone() };
+    let request = Request { function: function.to_owned(), bytes, ..(*first.request).clone() };
     Some(operation(profile, &Operation { request: request.into(), ..(*first).clone() }))
 }
 

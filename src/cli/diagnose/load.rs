@@ -448,7 +448,8 @@ impl Loading {
         candidates.truncate(CANDIDATES);
         let of = |(_, repeat): &(usize, Repeat)| {
             let edges = self.edges_by(repeat);
-            let lengths: Vec<Option<i64>> = edges.iter().zip(&self.items).map(|(of, items)| middle(items, of)).collect();
+            let lengths: Vec<Option<i64>> =
+                edges.iter().zip(&self.items).map(|(of, items)| middle(items, of)).collect();
             let (agreed, usual) = usual(&lengths);
             let agrees = |length: &Option<i64>| length.is_some_and(|it| is_about(it, usual));
             (agreed, lengths.iter().map(agrees).collect::<Vec<_>>(), edges, repeat.clone())

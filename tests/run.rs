@@ -109,6 +109,19 @@ fn a_recorded_job_keeps_its_exit_code_and_lists_its_files_and_the_next_command()
 }
 
 #[test]
+fn a_job_with_metrics_only_lists_its_summaries() {
+    let place = Place::new();
+    let finished = place.run(&["--output", "t", "--preset", "metrics"], &["sh", "-c", &place.rank(COLLECTIVE)]);
+    assert!(finished.status.success(), "{finished:?}");
+    assert_says(&finished, "ncclscope: 1 summary, ");
+    assert_says(&finished, "ncclscope: next: ncclscope summary t\n");
+    let mut said = Vec::new();
+    ncclscope::cli::run(["ncclscope".into(), "summary".into(), place.path().join("t").into_os_string()], &mut said)
+        .unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(String::from_utf8_lossy(&said).contains("AllReduce"));
+}
+
+#[test]
 fn each_rank_exports_its_own_trace_after_the_job() {
     let place = Place::new();
     let job = format!("{}; exit 3", place.rank(COLLECTIVE));

@@ -427,10 +427,8 @@ impl Run {
         if self.speaks
             && let Some(gist) = self.out.pipeline.gist()
         {
-            message::remark(&format!(
-                "seen from one rank, {gist}; all ranks: ncclscope diagnose {}",
-                self.out.folder()
-            ));
+            let next = if self.out.file.has_trace() { "diagnose" } else { "summary" };
+            message::remark(&format!("seen from one rank, {gist}; all ranks: ncclscope {next} {}", self.out.folder()));
         }
     }
 }

@@ -455,9 +455,8 @@ impl Loading {
             (agreed, lengths.iter().map(agrees).collect::<Vec<_>>(), edges, repeat.clone())
         };
         // Of equals, the first one, which has most votes.
-        let Some((_, mut has_steps, edges, common)) = candidates.iter().map(of).rev().max_by_key(|it| it.0) else {
-            return;
-        };
+        let agreement = candidates.iter().map(of).rev().max_by_key(|it| it.0);
+        let Some((_, mut has_steps, edges, common)) = agreement.filter(|it| it.0 > 0) else { return };
         let agreed = self.ranks.iter_mut().zip(&mut self.sources).zip(edges).zip(&has_steps).filter(|it| *it.1);
         for (((facts, source), edges), _) in agreed {
             if !matches!(source, Some(Source::Repeats(own)) if *own == common) {

@@ -215,7 +215,8 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
         say(&format!("the job will not be recorded: the folder of its traces cannot be written: {words}"));
     }
     // The folder of a launcher's run is shared by all its ranks, and by no other run.
-    let before = if inner { Vec::new() } else { traces(&plan.output) };
+    let before = |ending| if inner { Vec::new() } else { files(&plan.output, ending) };
+    let before = [TRACE, SUMMARY].map(before);
 
     let signals = PassingOn::take();
     let mut child = job::spawn_bound(command)?;
@@ -247,9 +248,13 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
         empty: 0,
         signal: status.signal(),
     };
-    let written: Vec<_> = traces(&plan.output).into_iter().filter(|trace| !before.contains(trace)).collect();
+    let new = |ending, before: Vec<PathBuf>| {
+        files(&plan.output, ending).into_iter().filter(|file| !before.contains(file)).collect::<Vec<_>>()
+    };
+    let [traces, summaries] = before;
+    let (written, summaries) = (new(TRACE, traces), new(SUMMARY, summaries));
     let mut pids: Vec<u32> = evidence.processes.iter().map(|seen| seen.pid).collect();
-    account(&written, evidence, library, inner).iter().for_each(|line| say(line));
+    account(&written, &summaries, evidence, library, inner).iter().for_each(|line| say(line));
     if export == Some(Export::Parquet) {
         pids.push(pid);
         let rank = rank.and_then(|variable| env::var(variable).ok()?.parse().ok());
@@ -297,11 +302,22 @@ fn export_parquet(traces: &[PathBuf]) {
     }
 }
 
-/// What became of the recording, one line each. If `inner`, other ranks may not have ended yet.
-fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: bool) -> Vec<String> {
+/// What became of the recording, one line each. If `inner`, other ranks may not have ended yet. Where
+/// there are no traces, summaries may be all that was asked for.
+fn account(
+    written: &[PathBuf],
+    summaries: &[PathBuf],
+    mut evidence: Evidence,
+    library: &Path,
+    inner: bool,
+) -> Vec<String> {
     let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = written.iter().partition(|trace| is_empty(trace));
     evidence.empty = empty.len();
     let mut lines = Vec::new();
+    let (full, what, next) = match full.is_empty() {
+        true => (summaries.iter().collect(), "summary", "summary"),
+        false => (full, "trace", "diagnose"),
+    };
     if full.is_empty() {
         lines.push(format!("nothing was recorded: {}", cause::cause(&evidence, library)));
         return lines;
@@ -309,7 +325,11 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
     let bytes = full.iter().filter_map(|trace| Some(fs::metadata(trace).ok()?.len())).sum();
     let unfinished = inner && !empty.is_empty();
     let (count, so_far) = if unfinished { (written.len(), " so far") } else { (full.len(), "") };
-    let traces = if count == 1 { "1 trace".to_owned() } else { format!("{count} traces") };
+    let files = match (count, what) {
+        (1, what) => format!("1 {what}"),
+        (count, "summary") => format!("{count} summaries"),
+        (count, what) => format!("{count} {what}s"),
+    };
     let mut folders: Vec<PathBuf> = full.iter().filter_map(|trace| trace.parent()).map(shown).collect();
     folders.dedup();
     let first = folders.first().cloned().unwrap_or_default();
@@ -317,7 +337,7 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
         [_] => first.display().to_string(),
         _ => format!("{} and {} more folders", first.display(), folders.len() - 1),
     };
-    lines.push(format!("{traces}, {}{so_far}, in {place}", names::size(bytes)));
+    lines.push(format!("{files}, {}{so_far}, in {place}", names::size(bytes)));
     if !empty.is_empty() && !unfinished {
         lines.push(format!("{} more with nothing in them: their processes were killed within a second", empty.len()));
     }
@@ -325,7 +345,7 @@ fn account(written: &[PathBuf], mut evidence: Evidence, library: &Path, inner: b
         lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
     }
     let folders: Vec<String> = folders.iter().map(|it| names::quoted(it)).collect();
-    lines.push(format!("next: ncclscope diagnose {}", folders.join(" ")));
+    lines.push(format!("next: ncclscope {next} {}", folders.join(" ")));
     lines
 }
 
@@ -338,25 +358,29 @@ fn shown(path: &Path) -> PathBuf {
     }
 }
 
-/// The trace files in a folder with placeholders in its name.
-fn traces(output: &Path) -> Vec<PathBuf> {
+/// How the names of traces and of summaries end.
+const TRACE: &str = ".perfetto-trace";
+const SUMMARY: &str = ".summary.csv";
+
+/// The files with this ending in a folder with placeholders in its name.
+fn files(output: &Path, ending: &str) -> Vec<PathBuf> {
     let has_placeholder = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains('%');
     let base: PathBuf = output.components().take_while(|part| !has_placeholder(part)).collect();
     let deep = output.components().count() - base.components().count();
     let mut folders = vec![(base, deep)];
-    let mut traces = Vec::new();
+    let mut files = Vec::new();
     while let Some((folder, deep)) = folders.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.extension().is_some_and(|extension| extension == "perfetto-trace") {
-                traces.push(path);
+            if entry.file_name().to_string_lossy().ends_with(ending) {
+                files.push(path);
             } else if deep > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push((path, deep - 1));
             }
         }
     }
-    traces.sort();
-    traces
+    files.sort();
+    files
 }
 
 /// Whether a trace contains nothing: no slice, and no last word.

@@ -2,7 +2,8 @@
 //!
 //! What repeats is found by a kind of thing that divides everything a rank did into stretches of
 //! the same content: a kernel that runs once per step or, if there is none, one that always runs the
-//! same number of times. If there are several, the one with the shortest stretches is taken.
+//! same number of times. If there are several, the one with the shortest stretches is taken. Where
+//! sizes change from step to step, other kernels compute each; then what a rank communicates counts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -148,11 +149,21 @@ struct Repeating {
     first: usize,
 }
 
-/// Everything that divides what a rank did, without copies, into equal stretches.
+/// Everything that divides what a rank did, without copies, into equal stretches; or if there is
+/// nothing, what it communicated.
 fn repeating(ranks: &Ranks, rank: &Rank) -> BTreeMap<Repeat, Repeating> {
-    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let class = |item: &Item| ranks.kinds[item.kind].class;
     // Programs copy whenever they please, and NCCL when it starts.
-    let items: Vec<&Item> = rank.items.iter().filter(|item| ranks.kinds[item.kind].class != Class::Copy).collect();
+    let found = repeating_among(ranks, rank.items.iter().filter(|item| class(item) != Class::Copy).collect());
+    if !found.is_empty() {
+        return found;
+    }
+    repeating_among(ranks, rank.items.iter().filter(|item| class(item) == Class::Communication).collect())
+}
+
+/// Everything that divides these items into equal stretches.
+fn repeating_among(ranks: &Ranks, items: Vec<&Item>) -> BTreeMap<Repeat, Repeating> {
+    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, item) in items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }

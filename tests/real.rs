@@ -18,6 +18,19 @@ fn of_a_pipeline_whose_stages_differ_the_large_one_is_named() {
 }
 
 #[test]
+fn steps_of_experts_are_found_though_sizes_and_kernels_change_in_each() {
+    let text = ncclscope(&["diagnose"], &[&data("h100-experts")]).unwrap();
+    assert!(text.contains("inferred, from one `AllReduce 4 MiB f32 on 4 ranks` to the next."), "{text}");
+    // Each step has four of them, with other sizes on each rank: sends and receives, of which nobody asked.
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with(" AlltoAllv bf16 on 4 ranks")).collect();
+    assert!(rows.len() == 2 && rows[1].contains(" 4.0 "), "{text}");
+    assert!(!text.contains("Send") && !text.contains("Recv"), "{text}");
+    let own = |rank: &str| text.lines().find(|line| line.starts_with(&format!(" {rank} "))).unwrap().to_owned();
+    let own = |rank: &str| own(rank).split_whitespace().nth(3).unwrap().parse::<f64>().unwrap();
+    assert!(own("rank 2") > 2.5 * own("rank 0"), "its expert is popular: {text}");
+}
+
+#[test]
 fn without_kernels_nothing_is_said_of_gpus() {
     let text = ncclscope(&["diagnose"], &[&data("h100-under-nsight-systems.perfetto-trace")]).unwrap();
     let first = "Cannot tell: there are no kernels in these files: CUPTI can have only one owner, and another profiler \

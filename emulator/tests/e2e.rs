@@ -436,7 +436,10 @@ fn replays_seen_by_a_tool_that_began_late_are_known_only_if_nccl_reports_them() 
     // And if our trace begins after the capture, it does not know what was captured.
     job.cut_traces();
     let beside = job.joined_with_another_tool(0, &|_| ());
-    assert_eq!(of_graphs(&beside), (0, vec![("its graph was captured unseen", 18), ("its launch was not seen", 16)]));
+    assert_eq!(
+        of_graphs(&beside),
+        (0, vec![("no capture is known behind its node", 18), ("its launch was not seen", 16)])
+    );
 }
 
 /// The same with the plugin injected into CUDA, from the same file and from a copy.

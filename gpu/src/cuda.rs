@@ -371,6 +371,22 @@ impl Stream {
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.0, mode) })
     }
 
+    /// The same, into a graph that is there; returns whether the driver has the function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn begin_capture_to(self, graph: Graph) -> Result<bool, String> {
+        if !has("cuStreamBeginCaptureToGraph") {
+            return Ok(false);
+        }
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let (none, no_data) = (ptr::null(), ptr::null());
+        // SAFETY: stream and graph live as long as the process; nothing comes before what is captured.
+        let begun = unsafe { sys::cuStreamBeginCaptureToGraph(self.0, graph.0, none, no_data, 0, mode) };
+        check("cuStreamBeginCaptureToGraph", begun).map(|()| true)
+    }
+
     /// Ends the capture and returns the graph.
     ///
     /// # Errors
@@ -418,6 +434,47 @@ impl Graph {
         // SAFETY: the place is writable, the graph is one.
         check("cuGraphClone", unsafe { sys::cuGraphClone(&raw mut copy, self.0) })?;
         Ok(Some(Graph(copy)))
+    }
+
+    /// A graph without nodes; `None` if the driver lacks the function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn empty() -> Result<Option<Graph>, String> {
+        if !has("cuGraphCreate") {
+            return Ok(None);
+        }
+        let mut graph = ptr::null_mut();
+        // SAFETY: the place is writable.
+        check("cuGraphCreate", unsafe { sys::cuGraphCreate(&raw mut graph, 0) })?;
+        Ok(Some(Graph(graph)))
+    }
+
+    /// A graph whose only node is this graph: a copy of it, or the graph itself, which then belongs to
+    /// the other one. `None` if the driver lacks a function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn inside_another(self, is_moved: bool) -> Result<Option<Graph>, String> {
+        let name = if is_moved { "cuGraphAddNode_v2" } else { "cuGraphAddChildGraphNode" };
+        let Some(outer) = Graph::empty()?.filter(|_| has(name)) else { return Ok(None) };
+        let mut node = ptr::null_mut();
+        let added = if is_moved {
+            let ownership = sys::CUgraphChildGraphNodeOwnership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+            // SAFETY: zeros are valid, and what is reserved must be zero.
+            let mut params: sys::CUgraphNodeParams = unsafe { std::mem::zeroed() };
+            params.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH;
+            params.__bindgen_anon_1.graph = sys::CUDA_CHILD_GRAPH_NODE_PARAMS { graph: self.0, ownership };
+            let (none, no_data) = (ptr::null(), ptr::null());
+            // SAFETY: the places are writable, both graphs are alive, and no node comes before.
+            unsafe { sys::cuGraphAddNode_v2(&raw mut node, outer.0, none, no_data, 0, &raw mut params) }
+        } else {
+            // SAFETY: the place is writable, both graphs are alive, and no node comes before.
+            unsafe { sys::cuGraphAddChildGraphNode(&raw mut node, outer.0, ptr::null(), 0, self.0) }
+        };
+        check(name, added).map(|()| Some(outer))
     }
 }
 

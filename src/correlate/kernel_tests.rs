@@ -460,7 +460,7 @@ fn an_unmatched_kernel_states_the_reason() {
         &input,
         "10 kernel to 20 unmatched: its launch was not seen
          10 kernel to 21 of the application
-         10 kernel to 22 unmatched: its graph was captured unseen
+         10 kernel to 22 unmatched: no capture is known behind its node
          35 kernel to 40 unmatched: NCCL handed over no operation for its launch",
     );
 }
@@ -478,7 +478,7 @@ fn a_node_of_a_known_graph_without_a_launch_is_one_that_nccl_did_not_report() {
     check(
         &input,
         "20 kernel to 30 unmatched: NCCL told nothing of its launch when its graph was captured
-         20 kernel to 31 unmatched: its graph was captured unseen",
+         20 kernel to 31 unmatched: no capture is known behind its node",
     );
 }
 

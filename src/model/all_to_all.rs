@@ -73,7 +73,10 @@ impl Exchange {
         // Between two ranks, a send and a receive may be an exchange of anything.
         let is_one = ranks > 2 || ranks == 2 && both.iter().all(|way| way.has_itself);
         let is_whole = |way: &&Way| !way.is_other && way.number - usize::from(way.has_itself) == ranks - 1;
-        (is_one && both.iter().all(is_whole)).then(|| match (self.sends.bytes, self.receives.bytes) {
+        if !is_one || !both.iter().all(is_whole) {
+            return None;
+        }
+        Some(match (self.sends.bytes, self.receives.bytes) {
             (Some(sent), Some(received)) if sent == received => AllToAll::Equal(sent),
             _ => AllToAll::Unequal,
         })

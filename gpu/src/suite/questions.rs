@@ -167,7 +167,7 @@ fn external_single(ended: &Ended) -> Answer {
 fn graph_ids(ended: &Ended) -> Answer {
     let (mut parts, mut faults) = (Vec::new(), Vec::new());
     let of = |what: &str| ["kernels", "nodes", "followed"].map(|name| figure(ended, &format!("{what}_{name}")) as u64);
-    for what in ["captured", "cloned"] {
+    for what in ["captured", "cloned", "child", "moved", "into"] {
         if let Some(why) = word(ended, what) {
             parts.push(format!("{what}: not tried ({why})"));
             continue;
@@ -175,7 +175,8 @@ fn graph_ids(ended: &Ended) -> Answer {
         let [kernels, nodes, followed] = of(what);
         parts.push(format!("{what}: {followed} of {kernels} kernels lead to their own of {nodes} nodes"));
         if nodes != GRAPH_NODES || kernels != GRAPH_NODES * GRAPH_LAUNCHES || followed < kernels {
-            faults.push(format!("{what}: the trail is lost"));
+            let trail = word(ended, &format!("{what}_trail")).unwrap_or_default();
+            faults.push(format!("{what}: the trail is lost: {trail}"));
         }
     }
     if let Some(why) = word(ended, "updated") {

@@ -36,6 +36,8 @@ pub(super) struct Seen {
     created: Vec<u64>,
     /// Nodes that were cloned, and their originals.
     cloned: BTreeMap<u64, u64>,
+    /// Both in words, with the nodes' addresses: for where a trail is lost.
+    trail: Vec<String>,
 }
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
@@ -313,15 +315,16 @@ const NODES: usize = 2;
 /// reports which of the two captures the node leads to.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
-    let capture = || {
+    let capture_by = |begin: &dyn Fn() -> Result<(), String>| {
         let before = with_seen(|seen| seen.created.len());
-        trial.stream.begin_capture()?;
+        begin()?;
         for _ in 0..NODES {
             trial.launch()?;
         }
         let graph = trial.stream.end_capture()?;
         Ok::<_, String>((graph, with_seen(|seen| seen.created.split_off(before))))
     };
+    let capture = || capture_by(&|| trial.stream.begin_capture());
     let replay = |exec: crate::cuda::Exec| {
         (0..workload.repeats).try_for_each(|_| exec.launch(trial.stream))?;
         let mut kernels = trial.records()?.kernels;
@@ -329,11 +332,16 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
         Ok::<_, String>(kernels)
     };
     let mut tell = |name: String, value: usize| told.figures.insert(name, value as f64);
+    let mut lost = BTreeMap::new();
     let mut follow = |what: &str, kernels: &[Ran], created: &[u64]| {
-        let right = with_seen(|seen| followed(kernels, created, &seen.cloned));
+        let (right, trail) = with_seen(|seen| (followed(kernels, created, &seen.cloned), seen.trail.split_off(0)));
         tell(format!("{what}_kernels"), kernels.len());
         tell(format!("{what}_nodes"), created.len());
         tell(format!("{what}_followed"), right);
+        if right < kernels.len() {
+            let ran: Vec<String> = kernels.iter().map(|kernel| node_name(kernel.node)).collect();
+            lost.insert(format!("{what}_trail"), format!("{}; ran {}", trail.join(", "), ran.join(", ")));
+        }
     };
     let (graph, created) = capture()?;
     let exec = graph.instantiate()?;
@@ -342,9 +350,21 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
         None => drop(told.words.insert("cloned".into(), "this driver has no cuGraphClone".into())),
         Some(copy) => follow("cloned", &replay(copy.instantiate()?)?, &created),
     }
+    // Inside another graph: as a copy, and as itself; and captured into a graph that is there, as XLA does.
+    for (what, is_moved, is_into) in [("child", false, false), ("moved", true, false), ("into", true, true)] {
+        let (graph, created) = match if is_into { crate::cuda::Graph::empty()? } else { None } {
+            Some(empty) => capture_by(&|| trial.stream.begin_capture_to(empty).map(drop))?,
+            None => capture()?,
+        };
+        match graph.inside_another(is_moved)? {
+            None => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
+            Some(outer) => follow(what, &replay(outer.instantiate()?)?, &created),
+        }
+    }
     let (other, created_later) = capture()?;
     if !exec.update(other)? {
         told.words.insert("updated".into(), "this driver has no cuGraphExecUpdate".into());
+        told.words.extend(lost);
         return Ok(());
     }
     let kernels = replay(exec)?;
@@ -352,7 +372,13 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     follow("renewed", &kernels, &created_later);
     let updates = with_seen(|seen| seen.calls.get(&UPDATE).copied());
     told.figures.insert("update_calls".into(), updates.unwrap_or_default().into());
+    told.words.extend(lost);
     Ok(())
+}
+
+/// CUPTI's number of a node, as that of its graph and its own in it.
+fn node_name(node: u64) -> String {
+    format!("{}:{}", node >> 32, node & u64::from(u32::MAX))
 }
 
 /// How many kernels of a graph's replays, in the order in which they ran, have nodes that lead
@@ -400,10 +426,20 @@ unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const
         (result == sys::CUPTI_SUCCESS).then_some(number)
     };
     match id {
-        sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED => {
-            with_seen(|seen| seen.created.extend(number(graph.node)));
-        }
-        _ => with_seen(|seen| seen.cloned.extend(number(graph.node).zip(number(graph.originalNode)))),
+        sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED => with_seen(|seen| {
+            let created = number(graph.node);
+            seen.created.extend(created);
+            seen.trail.extend(created.map(|node| format!("created {} at {:?}", node_name(node), graph.node)));
+        }),
+        _ => with_seen(|seen| {
+            let cloned = number(graph.node).zip(number(graph.originalNode));
+            seen.cloned.extend(cloned);
+            let [to, from] = [graph.node, graph.originalNode];
+            let words = |(node, original)| {
+                format!("cloned {} at {from:?} to {} at {to:?}", node_name(original), node_name(node))
+            };
+            seen.trail.extend(cloned.map(words));
+        }),
     }
 }
 

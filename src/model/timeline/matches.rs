@@ -116,7 +116,7 @@ impl Unmatched {
             Unmatched::NoLaunch => "its launch was not seen",
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
-            Unmatched::UnknownNode => "its graph was captured unseen",
+            Unmatched::UnknownNode => "no capture is known behind its node",
             Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",
             Unmatched::Forgotten => "its launch was too long ago",
             Unmatched::NoNode => "the file does not say from which node of its graph it ran",

@@ -2,8 +2,10 @@
 //!
 //! What repeats is found by a kind of thing that divides everything a rank did into stretches of
 //! the same content: a kernel that runs once per step or, if there is none, one that always runs the
-//! same number of times. If there are several, the one with the shortest stretches is taken. Where
-//! sizes change from step to step, other kernels compute each; then what a rank communicates counts.
+//! same number of times. If there are several, the one with the shortest stretches is taken.
+//!
+//! Where sizes change from step to step, other kernels compute each. Then what a rank communicates
+//! divides a run that is looked at by itself; for comparing the work of two runs that is not enough.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -95,7 +97,8 @@ pub(crate) fn of_both(
     }
 }
 
-/// The steps of a rank: those that the program marked, or else from what repeats. With a name: each
+/// The steps of a rank: those that the program marked, or else from what repeats, or from what repeats
+/// of its communication. With a name: each
 /// from one thing of this name to the next.
 pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name: Option<&str>) -> Option<Steps> {
     if let Some(name) = name {
@@ -105,8 +108,11 @@ pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name
         let edges: Vec<FileNs> = of_name.map(|item| item.span.start).collect();
         return (edges.len() > 1).then(|| Steps { source: Source::Repeats(Repeat::once(name)), edges });
     }
-    let found = || repeating(ranks, rank).into_values().min_by_key(|it| (!it.is_strict, it.items, it.first));
-    marked(profile, rank).or_else(|| found().map(|it| it.steps))
+    let best = |found: BTreeMap<Repeat, Repeating>| {
+        found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
+    };
+    let communicated = || repeating_among(ranks, rank, |class| class == Class::Communication);
+    marked(profile, rank).or_else(|| best(repeating(ranks, rank))).or_else(|| best(communicated()))
 }
 
 /// The steps that the program marked.
@@ -149,21 +155,16 @@ struct Repeating {
     first: usize,
 }
 
-/// Everything that divides what a rank did, without copies, into equal stretches; or if there is
-/// nothing, what it communicated.
+/// Everything that divides what a rank did, without copies, into equal stretches.
 fn repeating(ranks: &Ranks, rank: &Rank) -> BTreeMap<Repeat, Repeating> {
-    let class = |item: &Item| ranks.kinds[item.kind].class;
     // Programs copy whenever they please, and NCCL when it starts.
-    let found = repeating_among(ranks, rank.items.iter().filter(|item| class(item) != Class::Copy).collect());
-    if !found.is_empty() {
-        return found;
-    }
-    repeating_among(ranks, rank.items.iter().filter(|item| class(item) == Class::Communication).collect())
+    repeating_among(ranks, rank, |class| class != Class::Copy)
 }
 
-/// Everything that divides these items into equal stretches.
-fn repeating_among(ranks: &Ranks, items: Vec<&Item>) -> BTreeMap<Repeat, Repeating> {
+/// Everything that divides the items of these classes into equal stretches.
+fn repeating_among(ranks: &Ranks, rank: &Rank, is_in: fn(Class) -> bool) -> BTreeMap<Repeat, Repeating> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    let items: Vec<&Item> = rank.items.iter().filter(|item| is_in(ranks.kinds[item.kind].class)).collect();
     for (at, item) in items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }

@@ -88,13 +88,13 @@ pub(crate) fn of_both(
     match best {
         Some((a, b)) => Some([a.steps.clone(), b.steps.clone()]),
         // The contents of their steps differ, so what a step begins with may differ, too.
-        None => {
-            let own = |found: BTreeMap<Repeat, Repeating>| {
-                found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
-            };
-            Some([own(found_a)?, own(found_b)?])
-        }
+        None => Some([own(found_a)?, own(found_b)?]),
     }
+}
+
+/// The steps of what divides a rank by itself: strict ones first, then the shortest, then the first.
+fn own(found: BTreeMap<Repeat, Repeating>) -> Option<Steps> {
+    found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
 }
 
 /// The steps of a rank: those that the program marked, or else from what repeats, or from what repeats
@@ -108,11 +108,8 @@ pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name
         let edges: Vec<FileNs> = of_name.map(|item| item.span.start).collect();
         return (edges.len() > 1).then(|| Steps { source: Source::Repeats(Repeat::once(name)), edges });
     }
-    let best = |found: BTreeMap<Repeat, Repeating>| {
-        found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
-    };
     let communicated = || repeating_among(ranks, rank, |class| class == Class::Communication);
-    marked(profile, rank).or_else(|| best(repeating(ranks, rank))).or_else(|| best(communicated()))
+    marked(profile, rank).or_else(|| own(repeating(ranks, rank))).or_else(|| own(communicated()))
 }
 
 /// The steps that the program marked.

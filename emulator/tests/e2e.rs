@@ -438,7 +438,7 @@ fn replays_seen_by_a_tool_that_began_late_are_known_only_if_nccl_reports_them() 
     let beside = job.joined_with_another_tool(0, &|_| ());
     assert_eq!(
         of_graphs(&beside),
-        (0, vec![("no capture is known behind its node", 18), ("its launch was not seen", 16)])
+        (0, vec![("its launch was not seen", 16), ("no capture is known behind its node", 18)])
     );
 }
 

@@ -418,13 +418,19 @@ mod tests {
             let mut told = Told::default();
             let figures = good.iter().chain(change).map(|(name, value)| ((*name).to_owned(), *value));
             told.figures.extend(figures);
-            told.words.insert("cloned".into(), "no function".into());
+            for what in ["cloned", "child", "moved", "into"] {
+                if !change.iter().any(|(name, _)| name.starts_with(what)) {
+                    told.words.insert(what.into(), "no function".into());
+                }
+            }
             graph_ids(&Ended { told: vec![Some(told)], ..Ended::default() })
         };
         assert_eq!(answer(&[]).state, State::Ok, "{:?}", answer(&[]));
         assert!(answer(&[]).figure.contains("updated: 200 kernels lead to the first capture"));
         let renewed = answer(&[("updated_followed", 0.0), ("renewed_followed", 200.0)]);
         assert!(renewed.state == State::Ok && renewed.figure.contains("the capture that they were updated to"));
+        let moved = |followed| answer(&[("moved_kernels", 200.0), ("moved_nodes", 2.0), ("moved_followed", followed)]);
+        assert_eq!([moved(200.0).state, moved(199.0).state], [State::Ok, State::NotOk]);
         for change in [
             ("captured_followed", 199.0),
             ("captured_kernels", 400.0),

@@ -371,20 +371,17 @@ impl Stream {
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.0, mode) })
     }
 
-    /// The same, into a graph that is there; returns whether the driver has the function.
+    /// The same, into a graph that is [there for it](Graph::for_capture).
     ///
     /// # Errors
     ///
     /// When the driver refuses.
-    pub fn begin_capture_to(self, graph: Graph) -> Result<bool, String> {
-        if !has("cuStreamBeginCaptureToGraph") {
-            return Ok(false);
-        }
+    pub fn begin_capture_to(self, graph: Graph) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let (none, no_data) = (ptr::null(), ptr::null());
         // SAFETY: stream and graph live as long as the process; nothing comes before what is captured.
         let begun = unsafe { sys::cuStreamBeginCaptureToGraph(self.0, graph.0, none, no_data, 0, mode) };
-        check("cuStreamBeginCaptureToGraph", begun).map(|()| true)
+        check("cuStreamBeginCaptureToGraph", begun)
     }
 
     /// Ends the capture and returns the graph.
@@ -436,12 +433,21 @@ impl Graph {
         Ok(Some(Graph(copy)))
     }
 
+    /// A graph without nodes, to capture into; `None` if the driver lacks a function for that.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
+    pub fn for_capture() -> Result<Option<Graph>, String> {
+        if has("cuStreamBeginCaptureToGraph") { Graph::empty() } else { Ok(None) }
+    }
+
     /// A graph without nodes; `None` if the driver lacks the function.
     ///
     /// # Errors
     ///
     /// When the driver refuses.
-    pub fn empty() -> Result<Option<Graph>, String> {
+    fn empty() -> Result<Option<Graph>, String> {
         if !has("cuGraphCreate") {
             return Ok(None);
         }

@@ -352,13 +352,16 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     }
     // Inside another graph: as a copy, and as itself; and captured into a graph that is there, as XLA does.
     for (what, is_moved, is_into) in [("child", false, false), ("moved", true, false), ("into", true, true)] {
-        let (graph, created) = match if is_into { crate::cuda::Graph::empty()? } else { None } {
-            Some(empty) => capture_by(&|| trial.stream.begin_capture_to(empty).map(drop))?,
-            None => capture()?,
+        let empty = if is_into { crate::cuda::Graph::for_capture()? } else { None };
+        let captured = match empty {
+            Some(empty) => Some(capture_by(&|| trial.stream.begin_capture_to(empty))?),
+            None if is_into => None,
+            None => Some(capture()?),
         };
-        match graph.inside_another(is_moved)? {
-            None => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
-            Some(outer) => follow(what, &replay(outer.instantiate()?)?, &created),
+        let outer = captured.map(|(graph, created)| Ok::<_, String>((graph.inside_another(is_moved)?, created)));
+        match outer.transpose()? {
+            Some((Some(outer), created)) => follow(what, &replay(outer.instantiate()?)?, &created),
+            _ => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
         }
     }
     let (other, created_later) = capture()?;

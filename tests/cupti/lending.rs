@@ -227,12 +227,14 @@ fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
         let timeline = recording.timeline();
         let figures = timeline.figures();
         assert_eq!(figures.get("recorded"), recording.calls());
-        assert_eq!(figures.get("kernels_launch_bracket") + figures.get("launches_without_kernel"), 4);
+        let known = figures.get("kernels_launch_bracket") + figures.get("launches_without_kernel");
         // A launch may have begun before CUPTI was taken again: its kernel is recorded, but nobody
         // saw the launch.
         let unmatched =
             timeline.slices.iter().filter(|slice| slice.category == "kernel" && slice.str("doubt").is_some());
-        assert!(unmatched.into_iter().all(|slice| slice.str("doubt") == Some("its launch was not seen")));
+        let doubts: Vec<_> = unmatched.map(|slice| slice.str("doubt")).collect();
+        assert!(doubts.iter().all(|doubt| *doubt == Some("its launch was not seen")), "{doubts:?}");
+        assert!(known <= 4 && known + doubts.len() as u64 >= 4, "{known} are known, and {doubts:?}");
     }
     case.survived(3);
 }

@@ -21,7 +21,7 @@ fn of_a_pipeline_whose_stages_differ_the_large_one_is_named() {
 fn steps_of_experts_are_found_though_sizes_and_kernels_change_in_each() {
     let text = ncclscope(&["diagnose"], &[&data("h100-experts")]).unwrap();
     assert!(text.contains("inferred, from one `AllReduce 4 MiB f32 on 4 ranks` to the next."), "{text}");
-    // Each step has four of them, with other sizes on each rank: sends and receives, of which nobody asked.
+    // Each step has four of them, made of sends and receives whose sizes differ from rank to rank.
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with(" AlltoAllv bf16 on 4 ranks")).collect();
     assert!(rows.len() == 2 && rows[1].contains(" 4.0 "), "{text}");
     assert!(!text.contains("Send") && !text.contains("Recv"), "{text}");

@@ -119,6 +119,11 @@ fn a_job_with_metrics_only_lists_its_summaries() {
     ncclscope::cli::run(["ncclscope".into(), "summary".into(), place.path().join("t").into_os_string()], &mut said)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(String::from_utf8_lossy(&said).contains("AllReduce"));
+
+    let text = ["--output", "texts", "--preset", "metrics", "--summary-format", "table"];
+    let finished = place.run(&text, &["sh", "-c", &place.rank(COLLECTIVE)]);
+    assert_says(&finished, "ncclscope: 1 summary, ");
+    assert!(!finished.stderr.contains("next: "), "{}", finished.stderr);
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
             theirs.display()
         )));
     }
-    let named = files(traces)?;
+    let named = runs::traces(traces)?;
     let together = Together::of(Gathered::look(&named, run.as_deref(), output, out)?, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
@@ -124,28 +124,6 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let count = own.len() + usize::from(theirs.is_some());
     let _ = writeln!(out, "{}: {count} files, {}", output.display(), names::size(bytes));
     Ok(())
-}
-
-/// The files named on the command line, with those of folders in order of name.
-fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
-    let mut files = Vec::new();
-    for path in named {
-        if !path.is_dir() {
-            files.extend((named.len() == 1 || !runs::is_summary(path)).then(|| path.clone()));
-            continue;
-        }
-        let failed = Reason::read(path);
-        let entries = fs::read_dir(path).map_err(failed)?;
-        let mut found =
-            entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        found.retain(|path| path.extension().is_some_and(|it| it == "perfetto-trace"));
-        if found.is_empty() {
-            return Err(Reason::file(path)("there is no trace (*.perfetto-trace) in this folder"));
-        }
-        found.sort();
-        files.append(&mut found);
-    }
-    Ok(files)
 }
 
 /// Says why a file is not merged.

@@ -339,7 +339,8 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
         tell(format!("{what}_nodes"), created.len());
         tell(format!("{what}_followed"), right);
         if right < kernels.len() {
-            let ran: Vec<String> = kernels.iter().map(|kernel| node_name(kernel.node)).collect();
+            let nodes: BTreeSet<u64> = kernels.iter().map(|kernel| kernel.node).collect();
+            let ran: Vec<String> = nodes.into_iter().map(node_name).collect();
             lost.insert(format!("{what}_trail"), format!("{}; ran {}", trail.join(", "), ran.join(", ")));
         }
     };
@@ -358,10 +359,15 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
             None if is_into => None,
             None => Some(capture()?),
         };
-        let outer = captured.map(|(graph, created)| Ok::<_, String>((graph.inside_another(is_moved)?, created)));
-        match outer.transpose()? {
-            Some((Some(outer), created)) => follow(what, &replay(outer.instantiate()?)?, &created),
-            _ => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
+        let Some((graph, created)) = captured else {
+            told.words.insert(what.into(), "this driver lacks a function for it".into());
+            continue;
+        };
+        match graph.inside_another(is_moved) {
+            Ok(Some(outer)) => follow(what, &replay(outer.instantiate()?)?, &created),
+            Ok(None) => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
+            // Drivers for CUDA 12.3 to 12.8 have the function, but do not know that a graph can be moved.
+            Err(reason) => drop(told.words.insert(what.into(), format!("not asked: {reason}"))),
         }
     }
     let (other, created_later) = capture()?;

@@ -40,15 +40,30 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
 ///
 /// A folder that cannot be read, or has nothing to read in it.
 pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+    listed(paths, NONE, |_| true)
+}
+
+/// The files that are named, and the traces in the folders that are named.
+///
+/// # Errors
+///
+/// A folder that cannot be read, or has no trace in it.
+pub(in crate::cli) fn traces(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
+    listed(paths, "there is no trace (*.perfetto-trace) in this folder", is_trace)
+}
+
+/// Those of folders are in order of name; without one that is wanted, `none` is the reason.
+fn listed(paths: &[PathBuf], none: &'static str, is_wanted: fn(&Path) -> bool) -> Result<Vec<PathBuf>, Reason> {
     let mut all = Vec::new();
     for path in paths {
         if !path.is_dir() {
             all.extend((paths.len() == 1 || !is_summary(path)).then(|| path.clone()));
             continue;
         }
-        match files(path)? {
-            none if none.is_empty() => return Err(Reason::file(path)(NONE)),
-            of_folder => all.extend(of_folder),
+        let before = all.len();
+        all.extend(files(path)?.into_iter().filter(|path| is_wanted(path)));
+        if all.len() == before {
+            return Err(Reason::file(path)(none));
         }
     }
     Ok(all)
@@ -57,19 +72,31 @@ pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
 /// Whether a file is the summary beside a trace, by its name. A shell names it with the traces of a
 /// folder.
 pub(in crate::cli) fn is_summary(path: &Path) -> bool {
-    let ends = |name: &str| [summary::ENDING, summary::ENDING_CSV].iter().any(|ending| name.ends_with(ending));
-    path.file_name().is_some_and(|name| ends(&name.to_string_lossy()))
+    is_table(path) || ends_with(path, summary::ENDING)
+}
+
+/// Whether a file is a summary that can be added to others, by its name.
+pub(in crate::cli) fn is_table(path: &Path) -> bool {
+    ends_with(path, summary::ENDING_CSV)
+}
+
+/// Whether a file is a trace, by its name.
+pub(in crate::cli) fn is_trace(path: &Path) -> bool {
+    ends_with(path, ".perfetto-trace")
+}
+
+fn ends_with(path: &Path, ending: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ending))
 }
 
 /// The files that may be profiles, by their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
-    const ENDINGS: [&str; 4] = [".perfetto-trace", ".sqlite", ".json", ".json.gz"];
+    const OF_OTHERS: [&str; 3] = [".sqlite", ".json", ".json.gz"];
     let failed = Reason::read(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+        if is_trace(&path) || OF_OTHERS.iter().any(|ending| ends_with(&path, ending)) {
             files.push(path);
         }
     }

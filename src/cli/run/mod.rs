@@ -28,6 +28,7 @@ use self::launcher::Launcher;
 use self::plan::Plan;
 use self::processes::Processes;
 use self::signals::PassingOn;
+use super::compare::runs;
 use super::{Failure, Reason, export, library, survey};
 use crate::config::{Config, SETTINGS, Setting};
 use crate::sys::{self, job};
@@ -215,8 +216,7 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
         say(&format!("the job will not be recorded: the folder of its traces cannot be written: {words}"));
     }
     // The folder of a launcher's run is shared by all its ranks, and by no other run.
-    let before = |ending| if inner { Vec::new() } else { files(&plan.output, ending) };
-    let before = [TRACE, SUMMARY].map(before);
+    let before = if inner { Vec::new() } else { files(&plan.output) };
 
     let signals = PassingOn::take();
     let mut child = job::spawn_bound(command)?;
@@ -248,18 +248,15 @@ fn watched(command: &mut Command, plan: &Plan, library: &Path, how: Watching) ->
         empty: 0,
         signal: status.signal(),
     };
-    let new = |ending, before: Vec<PathBuf>| {
-        files(&plan.output, ending).into_iter().filter(|file| !before.contains(file)).collect::<Vec<_>>()
-    };
-    let [traces, summaries] = before;
-    let (written, summaries) = (new(TRACE, traces), new(SUMMARY, summaries));
+    let new = files(&plan.output).into_iter().filter(|file| !before.contains(file));
+    let (traces, summaries): (Vec<PathBuf>, Vec<PathBuf>) = new.partition(|file| runs::is_trace(file));
     let mut pids: Vec<u32> = evidence.processes.iter().map(|seen| seen.pid).collect();
-    account(&written, &summaries, evidence, library, inner).iter().for_each(|line| say(line));
+    account(&traces, &summaries, evidence, library, inner).iter().for_each(|line| say(line));
     if export == Some(Export::Parquet) {
         pids.push(pid);
         let rank = rank.and_then(|variable| env::var(variable).ok()?.parse().ok());
         let is_own = |trace: &&PathBuf| !inner || is_own(trace, &pids, rank);
-        export_parquet(&written.iter().filter(is_own).cloned().collect::<Vec<_>>());
+        export_parquet(&traces.iter().filter(is_own).cloned().collect::<Vec<_>>());
     }
     drop(signals);
     Ok(status)
@@ -305,18 +302,21 @@ fn export_parquet(traces: &[PathBuf]) {
 /// What became of the recording, one line each. If `inner`, other ranks may not have ended yet. Where
 /// there are no traces, summaries may be all that was asked for.
 fn account(
-    written: &[PathBuf],
+    traces: &[PathBuf],
     summaries: &[PathBuf],
     mut evidence: Evidence,
     library: &Path,
     inner: bool,
 ) -> Vec<String> {
-    let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = written.iter().partition(|trace| is_empty(trace));
+    let (empty, full): (Vec<&PathBuf>, Vec<&PathBuf>) = traces.iter().partition(|trace| is_empty(trace));
     evidence.empty = empty.len();
     let mut lines = Vec::new();
     let (full, what, next) = match full.is_empty() {
-        true => (summaries.iter().collect(), "summary", "summary"),
-        false => (full, "trace", "diagnose"),
+        // There is nothing to make of one that is a text.
+        true => {
+            (summaries.iter().collect(), "summary", summaries.iter().any(|it| runs::is_table(it)).then_some("summary"))
+        }
+        false => (full, "trace", Some("diagnose")),
     };
     if full.is_empty() {
         lines.push(format!("nothing was recorded: {}", cause::cause(&evidence, library)));
@@ -324,7 +324,7 @@ fn account(
     }
     let bytes = full.iter().filter_map(|trace| Some(fs::metadata(trace).ok()?.len())).sum();
     let unfinished = inner && !empty.is_empty();
-    let (count, so_far) = if unfinished { (written.len(), " so far") } else { (full.len(), "") };
+    let (count, so_far) = if unfinished { (traces.len(), " so far") } else { (full.len(), "") };
     let files = match (count, what) {
         (1, what) => format!("1 {what}"),
         (count, "summary") => format!("{count} summaries"),
@@ -345,7 +345,7 @@ fn account(
         lines.push(format!("not recorded: {}: {why}", cause::processes(&pids)));
     }
     let folders: Vec<String> = folders.iter().map(|it| names::quoted(it)).collect();
-    lines.push(format!("next: ncclscope {next} {}", folders.join(" ")));
+    lines.extend(next.map(|next| format!("next: ncclscope {next} {}", folders.join(" "))));
     lines
 }
 
@@ -358,12 +358,8 @@ fn shown(path: &Path) -> PathBuf {
     }
 }
 
-/// How the names of traces and of summaries end.
-const TRACE: &str = ".perfetto-trace";
-const SUMMARY: &str = ".summary.csv";
-
-/// The files with this ending in a folder with placeholders in its name.
-fn files(output: &Path, ending: &str) -> Vec<PathBuf> {
+/// The traces and summaries in a folder with placeholders in its name.
+fn files(output: &Path) -> Vec<PathBuf> {
     let has_placeholder = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains('%');
     let base: PathBuf = output.components().take_while(|part| !has_placeholder(part)).collect();
     let deep = output.components().count() - base.components().count();
@@ -372,7 +368,7 @@ fn files(output: &Path, ending: &str) -> Vec<PathBuf> {
     while let Some((folder, deep)) = folders.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            if entry.file_name().to_string_lossy().ends_with(ending) {
+            if runs::is_trace(&path) || runs::is_summary(&path) {
                 files.push(path);
             } else if deep > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push((path, deep - 1));

@@ -105,20 +105,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 
 /// The traces that are named, and those in the folders that are named.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
-    const ENDING: &str = "perfetto-trace";
-    let mut files = Vec::new();
-    for path in named {
-        if path.is_dir() {
-            let of_folder = runs::named(std::slice::from_ref(path))?;
-            let before = files.len();
-            files.extend(of_folder.into_iter().filter(|path| path.extension().is_some_and(|it| it == ENDING)));
-            if files.len() == before {
-                return Err(Reason::file(path)("there is no trace (*.perfetto-trace) in this folder"));
-            }
-        } else if !(named.len() > 1 && runs::is_summary(path)) {
-            files.push(path.clone());
-        }
-    }
+    let files = runs::traces(named)?;
     for path in &files {
         match crate::import::format(path) {
             Ok(crate::import::Format::Perfetto) => {}

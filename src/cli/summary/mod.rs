@@ -198,10 +198,7 @@ pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
         let of_folder = runs::named(std::slice::from_ref(path))?;
         let before = files.len();
         // A file that should be a trace but is not is named later.
-        let is_trace = |path: &PathBuf| {
-            let is_named_so = path.extension().is_some_and(|ending| ending == "perfetto-trace");
-            is_named_so || matches!(import::format(path), Ok(Of::Perfetto))
-        };
+        let is_trace = |path: &PathBuf| runs::is_trace(path) || matches!(import::format(path), Ok(Of::Perfetto));
         files.extend(of_folder.into_iter().filter(is_trace));
         if files.len() == before {
             return Err(Reason::file(path)(

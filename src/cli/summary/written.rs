@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::runs;
 use crate::cli::reason::Reason;
-use crate::summary::{Cell, ENDING_CSV, FORMAT_VERSION, Kind, Report, Table};
+use crate::summary::{Cell, FORMAT_VERSION, Kind, Report, Table};
 
 /// The summaries that are named, or in the folders that are named, if there are no traces.
 pub(in crate::cli) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Reason> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
-            match is_written(path) {
+            match runs::is_table(path) {
                 true => files.push(path.clone()),
                 false if runs::is_summary(path) => {}
                 false => return Ok(None),
@@ -23,18 +23,14 @@ pub(in crate::cli) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, R
         let failed = Reason::read(path);
         for entry in fs::read_dir(path).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|ending| ending == "perfetto-trace") {
+            if runs::is_trace(&path) {
                 return Ok(None);
             }
-            files.extend(is_written(&path).then_some(path));
+            files.extend(runs::is_table(&path).then_some(path));
         }
     }
     files.sort();
     Ok(Some(files).filter(|files| !files.is_empty()))
-}
-
-fn is_written(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ENDING_CSV))
 }
 
 /// The tables of these files, and why some could not be read.

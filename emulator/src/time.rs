@@ -77,10 +77,16 @@ impl HostClocks {
 
     /// The wall clock at the true time `at`, in ns since 1970.
     pub fn wall_at(at: u64) -> u64 {
-        let now = nanoseconds(real(libc::CLOCK_BOOTTIME)) as i64;
-        let wall = nanoseconds(real(libc::CLOCK_REALTIME)) as i64;
+        // A thread may be interrupted between two clocks: the quickest of a few attempts counts.
+        let attempt = |_| {
+            let read = |clock| nanoseconds(real(clock)) as i64;
+            let (before, wall, after) =
+                (read(libc::CLOCK_BOOTTIME), read(libc::CLOCK_REALTIME), read(libc::CLOCK_BOOTTIME));
+            (after - before, wall - before.midpoint(after))
+        };
+        let ahead = (0..5).map(attempt).min().map_or(0, |(_, ahead)| ahead);
         let error = HOST.get().map_or(0, |host| host.wall.at(at as i64 - host.reference as i64));
-        (wall - now + at as i64 + error) as u64
+        (ahead + at as i64 + error) as u64
     }
 }
 

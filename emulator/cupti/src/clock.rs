@@ -44,14 +44,14 @@ pub(crate) fn now(machine: &Machine) -> u64 {
 pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
     if let Some(domain) = pretended() {
         return match domain {
-            Domain::Wall(shift) => wall(machine, at).wrapping_add_signed(shift),
+            Domain::Wall(shift) => (machine.wall)(at).wrapping_add_signed(shift),
             Domain::Boot => at,
             Domain::Ticks => (u128::from(at) * 21 / 10) as u64,
         };
     }
     let registered = lock(&REGISTERED).as_ref().map(|registered| (registered.clock, registered.anchor));
     let registered = registered.filter(|_| !process::options().latch);
-    let Some((clock, anchor)) = registered else { return wall(machine, at) };
+    let Some((clock, anchor)) = registered else { return (machine.wall)(at) };
     interpolate(anchor, pair(machine, clock), at)
 }
 
@@ -82,13 +82,6 @@ fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
         (after.saturating_sub(before), (before.midpoint(after), shown))
     };
     (0..5).map(attempt).min().map_or((0, 0), |(_, pair)| pair)
-}
-
-/// The wall clock at the true time `at`. The machine compares two clocks for this, and reads the
-/// second one too late if its thread is interrupted in between. The smallest of a few answers is
-/// the one without an interruption.
-fn wall(machine: &Machine, at: u64) -> u64 {
-    (0..3).map(|_| (machine.wall)(at)).min().unwrap_or(at)
 }
 
 /// CUPTI's time of an event on this thread that has just happened, at the machine's true time

@@ -124,6 +124,7 @@ pub struct Packet<'a> {
     pub(crate) has_defaults: bool,
     /// It says something that later packets of its sequence leave out.
     pub(crate) has_state: bool,
+    has_attributes: bool,
     /// It was in a compressed packet.
     pub(crate) is_packed: bool,
     /// It begins with its time, and has a sequence and an event, and nothing else.
@@ -153,11 +154,11 @@ impl Packet<'_> {
     }
 
     /// What it says about its process or about the trace, by key.
+    #[inline]
     pub(crate) fn attributes(&self) -> impl Iterator<Item = (String, String)> + use<> {
-        let has_any = !self.is_plain && fields(self.raw).any(|field| field.number == trace_packet::TRACE_ATTRIBUTES);
-        let said = has_any.then(|| self.decode().ok()?.trace_attributes).flatten();
-        let all = said.map(|said| said.attribute).unwrap_or_default();
-        all.into_iter().map(|it| (it.key().to_owned(), it.string_value().to_owned()))
+        let said = self.has_attributes.then(|| self.decode().ok()?.trace_attributes).flatten();
+        let all = said.into_iter().flat_map(|said| said.attribute);
+        all.map(|it| (it.key().to_owned(), it.string_value().to_owned()))
     }
 
     /// An interned entry of its sequence, as written.
@@ -238,6 +239,7 @@ impl Sequences {
             clears_state,
             has_defaults,
             has_state,
+            has_attributes: skim.has.all_of(Has::ATTRIBUTES),
             is_packed: skim.has.all_of(Has::PACKED),
             is_plain: skim.has.all_of(Has::EVENT) && skim.has.all_of(Has::TIMESTAMP) && !skim.has.all_of(Has::OTHER),
             descriptor,

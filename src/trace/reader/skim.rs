@@ -54,6 +54,8 @@ impl Has {
     pub(super) const PASSED: Has = Has(1 << 13);
     /// It has more than a time, a sequence and an event, or has them in another order.
     pub(super) const OTHER: Has = Has(1 << 14);
+    /// It says something about its process or about the trace.
+    pub(super) const ATTRIBUTES: Has = Has(1 << 15);
 
     fn add(&mut self, other: Has) {
         self.0 |= other.0;
@@ -131,6 +133,7 @@ impl Skim {
                 trace_packet::CLOCK_SNAPSHOT | trace_packet::INTERNED_DATA | trace_packet::TRACE_PACKET_DEFAULTS => {
                     self.has.add(Has::STATE);
                 }
+                trace_packet::TRACE_ATTRIBUTES => self.has.add(Has::ATTRIBUTES),
                 trace_packet::TRACK_DESCRIPTOR => self.descriptor = Part::of(block, value.bytes()),
                 _ => {}
             }

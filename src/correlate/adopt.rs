@@ -351,16 +351,8 @@ mod tests {
     use crate::model::activity::Span;
 
     fn kernel(start: u64, end: u64, error_ns: u32) -> Kernel {
-        Kernel {
-            span: Span { start: HostNs(start), end: HostNs(end), error_ns },
-            place: Place { device: 0, context: 1, stream: 7 },
-            correlation: 1,
-            graph_node: 0,
-            graph: 0,
-            grid: [2, 1, 1],
-            block: [256, 1, 1],
-            name: "ncclDevKernel_Generic".into(),
-        }
+        let span = Span { start: HostNs(start), end: HostNs(end), error_ns };
+        Kernel { grid: [2, 1, 1], name: "ncclDevKernel_Generic".into(), ..Kernel::during(span) }
     }
 
     fn plan(first: u64, last: u64) -> Candidate {

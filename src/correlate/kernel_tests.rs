@@ -29,23 +29,12 @@ pub(super) fn check(input: &str, expected: &str) {
 /// An operation with a group and a kernel of its own, on communicator C, from `at` on. Its labels
 /// and numbers end in `tag`.
 fn eager(at: u64, tag: &str, corr: u32, count: u32) -> String {
-    let time = |step| at + step;
+    let [t0, t1, t2, t3, t4, t5, t6, t7] = std::array::from_fn(|step| at + step as u64);
     format!(
-        "{} 0 start g{tag} GroupApi | {} 0 start api{tag} CollApi parent=g{tag} count={count} | {} 0 stop api{tag}
-         {} 0 start l{tag} KernelLaunch parent=g{tag} | {} 0 launch corr={corr} in=l{tag} group=g{tag} | {} 0 stop l{tag}
-         {} 0 start p{tag} Group | {} 0 start c{tag} Coll parent=api{tag} group=p{tag} count={count} | {} 0 stop c{tag}
-         {} 0 stop p{tag} | {} 0 stop g{tag}\n",
-        time(0),
-        time(0),
-        time(1),
-        time(2),
-        time(2),
-        time(3),
-        time(4),
-        time(4),
-        time(5),
-        time(6),
-        time(7)
+        "{t0} 0 start g{tag} GroupApi | {t0} 0 start api{tag} CollApi parent=g{tag} count={count} | {t1} 0 stop api{tag}
+         {t2} 0 start l{tag} KernelLaunch parent=g{tag} | {t2} 0 launch corr={corr} in=l{tag} group=g{tag} | {t3} 0 stop l{tag}
+         {t4} 0 start p{tag} Group | {t4} 0 start c{tag} Coll parent=api{tag} group=p{tag} count={count} | {t5} 0 stop c{tag}
+         {t6} 0 stop p{tag} | {t7} 0 stop g{tag}\n"
     )
 }
 
@@ -132,34 +121,26 @@ fn an_unfinished_kernel_is_reported_with_its_operations() {
 
 #[test]
 fn the_first_launch_without_a_kernel_is_known() {
-    let mut player = Player::new();
-    let mut unseen = |input: &str| {
+    let player = &mut Player::new();
+    let unseen = |player: &mut Player, input: &str| {
         player.play(input, &mut |_, _| {});
         player.correlator.unseen_launch().map(|time| time.0)
     };
     let cast = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7";
-    assert_eq!(unseen(&format!("{cast} | 5 0 graph 9 corr=1")), None, "nothing of NCCL's is captured");
+    assert_eq!(unseen(player, &format!("{cast} | 5 0 graph 9 corr=1")), None, "nothing of NCCL's is captured");
     // Kernels are only waited for if some are expected.
     player.correlator.expect_kernels();
-    let mut unseen = |input: &str| {
-        player.play(input, &mut |_, _| {});
-        player.correlator.unseen_launch().map(|time| time.0)
-    };
     let captured = "10 0 start g GroupApi | 10 0 start a CollApi parent=g captured count=9 | 11 0 stop a
                     12 0 start l KernelLaunch parent=g | 12 0 node 70 in=l | 13 0 stop l | 13 0 stop g | 14 0 clone 71 of=70 | 14 0 graph 9";
-    assert_eq!(unseen(captured), None);
-    assert_eq!(unseen("20 0 graph 9 corr=2 | 30 0 graph 9 corr=3 | 40 0 graph 9 corr=4"), Some(20));
-    assert_eq!(unseen("50 0 kernel 45 corr=3 node=71"), Some(40), "a later launch runs after an earlier one");
-    assert_eq!(unseen("60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
+    assert_eq!(unseen(player, captured), None);
+    assert_eq!(unseen(player, "20 0 graph 9 corr=2 | 30 0 graph 9 corr=3 | 40 0 graph 9 corr=4"), Some(20));
+    assert_eq!(unseen(player, "50 0 kernel 45 corr=3 node=71"), Some(40), "a later launch runs after an earlier one");
+    assert_eq!(unseen(player, "60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
     player.correlator.all_seen(HostNs(40));
     assert_eq!(player.correlator.unseen_launch(), None, "nothing more will come of it");
     // From 2.29 on a broadcast is not handed over: only its call shows it.
-    let mut unseen = |input: &str| {
-        player.play(input, &mut |_, _| {});
-        player.correlator.unseen_launch().map(|time| time.0)
-    };
-    assert_eq!(unseen("70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some(70));
-    assert_eq!(unseen("80 0 kernel 75 corr=8"), None);
+    assert_eq!(unseen(player, "70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some(70));
+    assert_eq!(unseen(player, "80 0 kernel 75 corr=8"), None);
 }
 
 #[test]
@@ -230,24 +211,28 @@ fn copies_belong_to_the_collective_that_queued_them() {
     );
 }
 
+/// A captured call. Its launch is node 71 of graph 9.
+const CAPTURED: &str = "
+    0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
+    2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
+    4 0 clone 71 of=70 | 4 0 graph 9\n";
+
+/// A replay of that graph, by its number: the launch and what NCCL hands over.
+fn replay(n: u64) -> String {
+    format!(
+        "{n}0 0 graph 9 corr={n}
+         {n}0 1 start p{n} Group | {n}0 1 start c{n} Coll parent=a group=p{n} count={n}
+         {n}0 1 stop c{n} | {n}0 1 stop p{n}\n"
+    )
+}
+
 #[test]
 fn replays_are_told_apart_in_any_order_of_their_kernels() {
     // Four replays of one graph. The second one's kernel is lost, and the fourth one's arrives
     // before the third's.
-    let mut input = String::from(
-        "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
-         2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
-         4 0 clone 71 of=70 | 4 0 graph 9\n",
-    );
-    for replay in 1..=4 {
-        let at = 10 * replay;
-        input += &format!(
-            "{at} 0 graph 9 corr={replay}
-             {at} 1 start p{replay} Group | {at} 1 start c{replay} Coll parent=a group=p{replay} count={replay}
-             {at} 1 stop c{replay} | {at} 1 stop p{replay}\n"
-        );
-    }
-    input += "100 0 kernel 15 corr=1 node=71 | 140 0 kernel 45 corr=4 node=71 | 130 0 kernel 35 corr=3 node=71";
+    let input = CAPTURED.to_owned()
+        + &(1..=4).map(replay).collect::<String>()
+        + "100 0 kernel 15 corr=1 node=71 | 140 0 kernel 45 corr=4 node=71 | 130 0 kernel 35 corr=3 node=71";
     check(
         &input,
         "15 kernel to 100 exact (graph node) C by l replay 1: AllReduce 1
@@ -288,23 +273,11 @@ fn operations_of_one_kernel_have_their_own_ranges() {
 
 #[test]
 fn kernels_of_a_graph_have_the_ranges_around_its_launch() {
-    let mut input = String::from(
-        "0 0 start g GroupApi | 0 0 start a CollApi parent=g captured count=1 | 1 0 stop a
-         2 0 start l KernelLaunch parent=g | 2 0 node 70 in=l | 3 0 stop l | 3 0 stop g
-         4 0 clone 71 of=70 | 4 0 graph 9
-         0 0 push 1 capture | 5 0 pop 1\n",
-    );
-    for replay in 1..=2 {
-        let at = 10 * replay;
-        input += &format!(
-            "{at} 0 graph 9 corr={replay}
-             {at} 1 start p{replay} Group | {at} 1 start c{replay} Coll parent=a group=p{replay} count={replay}
-             {at} 1 stop c{replay} | {at} 1 stop p{replay}
-             {at} 0 push {replay} step{replay} | {} 0 pop {replay}\n",
-            at + 1
-        );
-    }
-    input += "100 0 kernel 15 corr=1 node=71 | 130 0 kernel 35 corr=2 node=71";
+    let ranged = |n: u64| replay(n) + &format!("{n}0 0 push {n} step{n} | {n}1 0 pop {n}\n");
+    let input = CAPTURED.to_owned()
+        + "0 0 push 1 capture | 5 0 pop 1\n"
+        + &(1..=2).map(ranged).collect::<String>()
+        + "100 0 kernel 15 corr=1 node=71 | 130 0 kernel 35 corr=2 node=71";
     check(
         &input,
         "15 kernel to 100 exact (graph node) C by l replay 1: AllReduce 1 in step1 of step 1

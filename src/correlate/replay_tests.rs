@@ -49,10 +49,19 @@ fn said(at: u64, how: &str) -> String {
 const EXACT: &str = "exact (graph node) C by l";
 const INFERRED: &str = "inferred (graph replay) C by l";
 
+/// The run of a kernel is known, and how.
+fn exact(at: u64, replay: u64) -> String {
+    said(at, &format!("{EXACT} replay {replay}"))
+}
+
+fn inferred(at: u64, replay: u64) -> String {
+    said(at, &format!("{INFERRED} replay {replay}"))
+}
+
 #[test]
 fn each_replay_of_a_graph_has_its_own_operations() {
     let input = TOLD.to_owned() + &run(100, 7) + &run(200, 8);
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+    check(&input, &(exact(100, 1) + &exact(200, 2)));
 }
 
 #[test]
@@ -65,9 +74,7 @@ fn a_replay_waits_for_the_proxy_s_work_of_its_own_run() {
         )
     };
     let run = |at: u64, corr, begun| launch(at, corr) + &group(at) + &work(at, begun) + &kernel(at, corr);
-    let said = |at: u64, number: u64, more: &str| {
-        format!("{}{more}\n", said(at, &format!("{EXACT} replay {number}")).trim_end())
-    };
+    let said = |at: u64, number: u64, more: &str| format!("{}{more}\n", exact(at, number).trim_end());
     let input = TOLD.to_owned() + &run(100, 7, 104) + &run(200, 8, 203) + &run(300, 9, 302);
     let expected = said(100, 1, " with the proxy at 104000 Some(Busy)")
         + &said(200, 2, " with the proxy at 203000 Some(Busy)")
@@ -79,13 +86,13 @@ fn a_replay_waits_for_the_proxy_s_work_of_its_own_run() {
 fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
     // Without proxy operations there is one Group, at the capture.
     let input = SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + &launch(200, 8) + &kernel(200, 8);
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{EXACT} replay 2"))));
+    check(&input, &(exact(100, 1) + &exact(200, 2)));
 }
 
 #[test]
 fn where_nccl_is_silent_about_replays_the_last_one_s_kernel_may_come_first() {
     let input = SILENT.to_owned() + &launch(100, 7) + &launch(200, 8) + &kernel(200, 8) + &kernel(100, 7);
-    check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
+    check(&input, &(exact(200, 2) + &exact(100, 1)));
 }
 
 #[test]
@@ -93,23 +100,20 @@ fn launches_that_cupti_did_not_see_do_not_shift_the_count() {
     // The launches at 200 and 300 are not seen: CUPTI is lent.
     let input =
         TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n" + &group(200) + &group(300) + &run(400, 8) + &run(500, 9);
-    let expected = said(100, &format!("{EXACT} replay 1"))
-        + &said(400, &format!("{INFERRED} replay 4"))
-        + &said(500, &format!("{INFERRED} replay 5"));
-    check(&input, &expected);
+    check(&input, &(exact(100, 1) + &inferred(400, 4) + &inferred(500, 5)));
 }
 
 #[test]
 fn launches_from_before_cupti_was_lent_may_be_reported_later() {
     let input = "150000 0 lent\n".to_owned() + TOLD + &run(100, 7) + &run(200, 8);
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(200, &format!("{INFERRED} replay 2"))));
+    check(&input, &(exact(100, 1) + &inferred(200, 2)));
 }
 
 #[test]
 fn after_lending_the_run_of_an_unreported_replay_stays_open() {
     let input =
         SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + "150000 0 lent\n" + &launch(400, 8) + &kernel(400, 8);
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(400, INFERRED)));
+    check(&input, &(exact(100, 1) + &said(400, INFERRED)));
 }
 
 #[test]
@@ -124,10 +128,7 @@ fn kernels_that_may_name_a_wrong_launch_are_placed_by_time_alone() {
         + &group(300)
         + &kernel(200, 9)
         + &kernel(300, 8);
-    let expected = said(100, &format!("{EXACT} replay 1"))
-        + &said(200, &format!("{INFERRED} replay 2"))
-        + &said(300, &format!("{INFERRED} replay 3"));
-    check(&input, &expected);
+    check(&input, &(exact(100, 1) + &inferred(200, 2) + &inferred(300, 3)));
     // Where NCCL does not report replays, there are no times to go by.
     let input = SILENT.to_owned() + "50000 0 distrust\n" + &launch(100, 7) + &launch(200, 8) + &kernel(100, 8);
     check(&input, &said(100, INFERRED));
@@ -150,17 +151,14 @@ fn kernels_that_may_name_a_wrong_launch_are_not_waited_for() {
 #[test]
 fn launches_of_a_graph_made_after_cupti_was_lent_are_counted() {
     let input = "0 0 lent\n".to_owned() + SILENT + &launch(100, 7) + &kernel(100, 7);
-    check(&input, &said(100, &format!("{EXACT} replay 1")));
+    check(&input, &exact(100, 1));
 }
 
 #[test]
 fn after_a_missed_callback_runs_are_found_by_time_alone() {
     // The launch at 200 is not reported, but its kernel is.
     let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &kernel(200, 8) + &run(300, 9);
-    let expected = said(100, &format!("{EXACT} replay 1"))
-        + &said(200, &format!("{INFERRED} replay 2"))
-        + &said(300, &format!("{INFERRED} replay 3"));
-    check(&input, &expected);
+    check(&input, &(exact(100, 1) + &inferred(200, 2) + &inferred(300, 3)));
 }
 
 #[test]
@@ -168,17 +166,14 @@ fn a_missed_launch_with_a_lost_kernel_is_noticed_at_the_next_launch() {
     // Only NCCL reports the launch at 200. The next would be counted as the second run, which began
     // before it was launched.
     let input = TOLD.to_owned() + &run(100, 7) + &group(200) + &run(300, 9);
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &said(300, INFERRED)));
+    check(&input, &(exact(100, 1) + &said(300, INFERRED)));
 }
 
 #[test]
 fn unreported_launches_of_the_application_s_own_graphs_do_no_harm() {
     // Node 1 of graph 7, which contains nothing of NCCL's.
     let input = TOLD.to_owned() + "95000 0 kernel 92000 corr=3 node=30064771073 name=sgemm\n" + &run(100, 7);
-    check(
-        &input,
-        &("92000 kernel to 95000 of the application\n".to_owned() + &said(100, &format!("{EXACT} replay 1"))),
-    );
+    check(&input, &("92000 kernel to 95000 of the application\n".to_owned() + &exact(100, 1)));
 }
 
 #[test]
@@ -191,7 +186,7 @@ fn wrong_times_leave_the_operation_known_and_the_run_open() {
 #[test]
 fn kernels_out_of_order_are_counted_by_their_launches() {
     let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + &run(200, 8) + &kernel(100, 7);
-    check(&input, &(said(200, &format!("{EXACT} replay 2")) + &said(100, &format!("{EXACT} replay 1"))));
+    check(&input, &(exact(200, 2) + &exact(100, 1)));
 }
 
 #[test]
@@ -199,20 +194,19 @@ fn kernels_of_a_changed_graph_stay_unmatched() {
     let input = TOLD.to_owned() + &run(100, 7) + "150000 0 update-graph 9\n" + &run(200, 8);
     let changed = "unmatched: its graph may have been updated, so that its nodes are not those captured";
     let unmatched = format!("202000 kernel to 205000 {changed}\n");
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + &unmatched));
+    check(&input, &(exact(100, 1) + &unmatched));
 }
 
 #[test]
 fn runs_of_two_graphs_from_one_capture_are_told_apart_by_time_alone() {
-    let input = TOLD.to_owned()
-        + "5000 0 clone 61 of=50 | 5000 0 graph 10\n"
+    let input = two_graphs()
         + &launch(100, 7)
         + &group(100)
         + "200000 0 graph 10 corr=8\n"
         + &group(200)
         + "205000 0 kernel 202000 corr=8 node=61\n"
         + &kernel(100, 7);
-    check(&input, &(said(200, &format!("{INFERRED} replay 2")) + &said(100, &format!("{INFERRED} replay 1"))));
+    check(&input, &(inferred(200, 2) + &inferred(100, 1)));
 }
 
 #[test]
@@ -266,8 +260,7 @@ fn a_kernel_that_begins_after_another_belongs_to_a_later_run() {
 #[test]
 fn a_run_has_one_kernel() {
     let input = two_graphs() + &run(100, 7) + "100000 0 graph 10 corr=8\n" + "110000 0 kernel 101500 corr=8 node=61\n";
-    let expected =
-        said(100, &format!("{INFERRED} replay 1")) + &format!("101500 kernel to 110000 {INFERRED}: AllReduce 1\n");
+    let expected = inferred(100, 1) + &format!("101500 kernel to 110000 {INFERRED}: AllReduce 1\n");
     check(&input, &expected);
 }
 
@@ -276,7 +269,7 @@ fn after_lending_a_kernel_without_a_hand_over_stays_unmatched() {
     let input = TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n";
     let input = input + &launch(200, 8) + &kernel(200, 8);
     let unmatched = "202000 kernel to 205000 unmatched: NCCL handed over no operation for its launch\n";
-    check(&input, &(said(100, &format!("{EXACT} replay 1")) + unmatched));
+    check(&input, &(exact(100, 1) + unmatched));
 }
 
 #[test]
@@ -300,7 +293,7 @@ fn early(at: u64) -> String {
 fn wrong_kernel_times_do_not_decide_the_run_of_a_graph() {
     // The times of the kernel of the run at 500 are 100 us early.
     let run = "350000 0 lent\n".to_owned() + &group(400) + &group(500) + "405000 0 kernel 402000 corr=8 node=60\n";
-    check(&(TOLD.to_owned() + &run), &said(400, &format!("{INFERRED} replay 1")));
+    check(&(TOLD.to_owned() + &run), &inferred(400, 1));
     let eager =
         |at: u64| format!("{at}000 kernel to {}000 exact (launch bracket) C by e{}: AllReduce 5\n", at + 10, at + 100);
     let input = TOLD.to_owned() + &early(200) + &early(300) + &run;
@@ -333,8 +326,8 @@ fn replays_hand_over_the_launches_of_a_group_in_order() {
                 "{first}000 0 kernel {begin}000 corr={corr} node=60\n{second}000 0 kernel {end}000 corr={corr} node=61\n"
             )
     };
-    let said = |at: u64, replay: u32| {
-        said(at, &format!("{EXACT} replay {replay}"))
+    let said = |at: u64, replay: u64| {
+        exact(at, replay)
             + &format!("{}000 kernel to {}000 exact (graph node) C by k replay {replay}: AllReduce 2\n", at + 6, at + 9)
     };
     check(&(capture + &both(100, 7) + &both(200, 8)), &(said(100, 1) + &said(200, 2)));

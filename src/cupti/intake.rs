@@ -184,13 +184,10 @@ impl Intake {
             decoded: decoder.decoded,
             dropped: standing.dropped,
             discarded_buffers: standing.discarded_buffers,
-            discarded_bytes: standing.discarded_bytes,
             refused_requests: standing.refused_requests,
             implausible: decoder.implausible,
             other_kinds: decoder.other_kinds,
             unreadable: decoder.unreadable,
-            foreign_buffers: standing.foreign_buffers,
-            failed_flushes: standing.failed_flushes,
             failures: standing.failures,
         }
     }

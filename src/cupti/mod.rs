@@ -208,8 +208,6 @@ pub struct Losses {
     pub dropped: u64,
     /// Buffers whose content was lost because the collector had not given one back in time.
     pub discarded_buffers: u64,
-    /// Bytes in these buffers; a kernel record has 208 to 248.
-    pub discarded_bytes: u64,
     /// Requests for a buffer that got none at all.
     pub refused_requests: u64,
     /// Impossible records: no times, an end before the start, or a time of no known clock.
@@ -218,10 +216,6 @@ pub struct Losses {
     pub other_kinds: u64,
     /// Buffers that could not be read to their end.
     pub unreadable: u64,
-    /// Returned buffers that were not ours.
-    pub foreign_buffers: u64,
-    /// Flushes that failed.
-    pub failed_flushes: u64,
     /// Failures that CUPTI reported of itself.
     pub failures: u64,
 }

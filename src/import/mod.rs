@@ -98,20 +98,13 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// If the file cannot be read, is empty, or has none of the formats.
 pub fn format(path: &Path) -> Result<Format, Error> {
-    let mut head = [0; 64];
-    let mut file = std::fs::File::open(path)?;
+    let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {
         return Err(Error::Unsupported("this is a folder; name the files in it, as in FOLDER/*.perfetto-trace".into()));
     }
-    let mut length = 0;
-    while length < head.len() {
-        match file.read(&mut head[length..])? {
-            0 => break,
-            read => length += read,
-        }
-    }
-    let head = &head[..length];
-    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    let mut head = Vec::new();
+    file.take(64).read_to_end(&mut head)?;
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
     // A Perfetto packet begins with a line feed, too, and its length may be the code of a brace.
     let is_text = head.iter().all(|byte| *byte >= b' ' || byte.is_ascii_whitespace());
     let text = if is_text { head.trim_ascii_start() } else { &[] };

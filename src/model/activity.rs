@@ -96,6 +96,16 @@ pub struct Kernel {
     pub name: Arc<str>,
 }
 
+#[cfg(test)]
+impl Kernel {
+    /// A kernel of NCCL's that ran then, on a stream of the first GPU.
+    pub(crate) fn during(span: Span) -> Kernel {
+        let place = Place { device: 0, context: 1, stream: 7 };
+        let (correlation, graph_node, graph, grid, block) = (0, 0, 0, [1; 3], [1; 3]);
+        Kernel { span, place, correlation, graph_node, graph, grid, block, name: "ncclDevKernel".into() }
+    }
+}
+
 /// Whether a kernel belongs to NCCL or to RCCL, its counterpart for AMD's GPUs, by its name:
 /// mangled, plain, or demangled with the return type.
 #[must_use]

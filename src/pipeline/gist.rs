@@ -259,16 +259,7 @@ mod tests {
 
     impl Gist {
         fn of_kernel(&mut self, place: Place, span: Span, owner: Owner<'_>) {
-            let kernel = &Kernel {
-                span,
-                place,
-                correlation: 0,
-                graph_node: 0,
-                graph: 0,
-                grid: [1; 3],
-                block: [1; 3],
-                name: "kernel".into(),
-            };
+            let kernel = &Kernel { place, name: "kernel".into(), ..Kernel::during(span) };
             self.take(&Entry { time: span.start, what: What::Kernel { kernel, owner } });
         }
 

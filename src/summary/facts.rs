@@ -23,14 +23,15 @@ pub struct Facts<'a> {
     pub(super) protocol: Word<'a>,
     /// Elements; `None` if the event belongs to no operation.
     pub(super) count: Option<u64>,
-    pub(super) bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     pub(super) root: Option<i32>,
-    pub(super) peer: Option<i32>,
+    pub(crate) peer: Option<i32>,
     pub(super) channels: Option<u64>,
     pub(super) buffers: [u64; 2],
     pub(super) alignment: u64,
-    pub(super) replay: Option<u64>,
-    pub(super) queued_ns: Option<u64>,
+    /// The run of its graph, counted from 1.
+    pub(crate) replay: Option<u64>,
+    pub(crate) queued_ns: Option<u64>,
     /// How long its kernel had run when the proxy began its work.
     pub(super) proxy_wait_ns: Option<u64>,
     pub(super) matched_by: Option<u64>,
@@ -104,40 +105,9 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Whether the event belongs to an operation.
-    #[must_use]
-    pub fn is_operation(&self) -> bool {
-        self.count.is_some()
-    }
-
     /// Whether the slice was ended by another's end, because its own was lost.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.doubt == GIVEN_UP.as_bytes()
-    }
-
-    /// Whether the event names a peer.
-    #[must_use]
-    pub fn names_peer(&self) -> bool {
-        self.peer.is_some()
-    }
-
-    /// The run of its graph, counted from 1.
-    #[cfg(feature = "cli")]
-    #[must_use]
-    pub fn replay(&self) -> Option<u64> {
-        self.replay
-    }
-
-    /// How long it had queued, ns.
-    #[must_use]
-    pub fn queued_ns(&self) -> Option<u64> {
-        self.queued_ns
-    }
-
-    /// The bytes of a transfer, where NCCL reports them.
-    #[must_use]
-    pub fn bytes(&self) -> Option<u64> {
-        self.bytes
     }
 }

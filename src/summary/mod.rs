@@ -327,7 +327,7 @@ impl Summary {
 
     /// A call for an operation was made; returns its number for [`Summary::called`].
     pub fn call(&mut self, facts: &Facts<'_>) -> Option<u32> {
-        facts.is_operation().then(|| {
+        facts.count.is_some().then(|| {
             let key = Arguments { peer: None, ..self.arguments(facts) };
             self.calls.place(key, Arguments::REST)
         })

@@ -409,17 +409,10 @@ impl Lanes {
         }
     }
 
-    /// An instant inside an open slice.
-    pub(super) fn instant_inside(
-        &mut self,
-        id: Handle,
-        time: HostNs,
-        category: Category,
-        name: &dyn Name,
-        args: &Args,
-    ) {
+    /// An instant of the network inside an open slice.
+    pub(super) fn instant_inside(&mut self, id: Handle, time: HostNs, name: &dyn Name, args: &Args) {
         if let Some(&Placed { family, lane, .. }) = self.open.get(&id) {
-            self.instant_on(family, lane, time, category, name, args);
+            self.instant_on(family, lane, time, Category::Net, name, args);
         }
     }
 

@@ -209,7 +209,7 @@ impl Proxy {
     fn begin(&mut self, at: &mut At<'_>, thread: ThreadId, id: Handle, op: &ProxyOp<'_>, queued_ns: u64) {
         let [family, steps] = self.peer(at, thread, op);
         at.canvas.args.clear().proxy_op(op).by_network().uint(nccl::QUEUED_NS, queued_ns);
-        let sum = at.canvas.add_up(|sum, facts| (sum.peer(facts, op.event.send.is_set()), facts.queued_ns()));
+        let sum = at.canvas.add_up(|sum, facts| (sum.peer(facts, op.event.send.is_set()), facts.queued_ns));
         let correlation = op.operation.and_then(|operation| operation.correlation(op.comm));
         let name = ProxyOpName { operation: op.operation, channel: op.event.channel };
         let arrow = op.operation.map(|operation| flows::to_proxy(operation.id, op.event.channel));

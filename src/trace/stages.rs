@@ -207,8 +207,6 @@ fn launch(out: &mut Buf, kernel: &Kernel, owner: &Owner<'_>) {
 
 #[cfg(all(test, feature = "cli"))]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::model::ids::ProcessTag;
     use crate::model::time::HostNs;
@@ -222,16 +220,8 @@ mod tests {
 
     fn kernel(number: u64, name: &str) -> Kernel {
         let (start, end) = (HostNs(1_000 * number), HostNs(1_000 * number + 300));
-        Kernel {
-            span: Span { start, end, error_ns: 40 },
-            place: PLACE,
-            correlation: number as u32,
-            graph_node: 0,
-            graph: 0,
-            grid: [4, 2, 1],
-            block: [512, 1, 1],
-            name: Arc::from(name),
-        }
+        let (span, correlation, name) = (Span { start, end, error_ns: 40 }, number as u32, name.into());
+        Kernel { place: PLACE, correlation, grid: [4, 2, 1], block: [512, 1, 1], name, ..Kernel::during(span) }
     }
 
     /// The packets written for these kernels.

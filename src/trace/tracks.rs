@@ -337,7 +337,7 @@ impl Tracks {
             }
             What::NetUpdate { id, net } => {
                 canvas.args.clear().net(net);
-                canvas.lanes.instant_inside(id, time, Category::Net, &Fixed("network update"), &canvas.args);
+                canvas.lanes.instant_inside(id, time, &Fixed("network update"), &canvas.args);
             }
             What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
             What::Unfinished { kernel, comm, operations, replay } => {

@@ -143,11 +143,11 @@ impl Load {
             }
             Some(Category::Run) => {
                 let facts = facts();
-                Open::Run(summary.run(&facts), time, event.correlation.map(|mark| (mark, facts.replay().unwrap_or(0))))
+                Open::Run(summary.run(&facts), time, event.correlation.map(|mark| (mark, facts.replay.unwrap_or(0))))
             }
             Some(Category::Proxy) => {
                 if let Some(Open::Transfer(transfer)) = track.open.last_mut() {
-                    transfer.waits(time, Wait::named(event.name), facts().bytes());
+                    transfer.waits(time, Wait::named(event.name), facts().bytes);
                     Open::Other
                 } else {
                     let peer = peer(summary, track, peers, &facts());
@@ -233,14 +233,14 @@ fn peer(
 ) -> Option<u32> {
     let is_send = |name: &str| name.contains(track::SEND.trim_end());
     if facts.step.is_some() {
-        return match facts.names_peer() {
+        return match facts.peer.is_some() {
             true => Some(summary.peer(facts, is_send(&track.name))),
             false => peers.get(&(track.parent, track.name.strip_suffix(track::STEPS)?.to_owned())).copied(),
         };
     }
-    if facts.steps.is_some() && facts.names_peer() {
+    if facts.steps.is_some() && facts.peer.is_some() {
         let peer = summary.peer(facts, is_send(&track.name));
-        summary.proxy_operation(peer, facts.queued_ns());
+        summary.proxy_operation(peer, facts.queued_ns);
         peers.insert((track.parent, track.name.clone()), peer);
     }
     None

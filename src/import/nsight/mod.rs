@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Result<Profile, Error> {
     let database =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
             .map_err(|error| damaged("the database", &error))?;
-    let mut export = Export { database, strings: HashMap::new(), processes: Processes::default() };
+    let mut export = Export { database: Database(database), strings: HashMap::new(), processes: Processes::default() };
     export.read()
 }
 
@@ -75,10 +75,12 @@ fn damaged(what: &str, error: &rusqlite::Error) -> Error {
 }
 
 struct Export {
-    database: Connection,
+    database: Database,
     strings: HashMap<i64, Arc<str>>,
     processes: Processes,
 }
+
+struct Database(Connection);
 
 /// The processes, in the order in which they are found.
 #[derive(Default)]
@@ -107,7 +109,7 @@ impl Processes {
 impl Export {
     fn read(&mut self) -> Result<Profile, Error> {
         self.is_export()?;
-        let facts = self.pairs("META_DATA_EXPORT", "name", "value")?;
+        let facts = self.database.pairs("META_DATA_EXPORT", "name", "value")?;
         let fact = |name: &str| facts.get(name).map_or("unknown", String::as_str);
         let schema = schema(&facts)?;
         let source = Source {
@@ -138,7 +140,7 @@ impl Export {
 
     /// Whether it is an export with the facts about itself; otherwise reports what it is.
     fn is_export(&self) -> Result<(), Error> {
-        let has = |table| self.columns(table).map(|columns| !columns.is_empty());
+        let has = |table| self.database.columns(table).map(|columns| !columns.is_empty());
         let has_strings = has("StringIds")?;
         if has_strings && has("META_DATA_EXPORT")? {
             return Ok(());
@@ -159,22 +161,20 @@ impl Export {
     }
 
     fn read_environment(&self, profile: &mut Profile) -> Result<(), Error> {
-        let environment = self.pairs("TARGET_INFO_SYSTEM_ENV", "name", "value")?;
+        let environment = self.database.pairs("TARGET_INFO_SYSTEM_ENV", "name", "value")?;
         profile.host = environment.get("Hostname").filter(|name| !name.is_empty()).cloned();
-        self.each("TARGET_INFO_GPU", &["id", "name"], &[], |row| {
+        self.database.each("TARGET_INFO_GPU", &["id", "name"], &[], |row| {
             if let (Ok(device), Some(name)) = (u32::try_from(int(row, 0)), text(row, 1)) {
                 profile.devices.insert(device, name);
             }
-        })
-        .map(|_| ())
+        })?;
+        Ok(())
     }
 
     fn read_strings(&mut self) -> Result<(), Error> {
-        let mut strings = HashMap::new();
-        self.each("StringIds", &["id", "value"], &[], |row| {
-            strings.insert(int(row, 0), text(row, 1).unwrap_or_default().into());
+        self.database.each("StringIds", &["id", "value"], &[], |row| {
+            self.strings.insert(int(row, 0), text(row, 1).unwrap_or_default().into());
         })?;
-        self.strings = strings;
         Ok(())
     }
 
@@ -199,22 +199,21 @@ impl Export {
             "blockY",
             "blockZ",
         ];
-        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
-        let found = self.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &["correlationId", "graphNodeId"], |row| {
+        let more = ["correlationId", "graphNodeId"];
+        let found = self.database.each("CUPTI_ACTIVITY_KIND_KERNEL", &needed, &more, |row| {
             profile.kernels.push(Kernel {
-                process: processes.of(int(row, 5)),
+                process: self.processes.of(int(row, 5)),
                 span: Span::of(int(row, 0), int(row, 1)),
                 place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
-                name: Self::string(&strings, int(row, 6)),
+                name: Self::string(&self.strings, int(row, 6)),
                 grid: [small(row, 7), small(row, 8), small(row, 9)],
                 block: [small(row, 10), small(row, 11), small(row, 12)],
                 correlation: small(row, 13),
                 graph_node: int(row, 14) as u64,
                 carried: Carried::default(),
             });
-        });
-        (self.processes, self.strings) = (processes, strings);
-        if !found? {
+        })?;
+        if !found {
             let note =
                 "no kernels: the report was recorded without CUDA, or nothing ran (nsys profile --trace=cuda,nvtx)";
             profile.notes.push(note.into());
@@ -224,13 +223,10 @@ impl Export {
 
     fn read_copies(&mut self, profile: &mut Profile) -> Result<(), Error> {
         let needed = ["start", "end", "deviceId", "contextId", "streamId", "globalPid", "bytes"];
-        let mut processes = std::mem::take(&mut self.processes);
-        let mut all = Vec::new();
-        let mut found = Ok(true);
         for (table, kind) in [("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"), ("CUPTI_ACTIVITY_KIND_MEMSET", "value")] {
-            let more = self.each(table, &needed, &["correlationId", kind], |row| {
-                all.push(Copy {
-                    process: processes.of(int(row, 5)),
+            self.database.each(table, &needed, &["correlationId", kind], |row| {
+                profile.copies.push(Copy {
+                    process: self.processes.of(int(row, 5)),
                     span: Span::of(int(row, 0), int(row, 1)),
                     place: Place { device: small(row, 2), context: small(row, 3), stream: small(row, 4) },
                     bytes: Some(int(row, 6) as u64),
@@ -245,41 +241,35 @@ impl Export {
                         (_, other) => CopyKind::Other(other as u8),
                     },
                 });
-            });
-            found = found.and(more);
+            })?;
         }
-        self.processes = processes;
-        profile.copies = all;
-        found.map(|_| ())
+        Ok(())
     }
 
     fn read_cuda_calls(&mut self, profile: &mut Profile) -> Result<(), Error> {
         let needed = ["start", "end", "globalTid", "correlationId", "nameId"];
-        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
-        let found = self.each("CUPTI_ACTIVITY_KIND_RUNTIME", &needed, &[], |row| {
-            let name = Self::string(&strings, int(row, 4));
+        self.database.each("CUPTI_ACTIVITY_KIND_RUNTIME", &needed, &[], |row| {
+            let name = Self::string(&self.strings, int(row, 4));
             profile.cuda_calls.push(CudaCall {
-                process: processes.of(int(row, 2)),
+                process: self.processes.of(int(row, 2)),
                 tid: int(row, 2) & ID,
                 span: Span::of(int(row, 0), int(row, 1)),
                 api: if name.starts_with("cuda") { Api::Runtime } else { Api::Driver },
                 name,
                 correlation: small(row, 3),
             });
-        });
-        (self.processes, self.strings) = (processes, strings);
-        found.map(|_| ())
+        })?;
+        Ok(())
     }
 
     fn read_ranges(&mut self, profile: &mut Profile) -> Result<Payloads, Error> {
-        let mut payloads = Payloads::with(Schemas::read(self)?);
+        let mut payloads = Payloads::with(Schemas::read(&self.database)?);
         let needed = ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"];
-        let (mut processes, strings) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.strings));
         let mut domains: HashMap<(i64, i64), Arc<str>> = HashMap::new();
         let mut of_domain: Vec<((i64, i64), usize)> = Vec::new();
         let mut unended = 0_u64;
-        let found = self.each("NVTX_EVENTS", &needed, &["binaryData", "jsonText", "jsonTextId"], |row| {
-            let registered = || Some(Self::string(&strings, optional(row, 5)?));
+        let found = self.database.each("NVTX_EVENTS", &needed, &["binaryData", "jsonText", "jsonTextId"], |row| {
+            let registered = || Some(Self::string(&self.strings, optional(row, 5)?));
             let name = text(row, 3).map(Arc::from).or_else(registered).unwrap_or_else(|| "(no text)".into());
             let (thread, domain) = (optional(row, 4), int(row, 6));
             let key = (thread.unwrap_or(0) >> ID_BITS, domain);
@@ -303,11 +293,11 @@ impl Export {
             if domain != 0 {
                 of_domain.push((key, profile.ranges.len()));
             }
-            let (process, span) = (processes.of(thread), Span::of(start, end));
+            let (process, span) = (self.processes.of(thread), Span::of(start, end));
             // NCCL's ranges are pushed and popped, in a domain of their own. Other programs'
             // payloads have other layouts.
             if domain != 0 && !is_mark && !is_of_process && name.starts_with("nccl") {
-                let registered = || strings.get(&optional(row, 9)?).map(ToString::to_string);
+                let registered = || self.strings.get(&optional(row, 9)?).map(ToString::to_string);
                 let json = text(row, 8).or_else(registered);
                 let range = (process, thread & ID, span, Arc::clone(&name));
                 payloads.take(range, domain, row.get_ref(7).unwrap_or(ValueRef::Null), json.as_deref());
@@ -319,9 +309,8 @@ impl Export {
                 name,
                 domain: None,
             });
-        });
-        (self.processes, self.strings) = (processes, strings);
-        if !found? {
+        })?;
+        if !found {
             profile
                 .notes
                 .push("no NVTX ranges: NCCL's operations are not known (nsys profile --trace=cuda,nvtx)".into());
@@ -342,9 +331,11 @@ impl Export {
 
     fn read_clock(&self, profile: &mut Profile) -> Result<(), Error> {
         let mut epoch = None;
-        self.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| epoch = optional(row, 0).map(FileNs))?;
+        self.database.each("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], &[], |row| {
+            epoch = optional(row, 0).map(FileNs);
+        })?;
         let mut began = None;
-        self.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0).map(FileNs))?;
+        self.database.each("ANALYSIS_DETAILS", &["startTime"], &[], |row| began = optional(row, 0).map(FileNs))?;
         let first = profile.extent().unwrap_or_default().start;
         profile.clock = match (epoch, began) {
             _ if first > SINCE_1970 => Clock::of_file("UTC, as requested for the export", Some(0)),
@@ -360,28 +351,26 @@ impl Export {
     }
 
     fn name_processes(&mut self) -> Result<(), Error> {
-        let mut names = Vec::new();
-        self.each("PROCESSES", &["globalPid", "name"], &[], |row| names.push((int(row, 0), text(row, 1))))?;
-        let mut threads = Vec::new();
-        self.each("ThreadNames", &["globalTid", "nameId"], &[], |row| threads.push((int(row, 0), int(row, 1))))?;
-        for (packed, name) in names {
-            if let (Some(&at), Some(name)) = (self.processes.known.get(&(packed >> ID_BITS)), name) {
+        self.database.each("PROCESSES", &["globalPid", "name"], &[], |row| {
+            if let (Some(&at), Some(name)) = (self.processes.known.get(&(int(row, 0) >> ID_BITS)), text(row, 1)) {
                 self.processes.list[at].name = name;
             }
-        }
-        for (packed, name) in threads {
-            if let Some(&at) = self.processes.known.get(&(packed >> ID_BITS)) {
-                let name = Self::string(&self.strings, name).to_string();
-                self.processes.list[at].threads.insert(packed & ID, name);
+        })?;
+        self.database.each("ThreadNames", &["globalTid", "nameId"], &[], |row| {
+            if let Some(&at) = self.processes.known.get(&(int(row, 0) >> ID_BITS)) {
+                let name = Self::string(&self.strings, int(row, 1)).to_string();
+                self.processes.list[at].threads.insert(int(row, 0) & ID, name);
             }
-        }
+        })?;
         Ok(())
     }
+}
 
+impl Database {
     /// The columns of a table; empty if the table does not exist.
     fn columns(&self, table: &str) -> Result<HashSet<String>, Error> {
         let read = || {
-            let mut statement = self.database.prepare("SELECT name FROM pragma_table_info(?1)")?;
+            let mut statement = self.0.prepare("SELECT name FROM pragma_table_info(?1)")?;
             statement.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<HashSet<String>>>()
         };
         read().map_err(|error| damaged("the list of tables", &error))
@@ -410,7 +399,7 @@ impl Export {
             optional.iter().map(|name| if columns.contains(*name) { format!("\"{name}\"") } else { "NULL".into() });
         let list = all.chain(more).collect::<Vec<_>>().join(", ");
         let mut read = || {
-            let mut statement = self.database.prepare(&format!("SELECT {list} FROM \"{table}\""))?;
+            let mut statement = self.0.prepare(&format!("SELECT {list} FROM \"{table}\""))?;
             let mut rows = statement.query([])?;
             let mut count = 0_u64;
             while let Some(row) = rows.next()? {

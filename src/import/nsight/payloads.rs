@@ -35,7 +35,7 @@ use std::sync::Arc;
 use rusqlite::types::ValueRef;
 use serde_json::Value;
 
-use super::{Export, optional, text};
+use super::{Database, optional, text};
 use crate::import::{Communicator, Error, Profile, Span};
 
 /// Bytes before the payload.
@@ -171,17 +171,17 @@ struct Schema {
 pub(super) struct Schemas(HashMap<(i64, i64), Schema>);
 
 impl Schemas {
-    pub(super) fn read(export: &Export) -> Result<Schemas, Error> {
+    pub(super) fn read(database: &Database) -> Result<Schemas, Error> {
         let mut schemas: HashMap<(i64, i64), Schema> = HashMap::new();
         // A release with other columns loses its payloads, and nothing else.
-        export.each("NVTX_PAYLOAD_SCHEMAS", &[], &["domainId", "schemaId", "payloadSize"], |row| {
+        database.each("NVTX_PAYLOAD_SCHEMAS", &[], &["domainId", "schemaId", "payloadSize"], |row| {
             let (Some(domain), Some(number)) = (optional(row, 0), optional(row, 1)) else { return };
             let size = optional(row, 2).and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
             let schema = schemas.entry((domain, number)).or_insert(Schema { size, ..Schema::default() });
             schema.is_ambiguous |= schema.size != size;
         })?;
         let columns = ["domainId", "schemaId", "idx", "flags", "type", "name", "offset"];
-        export.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &[], &columns, |row| {
+        database.each("NVTX_PAYLOAD_SCHEMA_ENTRIES", &[], &columns, |row| {
             let (Some(domain), Some(number), Some(at)) = (optional(row, 0), optional(row, 1), optional(row, 2)) else {
                 return;
             };
@@ -390,8 +390,7 @@ mod tests {
                 database.execute(sql, (number, at as i64, kind, name, offset)).unwrap();
             }
         }
-        let export = Export { database, strings: HashMap::new(), processes: super::super::Processes::default() };
-        Schemas::read(&export).unwrap()
+        Schemas::read(&Database(database)).unwrap()
     }
 
     fn bytes(schema: u64, payload: &[u8]) -> Vec<u8> {

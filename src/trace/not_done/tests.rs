@@ -48,16 +48,7 @@ impl Job {
     }
 
     fn ran(&mut self, number: Option<u64>, end: u64) {
-        let kernel = Kernel {
-            span: Span { start: HostNs(end - 100), end: HostNs(end), error_ns: 0 },
-            place: Place { device: 0, context: 1, stream: 7 },
-            correlation: 0,
-            graph_node: 0,
-            graph: 0,
-            grid: [1; 3],
-            block: [1; 3],
-            name: "ncclDevKernel".into(),
-        };
+        let kernel = Kernel::during(Span { start: HostNs(end - 100), end: HostNs(end), error_ns: 0 });
         let (operations, comm) = (number.map(Job::operation), self.comm.clone());
         let owner = match &operations {
             None => Owner::Unmatched(Unmatched::UnknownNode),

@@ -12,7 +12,7 @@ mod copy;
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::survey::{Survey, label};
 use crate::cli::reason::Reason;
@@ -23,15 +23,35 @@ use crate::trace::reader::Packet;
 use choose::{Choice, Chooser, END, Filter};
 
 /// What to keep; everything if nothing is said.
-#[derive(Debug, Default)]
+#[derive(clap::Args)]
 pub(super) struct Wish {
-    pub(super) window: Option<Window>,
-    pub(super) ranks: Option<Ranks>,
-    pub(super) communicators: Vec<String>,
-    pub(super) no_steps: bool,
+    /// The trace
+    trace: PathBuf,
+    /// The file to write; it must not exist
+    #[arg(short, long)]
+    output: PathBuf,
+    /// From when to when, counted from the trace's start as the viewer does: 1.5s..2s,
+    /// 300ms..400ms, 10s.. or ..1min
+    ///
+    /// Units: ns, us, ms, s, min, h.
+    #[arg(long, value_name = "A..B")]
+    time: Option<Window>,
+    /// Ranks in the job, as a list with ranges: 0,4,8-12
+    #[arg(long)]
+    ranks: Option<Ranks>,
+    /// A communicator, by its name, its name on tracks or its hash; may be given more than once
+    ///
+    /// What belongs to other communicators is left out. What belongs to none stays: the
+    /// application's kernels and ranges.
+    #[arg(long = "comm", value_name = "NAME")]
+    communicators: Vec<String>,
+    /// Leave out the single transfers of the network proxy, which are most of a large trace
+    #[arg(long)]
+    no_steps: bool,
 }
 
-pub(super) fn run(path: &Path, output: &Path, wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    let Wish { trace: path, output, .. } = wish;
     super::must_be_new(output)?;
     let mut early = Early::of(wish);
     let survey = Survey::of_one(path, |packet| early.packet(packet))?;
@@ -93,7 +113,7 @@ impl Early<'_> {
 impl Wish {
     /// What it excludes by time and kind, in a trace that begins at this time.
     fn filter(&self, first: HostNs) -> Filter {
-        let (begin, end) = match &self.window {
+        let (begin, end) = match &self.time {
             None => (HostNs(0), END),
             Some(window) => {
                 (first.saturating_add(window.begin), window.end.map_or(END, |end| first.saturating_add(end)))
@@ -106,7 +126,7 @@ impl Wish {
 /// Checks the wish against the trace.
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
-    if let Some(window) = wish.window.as_ref().filter(|window| window.begin > last.since(first)) {
+    if let Some(window) = wish.time.as_ref().filter(|window| window.begin > last.since(first)) {
         return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
     }
     let mut filter = wish.filter(first);

@@ -211,7 +211,7 @@ impl<'a> Drawing<'a> {
         let mut ranges: Vec<usize> = (0..profile.ranges.len()).filter(|at| own(profile.ranges[*at].process)).collect();
         ranges.sort_by_key(|at| (profile.ranges[*at].span.end, Reverse(profile.ranges[*at].span.start)));
 
-        let operations = Operations::of(profile, self.tag);
+        let operations = operations(profile, self.tag);
         for (_, item) in items {
             match item {
                 Item::Kernel(at) => self.kernel(at, &operations),
@@ -240,7 +240,7 @@ impl<'a> Drawing<'a> {
         let (profile, kernel) = (self.profile, &self.profile.kernels[at]);
         let model = activity::Kernel {
             span: span(kernel.span),
-            place: place(kernel.place),
+            place: kernel.place,
             correlation: kernel.correlation,
             graph_node: kernel.graph_node,
             graph: 0,
@@ -248,7 +248,8 @@ impl<'a> Drawing<'a> {
             block: kernel.block,
             name: Arc::clone(&kernel.name),
         };
-        let carried: Vec<Arc<Operation>> = kernel.carried.operations.iter().map(|at| operations.get(*at)).collect();
+        let carried: Vec<Arc<Operation>> =
+            kernel.carried.operations.iter().map(|at| Arc::clone(&operations[at])).collect();
         let first = kernel.carried.operations.first().and_then(|at| profile.operations[*at].communicator);
         let launched = self.calls.get(&kernel.correlation).copied();
         let around = |operation: &Arc<Operation>| Some(self.history.around(operation.asked.or(launched)?));
@@ -283,7 +284,7 @@ impl<'a> Drawing<'a> {
         let copy = &self.profile.copies[at];
         let model = activity::Copy {
             span: span(copy.span),
-            place: place(copy.place),
+            place: copy.place,
             correlation: copy.correlation,
             graph_node: 0,
             bytes: copy.bytes.unwrap_or(0),
@@ -396,10 +397,6 @@ fn span(span: import::Span) -> activity::Span {
     activity::Span { start, end, error_ns: activity::Span::UNKNOWN_ERROR }
 }
 
-fn place(place: import::Place) -> activity::Place {
-    activity::Place { device: place.device, context: place.context, stream: place.stream }
-}
-
 fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Comm {
     let digits = |version: &String| {
         let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
@@ -422,19 +419,13 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
 }
 
 /// The operations in the trace's own terms, each created once.
-struct Operations(HashMap<usize, Arc<Operation>>);
+type Operations = HashMap<usize, Arc<Operation>>;
 
-impl Operations {
-    fn of(profile: &Profile, tag: ProcessTag) -> Operations {
-        let carried = profile.kernels.iter().flat_map(|kernel| &kernel.carried.operations);
-        // Each gets a number of its own, because arrows are drawn between equal ones.
-        let made = |at: usize| Arc::new(operation(&profile.operations[at], Handle(tag.base() + at as u64 + 1)));
-        Operations(carried.map(|at| (*at, made(*at))).collect())
-    }
-
-    fn get(&self, at: usize) -> Arc<Operation> {
-        Arc::clone(&self.0[&at])
-    }
+fn operations(profile: &Profile, tag: ProcessTag) -> Operations {
+    let carried = profile.kernels.iter().flat_map(|kernel| &kernel.carried.operations);
+    // Each gets a number of its own, because arrows are drawn between equal ones.
+    let made = |at: usize| Arc::new(operation(&profile.operations[at], Handle(tag.base() + at as u64 + 1)));
+    carried.map(|at| (*at, made(*at))).collect()
 }
 
 /// An operation as a call of the application, which is what other tools know. It leaves out

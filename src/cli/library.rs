@@ -79,15 +79,12 @@ mod tests {
     #[test]
     fn the_library_is_found_where_wheels_and_archives_put_it() {
         for place in ["bin/", "lib/ncclscope/", "ncclscope/", "lib/python3.12/site-packages/ncclscope/"] {
-            let root = std::env::temp_dir()
-                .join(format!("ncclscope-library-{}", std::process::id()))
-                .join(place.replace('/', "-"));
-            let file = root.join(place).join(NAME);
+            let root = tempfile::tempdir().unwrap();
+            let file = root.path().join(place).join(NAME);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(&file, "").unwrap();
-            let found = places(&root.join("bin")).into_iter().find(|place| place.is_file());
+            let found = places(&root.path().join("bin")).into_iter().find(|place| place.is_file());
             assert_eq!(found, Some(file), "{place}");
-            std::fs::remove_dir_all(root).unwrap();
         }
     }
 

@@ -38,7 +38,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -46,7 +45,6 @@ use serde::Serialize;
 use self::progress::{Line, Progress};
 use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
-use crate::model::selection;
 use crate::trace::reader::{self, Extent, Packet};
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
@@ -79,31 +77,7 @@ enum Command {
     /// The part is a trace like any other. A slice that crosses an edge of the range keeps its true
     /// begin and end. What the recording says about itself, the communicators and the GPUs are kept
     /// in every cut.
-    Cut {
-        /// The trace
-        trace: PathBuf,
-        /// The file to write; it must not exist
-        #[arg(short, long)]
-        output: PathBuf,
-        /// From when to when, counted from the trace's start as the viewer does: 1.5s..2s,
-        /// 300ms..400ms, 10s.. or ..1min
-        ///
-        /// Units: ns, us, ms, s, min, h.
-        #[arg(long, value_name = "A..B")]
-        time: Option<selection::Window>,
-        /// Ranks in the job, as a list with ranges: 0,4,8-12
-        #[arg(long)]
-        ranks: Option<selection::Ranks>,
-        /// A communicator, by its name, its name on tracks or its hash; may be given more than once
-        ///
-        /// What belongs to other communicators is left out. What belongs to none stays: the
-        /// application's kernels and ranges.
-        #[arg(long = "comm", value_name = "NAME")]
-        communicators: Vec<String>,
-        /// Leave out the single transfers of the network proxy, which are most of a large trace
-        #[arg(long)]
-        no_steps: bool,
-    },
+    Cut(cut::Wish),
     /// Show what files contain: processes, communicators, operations, losses and doubts
     ///
     /// For Nsight Systems' SQLite exports and PyTorch's JSON, too: what they contain, and what they
@@ -187,23 +161,7 @@ enum Command {
     /// from this machine, below a path that nobody can guess, and once. The link shows the busiest
     /// part of the trace with its communicators pinned. For a trace of more than 3 million slices,
     /// a part is proposed: the viewer takes some 12 seconds per million.
-    Open {
-        /// Trace files; several that share a clock are shown as one
-        #[arg(required = true)]
-        traces: Vec<PathBuf>,
-        /// A folder with a copy of the viewer, instead of ui.perfetto.dev
-        #[arg(long, value_name = "FOLDER")]
-        ui: Option<PathBuf>,
-        /// A port other than 9001, with --ui; ui.perfetto.dev may read from no other
-        #[arg(long, requires = "ui", default_value_t = open::PORT, value_parser = clap::value_parser!(u16).range(1..))]
-        port: u16,
-        /// How long to wait for the trace to be read
-        #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = selection::nanoseconds)]
-        patience: u64,
-        /// Only print the link, even where there is a desktop
-        #[arg(long)]
-        no_browser: bool,
-    },
+    Open(open::Wish),
     /// Make the trace again from what a recording read, as kept by NCCLSCOPE_CAPTURE=1
     ///
     /// The same version makes the same trace, byte for byte; another version reads and matches the
@@ -253,7 +211,7 @@ impl Command {
     /// their own.
     fn while_it_works(&self) -> Option<&'static str> {
         match self {
-            Command::Cut { .. }
+            Command::Cut(_)
             | Command::Info { .. }
             | Command::Compare(_)
             | Command::Diagnose(_)
@@ -267,7 +225,7 @@ impl Command {
             // It runs a Python, and reads libraries that may be on a network.
             Command::Doctor(_) => Some("looking"),
             // It waits for a browser.
-            Command::Open { .. } => Some(""),
+            Command::Open(_) => Some(""),
             Command::Run(_) | Command::Lib => None,
             Command::Settings { .. } | Command::Generate { .. } | Command::Sentinel => None,
         }
@@ -377,9 +335,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Lib => library::print(out),
         Command::Generate { folder } => generate::run(&folder),
         Command::Sentinel => run::signals::sentinel_main(),
-        Command::Cut { trace, output, time, ranks, communicators, no_steps } => {
-            cut::run(&trace, &output, &cut::Wish { window: time, ranks, communicators, no_steps }, out)
-        }
+        Command::Cut(wish) => cut::run(&wish, out),
         Command::Compare(wish) => compare::run(&wish, out),
         Command::Diagnose(wish) => diagnose::run(&wish, out),
         Command::Summary(wish) => summary::run(&wish, out),
@@ -389,10 +345,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Import { file, output } => import::run(&file, &output, out),
         Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
         Command::Merge(wish) => merge::run(&wish, out),
-        Command::Open { traces, ui, port, patience, no_browser } => {
-            let patience = Duration::from_nanos(patience);
-            open::run(&traces, &open::Wish { ui, port, patience, no_browser }, out)
-        }
+        Command::Open(wish) => open::run(&wish, out),
         Command::Replay { capture, explain: Some(kernel), .. } => replay::explain(&capture, kernel, out),
         Command::Replay { capture, output, explain: None } => replay::run(&capture, output, out),
         Command::Settings { json: Some(path) } => settings_json(&path, out),

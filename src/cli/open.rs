@@ -19,28 +19,39 @@ use super::hang;
 use super::merge;
 use super::survey::Survey;
 use crate::cli::reason::Reason;
-use crate::model::selection::{Window, duration};
+use crate::model::selection::{self, Window, duration};
 use crate::sys;
 use crate::trace::names;
 
 /// The only port of this machine that the viewer at ui.perfetto.dev may read from.
-pub(super) const PORT: u16 = 9001;
+const PORT: u16 = 9001;
 
 /// For a trace with more slices, a part of it is proposed: the viewer takes about 12 s per million
 /// to show them, and runs out of memory at about ten million.
 const MANY_SLICES: u64 = 3_000_000;
 
 /// How to open a trace.
+#[derive(clap::Args)]
 pub(super) struct Wish {
-    /// A copy of the viewer instead of ui.perfetto.dev.
-    pub(super) ui: Option<PathBuf>,
-    pub(super) port: u16,
-    /// How long to wait for the trace to be read.
-    pub(super) patience: Duration,
-    pub(super) no_browser: bool,
+    /// Trace files; several that share a clock are shown as one
+    #[arg(required = true)]
+    traces: Vec<PathBuf>,
+    /// A folder with a copy of the viewer, instead of ui.perfetto.dev
+    #[arg(long, value_name = "FOLDER")]
+    ui: Option<PathBuf>,
+    /// A port other than 9001, with --ui; ui.perfetto.dev may read from no other
+    #[arg(long, requires = "ui", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// How long to wait for the trace to be read
+    #[arg(long = "for", value_name = "TIME", default_value = "10min", value_parser = selection::nanoseconds)]
+    patience: u64,
+    /// Only print the link, even where there is a desktop
+    #[arg(long)]
+    no_browser: bool,
 }
 
-pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
+    let traces = &wish.traces[..];
     if traces.len() > 1 {
         merge::must_share_clock(traces)?;
     }
@@ -76,11 +87,11 @@ pub(super) fn run(traces: &[PathBuf], wish: &Wish, out: &mut dyn Write) -> Resul
             }
         };
     };
-    match serve::serve(listener, shared, wish.patience, on_read)? {
+    match serve::serve(listener, shared, Duration::from_nanos(wish.patience), on_read)? {
         serve::End::Read => Ok(()),
         serve::End::Never => Err(Reason::Refused(format!(
             "nobody read the trace within {}; run the command again, and with --for 1h if that was too short",
-            duration(wish.patience.as_nanos() as u64)
+            duration(wish.patience)
         ))),
     }
 }
@@ -139,7 +150,7 @@ fn explain(link: &str, has_browser: bool, wish: &Wish, out: &mut dyn Write) -> s
     writeln!(
         out,
         "The trace can be read once, by whoever has the link; this waits {} for that. Ctrl-C ends it.",
-        duration(wish.patience.as_nanos() as u64)
+        duration(wish.patience)
     )?;
     out.flush()
 }

@@ -121,36 +121,25 @@ impl Graphs {
 
     /// Who owns a kernel, as far as this module knows. The correlator treats what it was told about
     /// nodes as exact.
-    pub(super) fn owner<'a>(&self, kernel: &activity::Kernel, owner: Owner<'a>) -> Owner<'a> {
+    pub(super) fn owner<'a>(&self, kernel: &activity::Kernel, mut owner: Owner<'a>) -> Owner<'a> {
         let graph = of_node(kernel.graph_node);
-        match owner {
-            Owner::Operations { method: Method::GraphNode, operations, replay, .. }
-                if !self.was_handed_over(kernel.graph_node, replay, operations) =>
-            {
-                Owner::Unmatched(Unmatched::SeveralReplays)
+        match &mut owner {
+            Owner::Operations { method: method @ Method::GraphNode, operations, replay, .. } => {
+                if !self.was_handed_over(kernel.graph_node, *replay, operations) {
+                    return Owner::Unmatched(Unmatched::SeveralReplays);
+                }
+                *method = Method::CaptureOrder;
+                *replay = replay.filter(|_| !self.uncounted.contains(&graph));
             }
-            Owner::Operations {
-                method: Method::GraphNode,
-                comm,
-                operations,
-                around,
-                late,
-                channels,
-                launch,
-                replay,
-                untold,
-            } => {
-                let (method, replay) = (Method::CaptureOrder, replay.filter(|_| !self.uncounted.contains(&graph)));
-                Owner::Operations { method, comm, operations, around, late, channels, launch, replay, untold }
+            Owner::Unmatched(reason @ Unmatched::UnknownNode) => {
+                *reason = self.reasons.get(&graph).copied().unwrap_or(Unmatched::UnknownNode);
             }
-            Owner::Unmatched(Unmatched::UnknownNode) => {
-                Owner::Unmatched(self.reasons.get(&graph).copied().unwrap_or(Unmatched::UnknownNode))
+            Owner::Unmatched(reason @ Unmatched::NoLaunch) if self.launching.contains(&kernel.correlation) => {
+                *reason = Unmatched::NoNode;
             }
-            Owner::Unmatched(Unmatched::NoLaunch) if self.launching.contains(&kernel.correlation) => {
-                Owner::Unmatched(Unmatched::NoNode)
-            }
-            other => other,
+            _ => {}
         }
+        owner
     }
 
     /// Whether the operations are those that NCCL handed over for this replay of a node, as far as

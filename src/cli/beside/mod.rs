@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use self::graphs::Graphs;
 use super::compare::case::{self, Case};
-use super::compare::starts::{self, Call};
+use super::compare::starts;
 use super::import::{Drawing, markers};
 use crate::cli::reason::Reason;
 use crate::correlate::Correlator;
@@ -179,7 +179,7 @@ fn correlate(
     let known = Own::of(ours, own);
     let calls = launches(theirs, process);
     let graphs = Graphs::of(&known, theirs, process, &calls, i64::from(error_of(&theirs.clock)));
-    let mut records = Records { profile: ours, process: own, tag, next: 0, list: Vec::new(), rings: Vec::new() };
+    let mut records = Records { tag, next: 0, list: Vec::new(), rings: Vec::new() };
     let texts = records.all(&known, &calls, &graphs);
     let mut correlator = Correlator::new(tag, i32::try_from(ours.processes[own].pid).unwrap_or(0));
     correlator.expect_kernels();
@@ -230,14 +230,13 @@ fn error_of(clock: &Clock) -> u32 {
 
 /// One of the other tool's kernels, as CUPTI would have reported it.
 fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
-    let place = kernel.place;
     activity::Kernel {
         span: activity::Span {
             start: kernel.span.start.in_trace(),
             end: kernel.span.end.max(kernel.span.start).in_trace(),
             error_ns: error_of(clock),
         },
-        place: activity::Place { device: place.device, context: place.context, stream: place.stream },
+        place: kernel.place,
         correlation: kernel.correlation,
         graph_node: kernel.graph_node,
         graph: graphs::of_node(kernel.graph_node) as u32,
@@ -251,16 +250,12 @@ fn this_kernel(kernel: &import::Kernel, clock: &Clock) -> activity::Kernel {
 fn launches(theirs: &Profile, process: usize) -> Vec<(i64, Span, u32)> {
     let threads = starts::launching_calls(theirs);
     let own = threads.into_iter().filter(|((pid, _), _)| *pid == theirs.processes[process].pid);
-    let of = |tid: i64, call: Call| (tid, call.span, theirs.kernels[call.kernel].correlation);
-    own.flat_map(|((_, tid), calls)| calls.into_iter().map(move |call| (tid, call)))
-        .map(|(tid, call)| of(tid, call))
-        .collect()
+    let of = |tid: i64, call: starts::Call| (tid, call.span, theirs.kernels[call.kernel].correlation);
+    own.flat_map(|((_, tid), calls)| calls.into_iter().map(move |call| of(tid, call))).collect()
 }
 
 /// The correlator's records, made from what a trace shows.
-struct Records<'a> {
-    profile: &'a Profile,
-    process: usize,
+struct Records {
     tag: ProcessTag,
     next: u64,
     list: Vec<Recorded>,
@@ -291,7 +286,7 @@ struct Recorded {
     times: u64,
 }
 
-impl Records<'_> {
+impl Records {
     /// Makes the records, in order of time, and returns the texts that they refer to.
     fn all(&mut self, own: &Own<'_>, calls: &[(i64, Span, u32)], graphs: &Graphs) -> Vec<(Word, String)> {
         let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
@@ -304,7 +299,7 @@ impl Records<'_> {
             let body = Body::Thread { tid: i32::try_from(tid).unwrap_or(0), name: [0; 16] };
             self.push(begin, Order::Thread, RingId(ring as u32), body);
         }
-        let (contexts, texts) = self.communicators(begin);
+        let (contexts, texts) = self.communicators(own, begin);
         let context = |at: Option<usize>| at.and_then(|at| contexts.get(&at)).copied().unwrap_or(Handle::NONE);
 
         let groups: Vec<Handle> = (own.groups.iter())
@@ -379,16 +374,13 @@ impl Records<'_> {
     }
 
     /// The communicators, by index in the profile.
-    fn communicators(&mut self, begin: FileNs) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
-        let profile = self.profile;
-        let mut used: BTreeSet<usize> = BTreeSet::new();
-        let handovers = profile.handovers.iter().filter(|it| it.process == self.process);
-        used.extend(handovers.filter_map(|it| it.operation.communicator));
-        let all = profile.launches.iter().chain(&profile.plans).chain(&profile.groups);
-        used.extend(all.filter(|it| it.process == self.process).filter_map(|it| it.communicator));
+    fn communicators(&mut self, own: &Own<'_>, begin: FileNs) -> (HashMap<usize, Handle>, Vec<(Word, String)>) {
+        let spans = own.groups.iter().chain(&own.launches).chain(&own.plans);
+        let mut used: BTreeSet<usize> = spans.filter_map(|it| it.communicator).collect();
+        used.extend(own.handovers.iter().filter_map(|it| it.operation.communicator));
         let (mut contexts, mut texts) = (HashMap::new(), Vec::new());
         for at in used {
-            let communicator = &profile.communicators[at];
+            let communicator = &own.profile.communicators[at];
             let context = self.handle();
             let name = match &communicator.name {
                 Some(name) => {

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::change::{Change, EFFECT, ENOUGH, Verdict};
 use super::ranks::Class;
 use super::slower::{Link, Part, Row, Slower};
-use super::wording::grown;
 use crate::import::knowledge::duration;
 
 /// How many causes are named after the first.
@@ -188,6 +187,11 @@ fn without_steps(slower: &Slower) -> (Verdict, String) {
         }
     };
     (verdict, words.to_owned())
+}
+
+/// How much more or less, with its sign.
+pub(super) fn grown(ns: f64) -> String {
+    format!("{}{}", if ns < 0.0 { "-" } else { "+" }, duration(ns.abs()))
 }
 
 fn percent(change: &Change) -> String {

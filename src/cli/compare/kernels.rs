@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::ranks::counted;
 use super::statistics::Distribution;
-use crate::import::{Kernel, Operation, Profile, kernel_name};
+use crate::import::{Kernel, Profile, kernel_name};
 use crate::trace::names;
 
 /// The kernels of one name on both sides.
@@ -42,18 +43,10 @@ pub(crate) fn by_operation(a: &Profile, b: &Profile) -> Vec<Row> {
 /// What a kernel carries, in words that do not depend on the tool; `None` if its sizes are not
 /// known.
 fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
-    let operations: Vec<&Operation> = kernel.carried.operations.iter().map(|at| &profile.operations[*at]).collect();
-    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-    for operation in &operations {
-        *kinds.entry(format!("{} {}", operation.function, names::size(operation.bytes?))).or_default() += 1;
-    }
-    let untold = u64::from(kernel.carried.count).saturating_sub(operations.len() as u64);
-    let mut parts: Vec<String> =
-        kinds.iter().map(|(kind, count)| if *count > 1 { format!("{count} {kind}") } else { kind.clone() }).collect();
-    if untold > 0 {
-        parts.push(format!("{untold} more"));
-    }
-    (!operations.is_empty()).then(|| parts.join(" + "))
+    let operations = kernel.carried.operations.iter().map(|at| &profile.operations[*at]);
+    let told = operations.map(|it| Some(format!("{} {}", it.function, names::size(it.bytes?))));
+    let told: Vec<String> = told.collect::<Option<_>>()?;
+    (!told.is_empty()).then(|| counted(kernel, told))
 }
 
 fn rows(a: &Profile, b: &Profile, key: impl Fn(&Profile, &Kernel) -> Option<String>) -> Vec<Row> {
@@ -99,19 +92,13 @@ fn by_rank(profile: &Profile) -> Vec<&Kernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::{Carried, Place, Process, Span};
+    use crate::import::{Process, Span};
 
     fn profile(kernels: &[(&str, i64, i64)]) -> Profile {
         let kernel = |(name, start, end): &(&str, i64, i64)| Kernel {
-            process: 0,
             span: Span::of(*start, *end),
-            place: Place::default(),
-            correlation: 0,
             name: (*name).into(),
-            grid: [1, 1, 1],
-            block: [1, 1, 1],
-            graph_node: 0,
-            carried: Carried::default(),
+            ..Kernel::default()
         };
         Profile { kernels: kernels.iter().map(kernel).collect(), ..Profile::default() }
     }

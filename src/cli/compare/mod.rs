@@ -23,7 +23,6 @@ mod statistics;
 pub(super) mod steps;
 #[cfg(test)]
 mod tests;
-mod wording;
 
 use std::io::Write;
 use std::path::PathBuf;

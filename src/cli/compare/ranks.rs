@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::import::{Kernel, Operation, Place, Profile, Request, Span, kernel_name};
+use crate::import::{self, Kernel, Operation, Place, Profile, Request, Span, kernel_name};
 use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::time::FileNs;
 use crate::trace::names;
@@ -38,7 +38,7 @@ pub(crate) struct Kind {
 }
 
 /// One thing that ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
     /// Index into [`Ranks::kinds`].
     pub(crate) kind: usize,
@@ -88,15 +88,7 @@ impl Ranks {
         } else {
             for call in &profile.nccl_calls {
                 let kind = ranks.kind(&mut kinds, Class::Call, operation(profile, &call.operation));
-                let item = Item {
-                    kind,
-                    span: call.span,
-                    waited: None,
-                    launched: Some(call.span.start),
-                    place: Place::default(),
-                    correlation: 0,
-                    kernel: None,
-                };
+                let item = Item { kind, span: call.span, launched: Some(call.span.start), ..Item::default() };
                 lists.entry((call.process, 0)).or_default().push(item);
             }
         }
@@ -182,31 +174,17 @@ impl Ranks {
                 known.extend(key.map(|key| (key, kind)));
                 kind
             });
-            let launched = calls.get(&(kernel.process, kernel.correlation)).copied();
-            let item = Item {
-                kind,
-                span: kernel.span,
-                waited: None,
-                launched,
-                place: kernel.place,
-                correlation: kernel.correlation,
-                kernel: Some(at),
-            };
-            lists.entry((kernel.process, kernel.place.device)).or_default().push(item);
+            let &Kernel { process, span, place, correlation, .. } = kernel;
+            let launched = calls.get(&(process, correlation)).copied();
+            let item = Item { kind, span, waited: None, launched, place, correlation, kernel: Some(at) };
+            lists.entry((process, place.device)).or_default().push(item);
         }
         for copy in &profile.copies {
             let kind = self.kind(kinds, Class::Copy, names::copy(copy.kind).to_owned());
-            let launched = calls.get(&(copy.process, copy.correlation)).copied();
-            let item = Item {
-                kind,
-                span: copy.span,
-                waited: None,
-                launched,
-                place: copy.place,
-                correlation: copy.correlation,
-                kernel: None,
-            };
-            lists.entry((copy.process, copy.place.device)).or_default().push(item);
+            let &import::Copy { process, span, place, correlation, .. } = copy;
+            let launched = calls.get(&(process, correlation)).copied();
+            let item = Item { kind, span, waited: None, launched, place, correlation, kernel: None };
+            lists.entry((process, place.device)).or_default().push(item);
         }
     }
 }
@@ -255,20 +233,22 @@ fn carried(profile: &Profile, kernel: &Kernel) -> Option<String> {
     match operations[..] {
         [] => None,
         [one] if kernel.carried.count <= 1 => Some(operation(profile, one)),
-        _ => all_to_all(profile, kernel, &operations).or_else(|| {
-            let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-            operations.iter().for_each(|it| *kinds.entry(operation(profile, it)).or_default() += 1);
-            let mut parts: Vec<String> = kinds
-                .iter()
-                .map(|(kind, count)| if *count > 1 { format!("{count} {kind}") } else { kind.clone() })
-                .collect();
-            let untold = u64::from(kernel.carried.count).saturating_sub(operations.len() as u64);
-            if untold > 0 {
-                parts.push(format!("{untold} more"));
-            }
-            Some(parts.join(" + "))
-        }),
+        _ => all_to_all(profile, kernel, &operations)
+            .or_else(|| Some(counted(kernel, operations.iter().map(|it| operation(profile, it)).collect()))),
     }
+}
+
+/// How many of each of these operations a kernel carries, and how many others.
+pub(super) fn counted(kernel: &Kernel, operations: Vec<String>) -> String {
+    let untold = u64::from(kernel.carried.count).saturating_sub(operations.len() as u64);
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    operations.into_iter().for_each(|it| *kinds.entry(it).or_default() += 1);
+    let mut parts: Vec<String> =
+        kinds.iter().map(|(kind, count)| if *count > 1 { format!("{count} {kind}") } else { kind.clone() }).collect();
+    if untold > 0 {
+        parts.push(format!("{untold} more"));
+    }
+    parts.join(" + ")
 }
 
 /// A send to each rank and a receive from each, as in a summary: `AlltoAll 400 B f32 on world`, with

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::answer::Answer;
+use super::answer::{Answer, grown};
 use super::case::{Case, Recognised};
 use super::change::{self, Change};
 use super::differences::Differences;
@@ -14,7 +14,6 @@ use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::{Repeat, Source};
-use super::wording::grown;
 use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};

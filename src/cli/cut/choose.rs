@@ -224,6 +224,7 @@ fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
 }
 
 /// Chooses what a filter keeps.
+#[derive(Default)]
 pub(super) struct Chooser {
     filter: Filter,
     tracks: FxHashMap<u64, OnTrack>,
@@ -271,17 +272,7 @@ impl Chooser {
     }
 
     fn new(filter: Filter, tracks: FxHashMap<u64, OnTrack>) -> Chooser {
-        Chooser {
-            filter,
-            tracks,
-            values: FxHashMap::default(),
-            begun: FxHashSet::default(),
-            introduced: FxHashSet::default(),
-            choice: Choice::default(),
-            number: 0,
-            times: FxHashMap::default(),
-            now: None,
-        }
+        Chooser { filter, tracks, ..Chooser::default() }
     }
 
     /// What it is for.

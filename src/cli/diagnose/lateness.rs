@@ -142,12 +142,9 @@ mod tests {
         RankFacts {
             label: format!("rank {number}"),
             number: Some(number),
-            host: None,
-            file: "file".into(),
-            begin: Default::default(),
-            is_ours: true,
             edges: (0..=steps).collect(),
             steps,
+            ..RankFacts::default()
         }
     }
 

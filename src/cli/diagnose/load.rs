@@ -41,7 +41,7 @@ pub(super) struct Wish {
 }
 
 /// A rank of the job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RankFacts {
     /// `rank 3`.
     pub(super) label: String,
@@ -537,27 +537,11 @@ impl Loading {
         }
         self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
-        let Loading {
-            ranks,
-            items,
-            joined,
-            kinds,
-            communicators,
-            sizes,
-            uses,
-            taken,
-            members,
-            mut sources,
-            gaps,
-            no_kernels,
-            without_kernels,
-            ..
-        } = self;
-        let graph = Graph::new(items, joined);
-        let source = sources.first_mut().and_then(Option::take);
-        let has_all = ranks.iter().all(|rank| rank.edges.len() > 1);
-        let kept = ranks.iter().map(|rank| rank.edges.len().saturating_sub(1)).min().unwrap_or(0);
-        let counts: BTreeSet<usize> = ranks.iter().map(|rank| rank.steps).collect();
+        let graph = Graph::new(self.items, self.joined);
+        let source = self.sources.first_mut().and_then(Option::take);
+        let has_all = self.ranks.iter().all(|rank| rank.edges.len() > 1);
+        let kept = self.ranks.iter().map(|rank| rank.edges.len().saturating_sub(1)).min().unwrap_or(0);
+        let counts: BTreeSet<usize> = self.ranks.iter().map(|rank| rank.steps).collect();
         let (fewest, most) = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(0));
         if let Some(steps) = wish.steps.as_ref().filter(|steps| most > 0 && most <= steps.start) {
             let why = format!("these files have {most} steps, so there are no steps {} to {}", steps.start, steps.end);
@@ -571,30 +555,30 @@ impl Loading {
         let warm = if wish.steps.is_some() { 0 } else { (kept / 10).clamp(1, 20).min(kept) };
         let mut links: BTreeMap<Link, usize> = BTreeMap::new();
         let mut all_uses = Vec::new();
-        for (comm, peer, it) in uses {
+        for (comm, peer, it) in self.uses {
             let rank = it.link;
-            let to = members.get(&comm).and_then(|it| it.1.get(&peer)).copied();
+            let to = self.members.get(&comm).and_then(|it| it.1.get(&peer)).copied();
             let count = links.len();
             let link = *links.entry(Link { from: rank, to, peer }).or_insert(count);
             all_uses.push(Use { link, item: graph.rank(rank).start + it.item, ..it });
         }
         let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
         in_order.sort_unstable_by_key(|it| it.1);
-        let without = |hash: &u64| without_kernels.get(hash).copied().unwrap_or(0);
+        let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
         let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
             ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
         };
-        let (missing, without_kernels) = members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
+        let (missing, without_kernels) = self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
         Ok(Job {
-            gaps,
-            no_kernels,
-            ranks,
-            kinds,
-            communicators,
-            sizes,
+            gaps: self.gaps,
+            no_kernels: self.no_kernels,
+            ranks: self.ranks,
+            kinds: self.kinds,
+            communicators: self.communicators,
+            sizes: self.sizes,
             links: in_order.into_iter().map(|it| it.0).collect(),
             uses: all_uses,
-            taken: taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
+            taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
             source: source.filter(|_| has_all),
             steps: if has_all { warm..kept } else { 0..0 },
             first: wish.steps.as_ref().map_or(0, |steps| steps.start),
@@ -780,16 +764,7 @@ mod tests {
             let items: Vec<Item> = kinds.map(|(at, kind)| Item { kind, start: start(at), ..Item::default() }).collect();
             let own = items.iter().enumerate().filter(|(_, it)| it.kind == *begin);
             let edges: Vec<usize> = own.map(|it| it.0).collect();
-            loading.ranks.push(RankFacts {
-                label: String::new(),
-                number: None,
-                host: None,
-                file: PathBuf::new(),
-                begin: FileNs(0),
-                is_ours: true,
-                steps: edges.len() - 1,
-                edges,
-            });
+            loading.ranks.push(RankFacts { steps: edges.len() - 1, edges, ..RankFacts::default() });
             loading.items.push(items);
             let name = loading.kinds[*begin as usize].name.clone();
             loading.sources.push(Some(Source::Repeats(Repeat::once(&name))));

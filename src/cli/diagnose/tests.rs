@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use rustc_hash::FxHashMap;
-
 use super::answer::{Report, Troubles};
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
@@ -12,7 +10,6 @@ use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::Hang;
 use crate::cli::shared_gpus::SharedGpu;
-use crate::model::time::FileNs;
 
 const FORWARD: u32 = 0;
 const BACKWARD: u32 = 1;
@@ -86,15 +83,13 @@ impl Made {
             number: Some(rank as i32),
             host: Some(format!("node{}", rank / 2)),
             file: PathBuf::from(format!("{rank}.perfetto-trace")),
-            begin: FileNs(0),
             is_ours: true,
             edges: edges[rank].clone(),
             steps: self.steps - 1,
+            ..RankFacts::default()
         };
         let use_of = |(rank, it): (usize, Use)| Use { item: graph.rank(rank).start + it.item, ..it };
         Job {
-            gaps: None,
-            no_kernels: None,
             ranks: (0..self.ranks).map(facts).collect(),
             kinds: vec![
                 kind(Class::Kernel, "forward"),
@@ -108,16 +103,11 @@ impl Made {
                 .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
                 .collect(),
             uses: uses.into_iter().map(use_of).collect(),
-            taken: FxHashMap::default(),
             source: Some(Source::Repeats(Repeat::once("forward"))),
             steps: 2..self.steps - 1,
-            first: 0,
             all_steps: self.steps - 1,
-            without_kernels: 0,
-            missing: 0,
-            shares_gpus: false,
-            notes: Vec::new(),
             graph,
+            ..Job::default()
         }
     }
 
@@ -376,9 +366,7 @@ fn a_hang_comes_before_everything_else() {
     let made = Made { work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
     let (job, found) = made.found();
     let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, is_certain: true, behind: 3, ..Hang::default() };
-    let mut out = Vec::new();
-    Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }).write(&mut out).unwrap();
-    let says = String::from_utf8(out).unwrap();
+    let says = written(&Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }));
     let lines: Vec<&str> = says.lines().collect();
     assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
     assert_eq!(lines[1].trim(), "3 operations of its communicator wait behind it", "{says}");
@@ -388,9 +376,7 @@ fn a_hang_comes_before_everything_else() {
 fn a_job_that_may_hang_is_not_called_healthy() {
     let (job, found) = Made::healthy().found();
     let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, ..Hang::default() };
-    let mut out = Vec::new();
-    Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }).write(&mut out).unwrap();
-    let says = String::from_utf8(out).unwrap();
+    let says = written(&Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }));
     assert!(says.starts_with("Cannot tell whether the job hangs or is slow: AllReduce"), "{says}");
 }
 
@@ -411,9 +397,7 @@ fn without_the_application_s_kernels_no_host_is_accused() {
     job.kinds.iter_mut().for_each(|kind| kind.class = Class::Communication);
     let found = causes::find(&job);
     assert!(found.causes.is_empty(), "{:?}", told(&found));
-    let mut out = Vec::new();
-    Report::of(&job, &found, &Troubles::default()).write(&mut out).unwrap();
-    let says = String::from_utf8(out).unwrap();
+    let says = written(&Report::of(&job, &found, &Troubles::default()));
     assert!(says.starts_with("Cannot tell what GPUs do between operations"), "{says}");
     assert!(says.contains("rank 1 comes last most often, in 100 %"), "{says}");
 }
@@ -421,9 +405,6 @@ fn without_the_application_s_kernels_no_host_is_accused() {
 #[test]
 fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
-    let found = causes::find(&job);
-    let mut out = Vec::new();
-    Report::of(&job, &found, &Troubles::default()).write(&mut out).unwrap();
-    let says = String::from_utf8(out).unwrap();
+    let says = first_line(&job);
     assert!(says.starts_with("Cannot tell for whom the ranks wait. The files of 2 ranks are not here"), "{says}");
 }

@@ -384,18 +384,13 @@ impl<'a, S: Sink> Rows<'a, S> {
     fn begin(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
         let Rows { tracks, connections, spare, .. } = self;
         let track = tracks.entry(event.track).or_default();
-        let mut hand_over = None;
+        let mut is_hand_over = false;
         let what = match event.category {
             Some(Category::Run) => What::Run,
             Some(Category::Kernel) if event.arg(nccl::KERNEL).is_some() => What::Kernel,
             Some(Category::Carried | Category::Kernel) if is_alone(event.args()) => What::Carried,
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
-                hand_over = Some(HandOver {
-                    key: key(event.args(), event.correlation),
-                    time,
-                    mark: event.correlation,
-                    args: event.args().into(),
-                });
+                is_hand_over = true;
                 What::Other
             }
             Some(Category::Gpu) if event.arg(nccl::CHANNEL).is_some() => What::Channel,
@@ -410,10 +405,7 @@ impl<'a, S: Sink> Rows<'a, S> {
             args.extend_from_slice(event.args());
         }
         track.open.push(Open { what, begin: time, mark: event.correlation, args });
-        match hand_over {
-            Some(hand_over) => self.handed_over(place, hand_over),
-            None => Ok(()),
-        }
+        if is_hand_over { self.handed_over(place, event, time) } else { Ok(()) }
     }
 
     fn end(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
@@ -448,7 +440,9 @@ impl<'a, S: Sink> Rows<'a, S> {
         }
     }
 
-    fn handed_over(&mut self, place: usize, hand_over: HandOver) -> Result<(), Reason> {
+    fn handed_over(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+        let key = key(event.args(), event.correlation);
+        let hand_over = HandOver { key, time, mark: event.correlation, args: event.args().into() };
         match self.processes[place].pending.push(hand_over) {
             Some(oldest) => self.never_ran(place, &oldest),
             None => Ok(()),
@@ -486,11 +480,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                 self.communicator(place, event, time)
             }
             // Slices that found no lane.
-            Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
-                let key = key(event.args(), event.correlation);
-                let hand_over = HandOver { key, time, mark: event.correlation, args: event.args().into() };
-                self.handed_over(place, hand_over)
-            }
+            Some(Category::Operation) if event.arg(nccl::TID).is_some() => self.handed_over(place, event, time),
             Some(Category::Run) => {
                 let open = Open { what: What::Run, begin: time, mark: event.correlation, args: event.args().to_vec() };
                 self.ran(place, &open, None)

@@ -106,21 +106,17 @@ impl Members {
                 self.jobs.insert(mark, size);
             }
         }
-        if let Some(event) = packet.event
-            && event.name == instant::COMM_INIT
-            && let Nccl { comm: Some(hash), comm_name: None, rank: Some(rank), ranks: Some(size), nodes, .. } =
-                event.nccl()
-        {
+        let Some(event) = packet.event.as_ref().filter(|event| event.name == instant::COMM_INIT) else { return };
+        let Nccl { comm: Some(hash), comm_name, rank: Some(rank), ranks: Some(size), nodes, .. } = event.nccl() else {
+            return;
+        };
+        let mark = event.track >> TRACK_BITS;
+        if comm_name.is_none() {
             let unnamed = self.unnamed.entry(hash).or_default();
             (unnamed.size, unnamed.hosts) = (size, nodes.unwrap_or_default());
-            unnamed.marks.entry(rank).or_default().push(event.track >> TRACK_BITS);
+            unnamed.marks.entry(rank).or_default().push(mark);
         }
-        if let Some(event) = &packet.event
-            && event.name == instant::COMM_INIT
-            && let Nccl { comm: Some(hash), comm_name, rank: Some(rank), ranks: Some(size), .. } = event.nccl()
-            && let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size))
-        {
-            let mark = event.track >> TRACK_BITS;
+        if let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size)) {
             if comm_name.as_deref().is_some_and(|name| names::group_name(name) == names::ALL) {
                 self.named_all.insert(mark);
             }

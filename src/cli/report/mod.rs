@@ -58,7 +58,7 @@ pub(super) struct Wish {
 }
 
 /// What the page shows.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Data {
     format_version: u32,
     ncclscope: &'static str,
@@ -169,21 +169,15 @@ impl Data {
             ncclscope: env!("CARGO_PKG_VERSION"),
             named: wish.traces.iter().map(|path| path.display().to_string()).collect(),
             files,
-            is_of_summaries: false,
             processes,
-            diagnosis: None,
-            no_diagnosis: None,
-            lateness: None,
-            gpus: None,
             operations: of_whole(table("operations")),
             groups: of_whole(table("groups")),
             environment: plain(&environment(table("environment"))),
             communicators: communicators(&table("communicators")),
             losses: losses(&table("losses"), processes),
             links: Gathered::default().finish(),
-            kinds: Vec::new(),
-            kinds_left_out: 0,
             unread: reasons.iter().map(ToString::to_string).collect(),
+            ..Data::default()
         }
     }
 }
@@ -242,12 +236,7 @@ fn plain(table: &Table) -> Value {
     };
     let columns: Vec<Value> =
         table.columns.iter().map(|it| json!({ "name": it.name, "title": it.title, "kind": kind(it.kind) })).collect();
-    let cell = |cell: &Cell| match cell {
-        Cell::Empty => Value::Null,
-        Cell::Text(text) => text.as_str().into(),
-        Cell::Number(number) => (*number).into(),
-    };
-    let rows: Vec<Value> = table.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+    let rows: Vec<Value> = table.rows.iter().map(|row| row.iter().map(summary::value).collect()).collect();
     json!({ "columns": columns, "rows": rows })
 }
 
@@ -284,12 +273,7 @@ fn communicators(table: &Table) -> Value {
     let at = |name: &str| table.columns.iter().position(|column| column.name == name);
     for row in &table.rows {
         let cell = |name: &str| at(name).and_then(|at| row.get(at)).cloned().unwrap_or(Cell::Empty);
-        let value = |name: &str| match cell(name) {
-            Cell::Empty => Value::Null,
-            Cell::Text(text) => text.into(),
-            Cell::Number(number) => number.into(),
-        };
-        let facts = ["id", "name", "ranks", "nodes", "nccl", "interface"].map(value);
+        let facts = ["id", "name", "ranks", "nodes", "nccl", "interface"].map(|name| summary::value(&cell(name)));
         let (_, seen, created) = all.entry(format!("{facts:?}")).or_insert((facts.to_vec(), 0, None));
         *seen += 1;
         if let Cell::Number(ns) = cell("created_ns") {

@@ -135,15 +135,11 @@ fn stat(proc: &Path, pid: u32) -> Option<(u32, u64)> {
 mod tests {
     use super::*;
 
-    struct Proc(PathBuf);
+    struct Proc(tempfile::TempDir);
 
     impl Proc {
-        fn new(name: &str) -> Proc {
-            Proc(std::env::temp_dir().join(format!("ncclscope-proc-{}-{name}", std::process::id())))
-        }
-
         fn process(&self, pid: u32, parent: u32, start: u64, maps: &str, environment: &str) {
-            let folder = self.0.join(pid.to_string());
+            let folder = self.0.path().join(pid.to_string());
             fs::create_dir_all(&folder).unwrap();
             let zeros = "0 ".repeat(16);
             fs::write(folder.join("stat"), format!("{pid} (a) b) S {parent} {zeros}0 {start} 0\n")).unwrap();
@@ -153,24 +149,18 @@ mod tests {
         }
     }
 
-    impl Drop for Proc {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     const NCCL: &str = "7f00-7f01 r--p 00000000 08:01 7 /v/nvidia/nccl/lib/libnccl.so.2\n";
     const OURS: &str = "7f02-7f03 r--p 00000000 08:01 8 /opt/n/libncclscope.so\n";
 
     #[test]
     fn only_descendants_with_nccl_are_seen() {
-        let proc = Proc::new("tree");
+        let proc = Proc(tempfile::tempdir().unwrap());
         proc.process(10, 1, 5, "", "");
         proc.process(11, 10, 6, &format!("{NCCL}{OURS}"), "NCCL_PROFILER_PLUGIN=libncclscope.so\0A=b\0");
         proc.process(12, 11, 7, NCCL, "A=b\0");
         proc.process(13, 1, 7, NCCL, "");
         proc.process(14, 10, 7, "7f00-7f01 r--p 00000000 08:01 7 /v/libnccl-net.so\n", "");
-        let mut processes = Processes::new(&proc.0, 10);
+        let mut processes = Processes::new(proc.0.path(), 10);
         processes.look();
         let seen = processes.seen();
         assert_eq!(seen.iter().map(|it| (it.pid, it.has_library)).collect::<Vec<_>>(), [(11, true), (12, false)]);
@@ -182,16 +172,16 @@ mod tests {
         processes.look();
         assert!(processes.all_well());
         // A process that has ended was seen all the same.
-        fs::remove_dir_all(proc.0.join("12")).unwrap();
+        fs::remove_dir_all(proc.0.path().join("12")).unwrap();
         processes.look();
         assert_eq!(processes.seen().len(), 2);
     }
 
     #[test]
     fn parents_are_found_after_any_program_name() {
-        let proc = Proc::new("parent");
+        let proc = Proc(tempfile::tempdir().unwrap());
         proc.process(10, 3, 5, "", "");
-        assert_eq!(parent(&proc.0, 10), Some(3));
-        assert_eq!(parent(&proc.0, 11), None);
+        assert_eq!(parent(proc.0.path(), 10), Some(3));
+        assert_eq!(parent(proc.0.path(), 11), None);
     }
 }

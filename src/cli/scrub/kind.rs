@@ -44,49 +44,26 @@ impl Kind {
         Kind::Other,
     ];
 
-    /// What a stand-in begins with.
-    pub(super) fn stem(self) -> &'static str {
+    /// What a stand-in begins with; and for the report, the singular and the plural.
+    pub(super) fn words(self) -> (&'static str, [&'static str; 2]) {
         match self {
-            Kind::Host => "host",
-            Kind::Communicator => "comm",
-            Kind::Group => "group",
-            Kind::Process => "program",
-            Kind::Thread => "thread",
-            Kind::Kernel => "kernel",
-            Kind::Range => "range",
-            Kind::Domain => "domain",
-            Kind::Gpu => "GPU",
-            Kind::Uuid => "uuid",
-            Kind::Boot => "boot",
-            Kind::Job => "job",
-            Kind::Value => "value",
-            Kind::Path => "path",
-            Kind::Network => "address",
-            Kind::Address => "pointer",
-            Kind::Other => "word",
-        }
-    }
-
-    /// The singular and the plural, for the report.
-    pub(super) fn counted(self) -> [&'static str; 2] {
-        match self {
-            Kind::Host => ["host name", "host names"],
-            Kind::Communicator => ["name of a communicator", "names of communicators"],
-            Kind::Group => ["name of a process group", "names of process groups"],
-            Kind::Process => ["name of a program", "names of programs"],
-            Kind::Thread => ["name of a thread", "names of threads"],
-            Kind::Kernel => ["kernel of the application", "kernels of the application"],
-            Kind::Range => ["range of the application", "ranges of the application"],
-            Kind::Domain => ["domain of ranges", "domains of ranges"],
-            Kind::Gpu => ["model of a GPU", "models of GPUs"],
-            Kind::Uuid => ["UUID of a GPU", "UUIDs of GPUs"],
-            Kind::Boot => ["boot of a host", "boots of hosts"],
-            Kind::Job => ["job or run", "jobs or runs"],
-            Kind::Value => ["value of a variable", "values of variables"],
-            Kind::Path => ["path", "paths"],
-            Kind::Network => ["network address", "network addresses"],
-            Kind::Address => ["pointer in the arguments", "pointers in the arguments"],
-            Kind::Other => ["other word", "other words"],
+            Kind::Host => ("host", ["host name", "host names"]),
+            Kind::Communicator => ("comm", ["name of a communicator", "names of communicators"]),
+            Kind::Group => ("group", ["name of a process group", "names of process groups"]),
+            Kind::Process => ("program", ["name of a program", "names of programs"]),
+            Kind::Thread => ("thread", ["name of a thread", "names of threads"]),
+            Kind::Kernel => ("kernel", ["kernel of the application", "kernels of the application"]),
+            Kind::Range => ("range", ["range of the application", "ranges of the application"]),
+            Kind::Domain => ("domain", ["domain of ranges", "domains of ranges"]),
+            Kind::Gpu => ("GPU", ["model of a GPU", "models of GPUs"]),
+            Kind::Uuid => ("uuid", ["UUID of a GPU", "UUIDs of GPUs"]),
+            Kind::Boot => ("boot", ["boot of a host", "boots of hosts"]),
+            Kind::Job => ("job", ["job or run", "jobs or runs"]),
+            Kind::Value => ("value", ["value of a variable", "values of variables"]),
+            Kind::Path => ("path", ["path", "paths"]),
+            Kind::Network => ("address", ["network address", "network addresses"]),
+            Kind::Address => ("pointer", ["pointer in the arguments", "pointers in the arguments"]),
+            Kind::Other => ("word", ["other word", "other words"]),
         }
     }
 }

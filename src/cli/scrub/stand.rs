@@ -16,6 +16,7 @@ use crate::trace::names;
 const TEXTS: usize = 200_000;
 
 /// The stand-ins given so far.
+#[derive(Default)]
 pub(super) struct StandIns {
     known: [FxHashMap<Box<str>, u32>; Kind::ALL.len()],
     /// The kind of each text, for texts that occur inside others.
@@ -30,14 +31,7 @@ pub(super) struct StandIns {
 
 impl StandIns {
     pub(super) fn new(keeps_names: bool) -> StandIns {
-        StandIns {
-            known: Default::default(),
-            any: FxHashMap::default(),
-            hashes: FxHashSet::default(),
-            key: sys::random(),
-            pointers: 0,
-            keeps_names,
-        }
+        StandIns { key: sys::random(), keeps_names, ..StandIns::default() }
     }
 
     /// The stand-in for a text of this kind.
@@ -53,7 +47,7 @@ impl StandIns {
                 number
             }
         };
-        format!("{}-{number}", kind.stem())
+        format!("{}-{number}", kind.words().0)
     }
 
     /// A communicator's name, with the parts of PyTorch's names.
@@ -207,7 +201,7 @@ impl StandIns {
         let told: Vec<String> = Kind::ALL
             .into_iter()
             .filter(|kind| number(*kind) > 0)
-            .map(|kind| format!("{} {}", number(kind), kind.counted()[usize::from(number(kind) != 1)]))
+            .map(|kind| format!("{} {}", number(kind), kind.words().1[usize::from(number(kind) != 1)]))
             .collect();
         if told.is_empty() { "nothing: there was nothing in it".to_owned() } else { told.join(", ") }
     }

@@ -279,11 +279,15 @@ fn list(durations: &Durations, labels: &[Option<Table>], format: Format, out: &m
     Ok(())
 }
 
-pub(super) fn object(table: &Table, row: &[Cell]) -> Value {
-    let cell = |cell: &Cell| match cell {
+fn object(table: &Table, row: &[Cell]) -> Value {
+    table.columns.iter().zip(row).map(|(column, it)| (column.name.to_owned(), value(it))).collect::<Map<_, _>>().into()
+}
+
+/// A cell as JSON.
+pub(super) fn value(cell: &Cell) -> Value {
+    match cell {
         Cell::Empty => Value::Null,
         Cell::Number(number) => (*number).into(),
         Cell::Text(text) => text.as_str().into(),
-    };
-    table.columns.iter().zip(row).map(|(column, it)| (column.name.to_owned(), cell(it))).collect::<Map<_, _>>().into()
+    }
 }

@@ -130,6 +130,7 @@ struct Spans<'a> {
 }
 
 /// What is not sent yet of a process.
+#[derive(Default)]
 struct Batch {
     resource: Resource,
     /// The job's name, which is in the ids.
@@ -158,18 +159,15 @@ impl Sink for Spans<'_> {
             Name::Operations => {
                 batch.metrics.operation(&of);
                 batch.operation(self.told, process, &of);
-                if batch.spans.len() >= SPANS || batch.bytes >= BYTES { batch.send(self.collector) } else { Ok(()) }
+                if batch.spans.len() >= SPANS || batch.bytes >= BYTES {
+                    batch.send(self.collector)?;
+                }
             }
-            Name::ProxySteps => {
-                batch.metrics.step(&of);
-                Ok(())
-            }
-            Name::Losses => {
-                batch.metrics.loss(&of);
-                Ok(())
-            }
-            _ => Ok(()),
+            Name::ProxySteps => batch.metrics.step(&of),
+            Name::Losses => batch.metrics.loss(&of),
+            _ => {}
         }
+        Ok(())
     }
 }
 
@@ -215,17 +213,8 @@ impl Batch {
         attributes.retain(|it| own.iter().all(|own| own.key != it.key));
         attributes.extend(own);
         attributes.extend(process.rank().map(|rank| int("nccl.rank", rank.into())));
-        Ok(Batch {
-            resource: Resource { attributes },
-            job: job.into(),
-            to_utc: process.to_utc(),
-            times: [0; 2],
-            spans: Vec::new(),
-            bytes: 0,
-            sent: 0,
-            last: (0, 0),
-            metrics: Metrics::default(),
-        })
+        let (resource, job, to_utc) = (Resource { attributes }, job.into(), process.to_utc());
+        Ok(Batch { resource, job, to_utc, ..Batch::default() })
     }
 
     /// An operation as a span.

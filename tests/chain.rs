@@ -6,8 +6,8 @@
 
 use ncclscope::model::kinds::asked_by;
 use ncclscope_tests::layout::{self, State};
-use ncclscope_tests::play::{self, Outcome, Play};
-use ncclscope_tests::recording::{Recording, said};
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::{Recording, assert_undisturbed, said};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,10 +22,9 @@ static ECHOES: LazyLock<(TempDir, Vec<PathBuf>)> = LazyLock::new(|| {
     let flags = std::iter::once(String::new()).chain(layout::VERSIONS.map(|version| format!("-DONLY={version}")));
     let build = |(number, flag): (usize, String)| {
         let library = folder.path().join(format!("libecho{number}.so"));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/echo.c");
-        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-        command.args(["-shared", "-fPIC", "-w"]).args((!flag.is_empty()).then_some(flag));
-        assert!(command.arg("-o").arg(&library).arg(source).status().unwrap().success());
+        let only = (!flag.is_empty()).then_some(&*flag);
+        let flags: Vec<&str> = ["-shared", "-fPIC", "-w"].into_iter().chain(only).collect();
+        play::compile_to(&library, "echo.c", &flags);
         library
     };
     let libraries = flags.enumerate().map(build).collect();
@@ -107,11 +106,8 @@ fn beside(other: &Path, script: &str, version: u32, settings: &[(&str, &str)]) -
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let play = Play::new(script).interface(version).env("ECHO_LOG", &log).env("NCCLSCOPE_CHAIN", other);
-    let play = settings.iter().fold(play.respect_mask(), |play, (name, value)| play.env(*name, *value));
-    let recording = Recording::by(play);
-    let Outcome { status, signal, stderr, calls } = &recording.outcome;
-    assert_eq!((*status, *signal), (Some(0), None), "{stderr}");
-    calls.iter().for_each(|call| assert_eq!(call.status.unwrap_or(0), 0, "line {}", call.line));
+    let recording = Recording::by(play.respect_mask().envs(settings));
+    assert_undisturbed(&recording);
     (recording, log_of(&log))
 }
 

@@ -1,7 +1,7 @@
 //! `ncclscope compare`: our traces against files of other tools from real GPUs, a file of the same
 //! run, and another run.
 
-use ncclscope::cli;
+use crate::foreign::{data, ncclscope, unpacked};
 use ncclscope::import::{self, Profile};
 use ncclscope::trace::reader;
 use ncclscope_tests::play::Play;
@@ -10,8 +10,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempDir;
 
 /// A process that calls AllReduce `operations` times, each launch taking 80 µs.
@@ -40,11 +39,7 @@ fn folder() -> TempDir {
 }
 
 fn compare(words: &[&str], a: &Path, b: &Path) -> Result<String, String> {
-    let line = ["ncclscope", "compare"].iter().chain(words).map(|word| (*word).into());
-    let line = line.chain([a, b].into_iter().map(|path| path.as_os_str().to_owned()));
-    let mut out = Vec::new();
-    cli::run(line, &mut out).map_err(|failure| failure.to_string())?;
-    Ok(String::from_utf8(out).unwrap())
+    ncclscope(&[&["compare"], words].concat(), &[a, b])
 }
 
 /// The report as data, and as text.
@@ -62,19 +57,12 @@ fn fact<'a>(report: &'a Value, what: &str, side: &str) -> &'a Value {
     &all.iter().find(|fact| fact["what"] == what).unwrap_or_else(|| panic!("nothing about {what}"))[side]
 }
 
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
-}
-
 #[test]
 fn an_nsight_file_of_another_run_says_less_about_each_kernel() {
     let ours = recorded(3, "1Mi");
     let folder = folder();
     let theirs = folder.path().join("report.sqlite");
-    let mut bytes = Vec::new();
-    let packed = fs::File::open(data("nsys_2xh100_alltoall.sqlite.gz")).unwrap();
-    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-    fs::write(&theirs, bytes).unwrap();
+    fs::write(&theirs, unpacked("nsys_2xh100_alltoall.sqlite.gz")).unwrap();
     let markdown = folder.path().join("report.md");
     let (report, text) = report(&["--markdown", markdown.to_str().unwrap()], &ours.traces.file(), &theirs);
     assert_eq!(report["case"], "two-runs");
@@ -258,19 +246,9 @@ fn pointless_comparisons_are_refused() {
 fn merge(files: &[&Path], with: &Path) -> Result<String, String> {
     let folder = folder();
     let output = folder.path().join("merged.perfetto-trace");
-    let words = [
-        "ncclscope".as_ref(),
-        "merge".as_ref(),
-        "-o".as_ref(),
-        output.as_os_str(),
-        "--with".as_ref(),
-        with.as_os_str(),
-    ];
-    let mut out = Vec::new();
-    cli::run(words.into_iter().chain(files.iter().map(|path| path.as_os_str())), &mut out)
-        .map_err(|failure| failure.to_string())?;
+    let said = ncclscope(&["merge", "-o"], &[&[&*output, Path::new("--with"), with], files].concat())?;
     assert!(output.is_file());
-    Ok(String::from_utf8(out).unwrap())
+    Ok(said)
 }
 
 #[test]

@@ -65,9 +65,7 @@ fn library_path() -> &'static Path {
 /// Plays a script with CUDA within reach; the script must end well.
 #[track_caller]
 fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
-    let play = Play::new(script).env("LD_LIBRARY_PATH", library_path());
-    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
-    let recording = Recording::by(play);
+    let recording = Recording::by(Play::new(script).env("LD_LIBRARY_PATH", library_path()).envs(settings));
     let outcome = &recording.outcome;
     assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
     recording

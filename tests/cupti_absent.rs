@@ -5,10 +5,9 @@
 //! functions is called.
 
 use ncclscope_tests::fault;
-use ncclscope_tests::play::Play;
-use ncclscope_tests::recording::{Recording, Traces};
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::{Recording, Traces, assert_undisturbed};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -22,13 +21,8 @@ static LIBRARIES: LazyLock<Libraries> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let library = |name: &str, soname: &str, defines: &[&str]| {
         let path = folder.path().join(name);
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/cupti.c");
-        let compiler = std::env::var_os("CC").unwrap_or("cc".into());
-        let mut command = Command::new(&compiler);
-        command.args(["-O2", "-shared", "-fPIC", &format!("-Wl,-soname,{soname}")]).args(defines);
-        let result = command.arg("-o").arg(&path).arg(source).output();
-        let result = result.unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
-        assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
+        let soname = format!("-Wl,-soname,{soname}");
+        play::compile_to(&path, "cupti.c", &[defines, &["-O2", "-shared", "-fPIC", &soname]].concat());
         path
     };
     Libraries {
@@ -59,15 +53,11 @@ struct Libraries {
 #[track_caller]
 fn why(libraries: &[&Path], settings: &[(&str, &str)]) -> (String, Option<String>) {
     let preload: Vec<_> = libraries.iter().map(|path| path.to_str().unwrap()).collect();
-    let mut play = Play::new(JOB).env("LD_PRELOAD", preload.join(":"));
+    let play = Play::new(JOB).env("LD_PRELOAD", preload.join(":"));
     // Hides any real CUDA of this machine.
-    for (name, value) in [("CUDA_HOME", "/nowhere"), ("CUDA_PATH", "/nowhere")].iter().chain(settings) {
-        play = play.env(*name, *value);
-    }
-    let recording = Recording::by(play);
-    let outcome = &recording.outcome;
-    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
-    assert!(outcome.calls.iter().all(|call| call.status.unwrap_or(0) == 0));
+    let play = play.env("CUDA_HOME", "/nowhere").env("CUDA_PATH", "/nowhere");
+    let recording = Recording::by(play.envs(settings));
+    assert_undisturbed(&recording);
     let timeline = recording.timeline();
     assert_eq!(timeline.named("GroupApi").len(), 1);
     let note = timeline.slice("recording started").str("note").unwrap();

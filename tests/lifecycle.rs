@@ -5,7 +5,7 @@ use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Play};
-use ncclscope_tests::recording::{Load, Recording, Traces, assert_sound, said};
+use ncclscope_tests::recording::{Load, Recording, Traces, assert_sound, assert_undisturbed, said};
 use ncclscope_tests::timeline::Timeline;
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,18 +36,7 @@ type Settings<'a> = &'a [(&'a str, &'a str)];
 /// Plays a script with these settings.
 #[track_caller]
 fn record(script: &str, settings: Settings) -> Recording {
-    let play = settings.iter().fold(Play::new(script), |play, (name, value)| play.env(*name, *value));
-    Recording::by(play)
-}
-
-/// Asserts that the job was not disturbed: every call succeeded, and it ended by itself.
-#[track_caller]
-fn assert_undisturbed(recording: &Recording) {
-    let outcome = &recording.outcome;
-    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
-    for call in &outcome.calls {
-        assert_eq!(call.status.unwrap_or(0), 0, "line {}", call.line);
-    }
+    Recording::by(Play::new(script).envs(settings))
 }
 
 fn host_name() -> String {
@@ -508,8 +497,7 @@ fn the_mask_follows_the_settings() {
         (7, &[("NCCLSCOPE_KERNEL_CH", "force")], standard | channel, false),
     ];
     for &(interface, settings, mask, refused) in &cases {
-        let play = settings.iter().fold(Play::new(WORLD), |play, (name, value)| play.env(*name, *value));
-        let recording = Recording::by(play.interface(interface));
+        let recording = Recording::by(Play::new(WORLD).envs(settings).interface(interface));
         assert_undisturbed(&recording);
         let asked = recording.outcome.call("world").mask.unwrap();
         assert_eq!(asked, mask, "v{interface} {settings:?}: {asked:#x}, not {mask:#x}");

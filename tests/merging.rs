@@ -104,9 +104,7 @@ fn files_that_cannot_or_should_not_be_merged_are_reported() {
 /// A process with its own communicator, in a file that can be changed byte by byte.
 fn alone(folder: &Path, name: &str, comm: u32, settings: &[(&str, &str)]) -> PathBuf {
     let script = format!("user init a comm={comm} rank=0 nranks=1\nuser finalize a");
-    let play = Play::new(script).env("NCCLSCOPE_COMPRESS", "0");
-    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
-    let recording = Recording::by(play);
+    let recording = Recording::by(Play::new(script).env("NCCLSCOPE_COMPRESS", "0").envs(settings));
     assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
     let path = folder.join(name);
     fs::copy(recording.traces.file(), &path).unwrap();
@@ -173,9 +171,7 @@ fn each_rank_of_a_merged_trace_is_counted_once() {
     let mut job = Job::new(RANKS as u32, 2, 200);
     // As in containers, where every process is number 1.
     job.pids = 1;
-    for rank in 0..RANKS as u32 {
-        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
-    }
+    job.write_to(folder.path(), RANKS as u32, false);
     let joined = folder.path().join("joined.perfetto-trace");
     ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]).unwrap();
     let ranks = |said: &str| (0..RANKS).filter(|rank| said.contains(&format!("rank {rank} · node"))).count();
@@ -192,9 +188,7 @@ fn a_rank_without_kernels_is_not_compared_with_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = Job::new(3, 1, 200);
     job.dark = Some(1);
-    for rank in 0..3 {
-        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
-    }
+    job.write_to(folder.path(), 3, false);
     let apart = folder.path().join("apart");
     fs::create_dir(&apart).unwrap();
     let joined = apart.join("joined.perfetto-trace");
@@ -213,9 +207,7 @@ fn a_rank_without_kernels_is_not_compared_with_the_others() {
 fn steps_that_are_not_there_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let job = Job::new(2, 1, 60);
-    for rank in 0..2 {
-        job.write(rank, false, &mut fs::File::create(folder.path().join(job.name(rank))).unwrap()).unwrap();
-    }
+    job.write_to(folder.path(), 2, false);
     let refused =
         ncclscope(&["diagnose".as_ref(), "--steps".as_ref(), "5000..6000".as_ref(), folder.path().as_os_str()]);
     let said = refused.unwrap_err();
@@ -230,11 +222,7 @@ fn hosts_with_short_operations_are_aligned_to_a_few_microseconds() {
         let folder = tempfile::tempdir().unwrap();
         let mut job = Job::new(RANKS, 4, 3_000);
         job.transfer = transfer * 1_000;
-        for rank in 0..RANKS {
-            let mut bytes = Vec::new();
-            job.write(rank, false, &mut bytes).unwrap();
-            fs::write(folder.path().join(job.name(rank)), bytes).unwrap();
-        }
+        job.write_to(folder.path(), RANKS, false);
         let joined = folder.path().join("joined");
         let said =
             ncclscope(&["merge".as_ref(), "-o".as_ref(), joined.as_os_str(), folder.path().as_os_str()]).unwrap();

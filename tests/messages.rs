@@ -4,7 +4,7 @@
 use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::play::Play;
-use ncclscope_tests::recording::Recording;
+use ncclscope_tests::recording::{Recording, assert_undisturbed};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -18,11 +18,8 @@ const NO_ROOM: (&str, &str) = ("NCCLSCOPE_MIN_FREE", "8000000T");
 /// Plays the job with these settings, which must not disturb it.
 #[track_caller]
 fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
-    let play = settings.iter().fold(Play::new(script), |play, (name, value)| play.env(*name, *value));
-    let recording = Recording::by(play);
-    let outcome = &recording.outcome;
-    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
-    assert!(outcome.calls.iter().all(|call| call.status.unwrap_or(0) == 0));
+    let recording = Recording::by(Play::new(script).envs(settings));
+    assert_undisturbed(&recording);
     recording
 }
 

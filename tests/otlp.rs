@@ -101,11 +101,7 @@ fn serve(stream: &TcpStream, all: &Mutex<Vec<Request>>, answer: &dyn Fn(usize) -
 
 fn traces(ranks: u32) -> (Job, TempDir) {
     let (job, folder) = (Job::new(RANKS, HOSTS, STEPS), tempfile::tempdir().unwrap());
-    for rank in 0..ranks {
-        let mut bytes = Vec::new();
-        job.write(rank, true, &mut bytes).unwrap();
-        fs::write(folder.path().join(job.name(rank)), bytes).unwrap();
-    }
+    job.write_to(folder.path(), ranks, true);
     (job, folder)
 }
 

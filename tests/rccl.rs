@@ -2,11 +2,10 @@
 //! (`support/rccl.c`), and the GPU's clock counts ticks.
 
 use ncclscope_tests::host::CALLER;
-use ncclscope_tests::play::Play;
+use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
@@ -16,10 +15,7 @@ fn library(name: &str) -> PathBuf {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("librccl.so.1");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/rccl.c");
-        let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-        command.args(["-shared", "-fPIC", "-w", "-fno-builtin", "-o"]).arg(&library).arg(source);
-        assert!(command.status().unwrap().success());
+        play::compile_to(&library, "rccl.c", &["-shared", "-fPIC", "-w", "-fno-builtin"]);
         std::fs::copy(&library, folder.path().join("libother.so")).unwrap();
         folder
     });

@@ -8,8 +8,7 @@ use crate::synthetic::{Damage, Job};
 use ncclscope_tests::ui::look;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::BufWriter;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -23,10 +22,7 @@ impl Recorded {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("traces")).unwrap();
         let recorded = Recorded { folder };
-        for rank in 0..ranks {
-            let path = recorded.traces().join(job.name(rank));
-            job.write(rank, true, &mut BufWriter::new(File::create(path).unwrap())).unwrap();
-        }
+        job.write_to(&recorded.traces(), ranks, true);
         recorded
     }
 

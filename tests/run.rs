@@ -31,10 +31,7 @@ impl Place {
         let source = folder.path().join("nccl.c");
         let nccl = folder.path().join("libnccl.so.2");
         fs::write(&source, format!("const char line[] = \"NCCL version {release}\";\n")).unwrap();
-        let compiler = std::env::var_os("CC").unwrap_or("cc".into());
-        let mut compile = Command::new(compiler);
-        let compiled = compile.args(["-shared", "-fPIC", "-o"]).arg(&nccl).arg(source).status().unwrap();
-        assert!(compiled.success());
+        play::compile_to(&nccl, source, &["-shared", "-fPIC"]);
         Place { folder, nccl }
     }
 

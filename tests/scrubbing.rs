@@ -13,8 +13,7 @@ use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
 use prost::Message as _;
 use serde_json::Value;
-use std::fs::{self, File};
-use std::io::BufWriter;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What must not be in a copy, in any letter case.
@@ -293,10 +292,7 @@ fn files_of_one_job_have_the_same_stand_ins_and_merge() {
     fs::create_dir(&traces).unwrap();
     let mut job = Job::new(8, 2, 40);
     job.world = "hushcomm".into();
-    for rank in 0..8 {
-        let path = traces.join(job.name(rank));
-        job.write(rank, true, &mut BufWriter::new(File::create(path).unwrap())).unwrap();
-    }
+    job.write_to(&traces, 8, true);
     fs::write(traces.join("node0.1000.1795000000.summary.txt"), "not for sharing").unwrap();
     let said = scrub(&[&traces, Path::new("-o"), &copies]).unwrap();
     assert!(said.contains("8 traces") && said.contains("2 host names, 2 names of communicators"), "{said}");

@@ -30,8 +30,7 @@ fn scripts() -> Vec<(String, String)> {
 
 #[track_caller]
 fn record(script: &str, settings: &[(&str, &str)]) -> Recording {
-    let play = Play::new(script).env("NCCLSCOPE_PRESET", "full");
-    let recording = Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)));
+    let recording = Recording::by(Play::new(script).env("NCCLSCOPE_PRESET", "full").envs(settings));
     assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
     recording
 }

@@ -5,7 +5,9 @@
 //! each host's ranks. Each rank comes when it is done with its own work, and none leaves before the
 //! last has come; so the truth is known. Each host has its own clock, with its own boot and drift.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use ncclscope::model::activity::{Kernel, Place, Span};
@@ -134,6 +136,16 @@ impl Job {
         let last = &self.last[step as usize];
         let last = if is_of_all(step) { last[0] } else { last[self.host(rank) as usize] };
         last + self.transfer + mixed(u64::from(rank) << 32 | step, 4) % LEAVE
+    }
+
+    /// Writes the files of the first ranks to a folder.
+    #[allow(dead_code)] // the measurement does not ask
+    pub(crate) fn write_to(&self, folder: &Path, ranks: u32, compress: bool) {
+        for rank in 0..ranks {
+            let mut bytes = Vec::new();
+            self.write(rank, compress, &mut bytes).unwrap();
+            fs::write(folder.join(self.name(rank)), bytes).unwrap();
+        }
     }
 
     /// Writes a rank's trace, as a recording would.

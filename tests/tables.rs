@@ -31,11 +31,7 @@ impl Place {
     fn of_first(job: &Job, ranks: u32) -> Place {
         let place = Place(tempfile::tempdir().unwrap());
         fs::create_dir(place.traces()).unwrap();
-        for rank in 0..ranks {
-            let mut bytes = Vec::new();
-            job.write(rank, true, &mut bytes).unwrap();
-            fs::write(place.traces().join(job.name(rank)), bytes).unwrap();
-        }
+        job.write_to(&place.traces(), ranks, true);
         place
     }
 
@@ -287,10 +283,7 @@ const PEAK: &str = "import resource, subprocess, sys\n\
 fn memory_does_not_grow_with_the_number_of_ranks() {
     let peak = |ranks: u32| -> u64 {
         let (job, folder) = (Job::new(32, 4, 1_000), tempfile::tempdir().unwrap());
-        for rank in 0..ranks {
-            let mut file = fs::File::create(folder.path().join(job.name(rank))).unwrap();
-            job.write(rank, true, &mut file).unwrap();
-        }
+        job.write_to(folder.path(), ranks, true);
         let mut watched = Command::new("python3");
         watched.args(["-c", PEAK]).arg(play::program_path().unwrap()).arg("export").arg(folder.path());
         let done = watched.arg("--parquet").arg(folder.path().join("tables")).output().unwrap();

@@ -54,7 +54,7 @@ enum Command {
     },
     /// One process of a job.
     #[command(hide = true)]
-    Rank(Rank),
+    Rank(job::Process),
 }
 
 #[derive(Args)]
@@ -101,30 +101,6 @@ struct Fetch {
     always: bool,
 }
 
-#[derive(Args)]
-struct Rank {
-    #[arg(long)]
-    number: u32,
-    #[arg(long)]
-    scenario: PathBuf,
-    #[arg(long)]
-    seed: u64,
-    #[arg(long)]
-    nccl: PathBuf,
-    #[arg(long)]
-    reference: u64,
-    #[arg(long)]
-    wall: u64,
-    #[arg(long)]
-    meeting: PathBuf,
-    #[arg(long)]
-    truth: PathBuf,
-    #[arg(long)]
-    tally: PathBuf,
-    #[arg(long)]
-    trace: bool,
-}
-
 /// A failure: the exit code and the message.
 struct Failure(u8, String);
 
@@ -147,7 +123,7 @@ fn main() -> ExitCode {
             print!("{}", scenario::random::scenario(seed));
             Ok(ExitCode::SUCCESS)
         }
-        Command::Rank(rank) => return job::run(&rank.process()),
+        Command::Rank(process) => return job::run(&process),
     };
     result.unwrap_or_else(|Failure(code, message)| {
         eprintln!("emulator: {message}");
@@ -336,22 +312,5 @@ fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
         _ => Err("expected KEY=VALUE".into()),
-    }
-}
-
-impl Rank {
-    fn process(self) -> job::Process {
-        job::Process {
-            number: self.number,
-            scenario: self.scenario,
-            seed: self.seed,
-            nccl: self.nccl,
-            reference: self.reference,
-            wall: self.wall,
-            meeting: self.meeting,
-            truth: self.truth,
-            tally: self.tally,
-            trace: self.trace,
-        }
     }
 }

@@ -66,6 +66,11 @@ pub struct HostClocks {
 static HOST: OnceLock<HostClocks> = OnceLock::new();
 
 impl HostClocks {
+    /// The boot clock at the true time `at`, in ns.
+    pub fn boot_at(&self, at: u64) -> i64 {
+        at as i64 + self.boot.at(at as i64 - self.reference as i64)
+    }
+
     /// Makes this process's `clock_gettime` return this host's times from now on.
     ///
     /// # Panics

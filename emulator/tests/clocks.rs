@@ -31,9 +31,7 @@ struct Merged {
 impl Merged {
     #[track_caller]
     fn of(scenario: &str) -> Merged {
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
-        std::fs::write(file.path(), scenario).expect("room for a scenario");
-        let mut plan = Plan::new(NCCL, file.path().to_str().expect("a path in words")).with_cupti(CUPTI);
+        let mut plan = Plan::of_text(NCCL, scenario).with_cupti(CUPTI);
         if let Some(kept) = std::env::var_os("CLOCKS_KEEP") {
             plan = plan.in_folder(tempfile::Builder::new().disable_cleanup(true).tempdir_in(kept).expect("a folder"));
         }

@@ -163,11 +163,8 @@ fn kernels(nccl: &str) {
 /// A job that runs a program on one host with two GPUs, with CUPTI.
 #[track_caller]
 fn of_two(nccl: &str, program: &str) -> crate::support::Job {
-    let folder = tempfile::tempdir().expect("a folder for the scenario");
-    let file = folder.path().join("of_two.toml");
     let text = format!("title = \"Of two\"\n[job]\nhosts = 1\nranks_per_host = 2\nprogram = \"\"\"\n{program}\"\"\"\n");
-    std::fs::write(&file, text).expect("room for a scenario");
-    Plan::new(nccl, file.to_str().expect("a path")).with_cupti("13.0").run().succeeded()
+    Plan::of_text(nccl, &text).with_cupti("13.0").run().succeeded()
 }
 
 /// The lines of `ncclscope info` on its traces that begin with `what`.
@@ -267,15 +264,13 @@ fn graphs_of_another_tool(nccl: &str) {
 /// tool; `channels` is whether NCCL is asked for channels.
 #[track_caller]
 fn left_to_another_tool(hosts: u32, ranks: u32, channels: &str, program: &str) -> crate::support::Job {
-    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     // A few launches outside of graphs, from which the clocks' offset is found.
     let text = format!(
         "title = \"graphs\"\n[job]\nhosts = {hosts}\nranks_per_host = {ranks}\nprogram = \"\"\"\ncommunicator world = all\n\
          repeat 8 {{\n  all_reduce 16 KiB f32 sum on world\n  wait world\n}}\nsync\n{program}\nsync\n\"\"\"\n\
          [nccl]\nNCCL_ALLGATHERV_ENABLE = \"0\"\n"
     );
-    std::fs::write(file.path(), text).unwrap();
-    let plan = Plan::new("2.30.7", file.path().to_str().unwrap()).with("NCCLSCOPE_CUPTI", "0");
+    let plan = Plan::of_text("2.30.7", &text).with("NCCLSCOPE_CUPTI", "0");
     plan.with("NCCLSCOPE_KERNEL_CH", channels).run().succeeded()
 }
 
@@ -609,11 +604,9 @@ fn check_who_is_missed(job: &Job) {
 /// The same between the GPUs of one host, where no proxy works: all that is known is that its
 /// kernel does not end.
 fn hang_on_one_host(nccl: &str) {
-    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let text = include_str!("../scenarios/hang.toml")
         .replace("hosts = 2\nranks_per_host = 1", "hosts = 1\nranks_per_host = 2");
-    std::fs::write(file.path(), text).unwrap();
-    let plan = Plan::new(nccl, file.path().to_str().unwrap()).with("NCCLSCOPE_PRESET", "standard").with_cupti("13.0");
+    let plan = Plan::of_text(nccl, &text).with("NCCLSCOPE_PRESET", "standard").with_cupti("13.0");
     let job = plan.run().succeeded();
     let hung = |played: &crate::support::Played| {
         let open = "SELECT extract_arg(arg_set_id, 'nccl.seq') AS seq FROM slice WHERE category = 'not done' AND dur < 0 ORDER BY 1";
@@ -638,15 +631,12 @@ fn kernel_channels(nccl: &str) {
 #[test]
 #[ignore = "cargo xtask e2e --all; only root may mount"]
 fn little_shared_memory() {
-    let folder = tempfile::tempdir().expect("a folder for the scenario");
-    let scenario = folder.path().join("communicators.toml");
     let text = "title = \"Two communicators of two GPUs, without a network\"\n\
                 [job]\nhosts = 1\nranks_per_host = 2\n\
                 program = \"\"\"\ncommunicator world = all\nall_reduce 1 MiB f32 sum on world\nsync\n\
                 communicator more = all\nall_reduce 1 MiB f32 sum on more\nall_reduce 1 MiB f32 sum on world\n\"\"\"\n\
                 [gpu]\npeer_access = true\nvirtual_memory = true\n";
-    std::fs::write(&scenario, text).expect("room for a scenario");
-    let plan = |size| Plan::new("2.28.9", &scenario.to_string_lossy()).with_shared_memory(size);
+    let plan = |size| Plan::of_text("2.28.9", text).with_shared_memory(size);
     let channels = |job: &Job| {
         job.told()
             .iter()

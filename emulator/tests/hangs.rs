@@ -28,14 +28,10 @@ struct Case {
 }
 
 impl Case {
-    fn plan(&self) -> (tempfile::NamedTempFile, Plan) {
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
-        std::fs::write(file.path(), &self.text).expect("room for a scenario");
-        let plan = Plan::new(self.nccl, file.path().to_str().expect("a path in words"));
-        let plan = plan.with("NCCLSCOPE_PRESET", "standard").quiet();
+    fn plan(&self) -> Plan {
+        let plan = Plan::of_text(self.nccl, &self.text).with("NCCLSCOPE_PRESET", "standard").quiet();
         let plan = if self.has_cupti { plan.with_cupti("13.0").misbehaving(self.misbehaviour) } else { plan };
-        let plan = if let Some(limit) = self.limit { plan.killed_after(limit) } else { plan };
-        (file, plan)
+        if let Some(limit) = self.limit { plan.killed_after(limit) } else { plan }
     }
 }
 
@@ -203,8 +199,7 @@ fn first_lines(said: &str) -> Vec<&str> {
 /// Plays a job that hangs; returns what is wrong with the report.
 fn fault_of_hang(seed: u64) -> Option<String> {
     let case = hang(seed);
-    let (_file, plan) = case.plan();
-    let job: Job = plan.run();
+    let job: Job = case.plan().run();
     let said = job.info();
     let lines = first_lines(&said);
     let first = lines.first().copied().unwrap_or_default();
@@ -227,10 +222,9 @@ fn fault_of_hang(seed: u64) -> Option<String> {
 /// while it runs or after it was killed.
 fn fault_of_healthy(seed: u64) -> Option<String> {
     let case = healthy(seed);
-    let (_file, plan) = case.plan();
     let folder = tempfile::tempdir().expect("a folder for the job");
     let traces = folder.path().join("traces");
-    let plan = plan.in_folder(folder);
+    let plan = case.plan().in_folder(folder);
     let limit = case.limit.expect("it is killed");
     let (job, live) = thread::scope(|scope| {
         let job = scope.spawn(|| plan.run());
@@ -281,8 +275,7 @@ fn a_process_that_ended_long_before_the_others_is_named() {
     let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "");
     let limit = Some(Duration::from_secs(20));
     let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour: "", limit, expected: Vec::new() };
-    let (_file, plan) = case.plan();
-    let job = plan.run();
+    let job = case.plan().run();
     let (said, diagnosis) = (job.info(), job.answer("diagnose"));
     let lines = first_lines(&said);
     assert!(lines[0].starts_with("hang ") && lines[0].contains(" missing: 1 ("), "{said}");
@@ -321,8 +314,7 @@ fn calls_that_differ_between_ranks_are_named() {
         let program = format!("repeat 2 {{\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}}\n{differing}sync\n");
         let text = Shape { hosts: 2, per_host: 2 }.scenario(&program, "");
         let case = Case { text, nccl, has_cupti: true, misbehaviour: "", limit: None, expected: Vec::new() };
-        let (_file, plan) = case.plan();
-        let job = plan.run();
+        let job = case.plan().run();
         let (said, diagnosis) = (job.info(), job.answer("diagnose"));
         assert_eq!(said.lines().next(), Some(&*format!("mismatch      {expected}")), "{said}");
         assert_eq!(diagnosis["text"], format!("The ranks do not call the same collectives: {expected}"));
@@ -339,8 +331,7 @@ fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
     for (misbehaviour, is_missed) in [("confuse", false), ("confuse,version=130101", true)] {
         let text = Shape { hosts: 1, per_host: 2 }.scenario(program, "");
         let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour, limit: None, expected: Vec::new() };
-        let (_file, plan) = case.plan();
-        let job = plan.run().succeeded();
+        let job = case.plan().run().succeeded();
         let forced = job.trace().text("SELECT name FROM slice WHERE name = 'CUPTI flushed by force'");
         assert_eq!(forced.contains("by force"), is_missed, "{misbehaviour}: {forced}");
     }

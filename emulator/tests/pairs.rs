@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use crate::support::{Job, Plan};
+use crate::support::{Job, Plan, command};
 use emulator::scenario::random::Dice;
 use ncclscope::trace::names;
 use serde_json::Value;
@@ -122,9 +122,7 @@ impl Pair {
 
     #[track_caller]
     fn play(&self, planted: Planted) -> Job {
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file for the scenario");
-        fs::write(file.path(), self.scenario(planted)).expect("room for the scenario");
-        let plan = Plan::new(NCCL, file.path().to_str().expect("a plain name")).with_cupti(CUPTI).quiet();
+        let plan = Plan::of_text(NCCL, &self.scenario(planted)).with_cupti(CUPTI).quiet();
         plan.with("NCCLSCOPE_PRESET", "standard").run().succeeded()
     }
 
@@ -141,10 +139,8 @@ impl Pair {
         });
         let folder = tempfile::tempdir().expect("a folder for the report");
         let json = folder.path().join("report.json");
-        let words = ["ncclscope", "compare", "--as", "two-runs", "--json"].into_iter().map(PathBuf::from);
-        let line = words.chain([json.clone(), first.traces(), second.traces()]);
-        let mut out = Vec::new();
-        ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
+        let words = ["compare", "--as", "two-runs", "--json"].into_iter().map(PathBuf::from);
+        command(words.chain([json.clone(), first.traces(), second.traces()]));
         let report: Value = serde_json::from_slice(&fs::read(&json).expect("the report")).expect("JSON");
         report["answer"].clone()
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::support::{Job, Plan};
+use crate::support::{Job, Plan, command};
 use ncclscope_tests::perfetto::{Row, Trace, Value as Cell};
 use serde_json::{Value, json};
 
@@ -233,10 +233,8 @@ fn diagnose_names_whom_the_queries_find() {
 #[track_caller]
 fn summed(job: &Job, table: &str) -> Vec<Value> {
     let folder = job.traces();
-    let mut said = Vec::new();
-    let words = ["ncclscope".into(), "summary".into(), folder.into_os_string(), "--format".into(), "json".into()];
-    ncclscope::cli::run::<std::ffi::OsString>(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
-    let whole: Value = serde_json::from_slice(&said).unwrap();
+    let said = command(["summary".into(), folder, "--format".into(), "json".into()]);
+    let whole: Value = serde_json::from_str(&said).unwrap();
     let rows = array(&whole["tables"][table]).iter();
     rows.filter(|row| row["rank"] != "all").cloned().collect()
 }
@@ -248,10 +246,7 @@ fn same_in_process_and_file(job: &Job) -> usize {
     let traces: Vec<_> = folder.filter(|path| path.extension().is_some_and(|it| it == "perfetto-trace")).collect();
     for trace in &traces {
         let beside = std::fs::read_to_string(trace.with_extension("summary.txt")).unwrap();
-        let mut said = Vec::new();
-        let words = ["ncclscope".into(), "summary".into(), trace.as_os_str().to_owned()];
-        ncclscope::cli::run::<std::ffi::OsString>(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(beside, String::from_utf8(said).unwrap(), "{}", trace.display());
+        assert_eq!(beside, command(["summary".as_ref(), trace.as_os_str()]), "{}", trace.display());
     }
     traces.len()
 }
@@ -423,8 +418,7 @@ fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
     let drawn = tempfile::tempdir().unwrap();
     let drawn = drawn.path().join("report.html");
     let traces = job.traces();
-    let words = ["ncclscope".as_ref(), "report".as_ref(), traces.as_os_str(), "-o".as_ref(), drawn.as_os_str()];
-    ncclscope::cli::run(words, &mut Vec::new()).unwrap();
+    command(["report".as_ref(), traces.as_os_str(), "-o".as_ref(), drawn.as_os_str()]);
     assert!(std::fs::read_to_string(drawn).unwrap().contains("AllReduce"));
 }
 
@@ -434,15 +428,9 @@ fn a_scrubbed_job_has_the_same_diagnosis() {
     let traces = job.traces();
     let above = tempfile::tempdir().unwrap();
     let copies = above.path().join("copies");
-    let run = |words: &[&std::ffi::OsStr]| {
-        let mut said = Vec::new();
-        let words = std::iter::once("ncclscope".as_ref()).chain(words.iter().copied());
-        ncclscope::cli::run(words, &mut said).unwrap_or_else(|error| panic!("{error}"));
-        String::from_utf8(said).unwrap()
-    };
-    run(&["scrub".as_ref(), traces.as_os_str(), "-o".as_ref(), copies.as_os_str()]);
+    command(["scrub".as_ref(), traces.as_os_str(), "-o".as_ref(), copies.as_os_str()]);
     let diagnosis = |folder: &std::ffi::OsStr| -> Value {
-        serde_json::from_str(&run(&["diagnose".as_ref(), folder, "--json".as_ref(), "-".as_ref()])).unwrap()
+        serde_json::from_str(&command(["diagnose".as_ref(), folder, "--json".as_ref(), "-".as_ref()])).unwrap()
     };
     let [before, after] = [traces.as_os_str(), copies.as_os_str()].map(diagnosis);
     assert_eq!(before["verdict"], after["verdict"]);

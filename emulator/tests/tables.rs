@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::support::{Job, Plan};
+use crate::support::{Job, Plan, command};
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::pypi;
 use serde_json::Value;
@@ -69,13 +69,6 @@ const SAME: [(&str, &str, &str); 5] = [
     ),
 ];
 
-#[track_caller]
-fn ncclscope(words: &[&str]) -> String {
-    let mut said = Vec::new();
-    ncclscope::cli::run([&["ncclscope"], words].concat(), &mut said).unwrap_or_else(|error| panic!("{error}"));
-    String::from_utf8(said).unwrap()
-}
-
 /// An engine's answers, by the number of the question.
 struct Answers(Value);
 
@@ -117,14 +110,8 @@ fn two_engines_find_the_straggler_and_the_slow_link_that_the_traces_show() {
     let mut traces: BTreeMap<&str, Trace> = BTreeMap::new();
     for name in JOBS {
         let job: Job = Plan::new(NCCL, name).with_cupti(CUPTI).quiet().run();
-        let said = ncclscope(&[
-            "export",
-            &job.traces().to_string_lossy(),
-            "--parquet",
-            &tables.to_string_lossy(),
-            "--job",
-            name,
-        ]);
+        let said =
+            command(["export", &job.traces().to_string_lossy(), "--parquet", &tables.to_string_lossy(), "--job", name]);
         println!("{name}: {said}");
         let trace = job.trace();
         trace.query(OF_TRACES).unwrap_or_else(|error| panic!("{error}"));

@@ -20,7 +20,7 @@ fn run(more: &str, settings: &[(&str, &str)]) -> Recording {
         operation("world", "1Ki")
     );
     let play = Play::new(script).env("LD_LIBRARY_PATH", library_path()).env("LD_PRELOAD", &CONFINED.1);
-    Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)))
+    Recording::by(play.envs(settings))
 }
 
 #[test]

@@ -2,22 +2,17 @@
 
 use super::{CUDA, library_path, operation};
 use ncclscope_tests::play::{self, Play};
-use ncclscope_tests::recording::Recording;
+use ncclscope_tests::recording::{Recording, assert_undisturbed};
 use ncclscope_tests::{fault, layout};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use tempfile::TempDir;
 
 /// Plays a script in a process whose CUDA has this library injected; the script must end well.
 #[track_caller]
 fn inject(library: &Path, interface: u32, script: &str, settings: &[(&str, &str)]) -> Recording {
     let play = Play::new(script).interface(interface).env("LD_LIBRARY_PATH", library_path());
-    let play = play.env("CUDA_INJECTION64_PATH", library);
-    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
-    let recording = Recording::by(play);
-    let outcome = &recording.outcome;
-    assert_eq!((outcome.status, outcome.signal), (Some(0), None), "{}", outcome.stderr);
-    assert!(outcome.calls.iter().all(|call| call.status.unwrap_or(0) == 0), "{:?}", outcome.calls);
+    let recording = Recording::by(play.env("CUDA_INJECTION64_PATH", library).envs(settings));
+    assert_undisturbed(&recording);
     recording
 }
 
@@ -136,9 +131,7 @@ fn a_copy_of_another_version_is_not_trusted() {
         let text = format!("void *ncclProfiler_v1[6]; int InitializeInjection(void) {{ return 1; }} {version}");
         std::fs::write(&source, text).unwrap();
         let other = folder.path().join(name);
-        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-        compiler.args(["-shared", "-fPIC", "-Wl,-soname,libncclscope.so", "-o"]).arg(&other).arg(&source);
-        assert!(compiler.status().unwrap().success());
+        play::compile_to(&other, &source, &["-shared", "-fPIC", "-Wl,-soname,libncclscope.so"]);
         let script = format!(
             "{CUDA}user init world comm=0xabc rank=0 nranks=2\nuser start g world Group\nuser finalize world\n"
         );

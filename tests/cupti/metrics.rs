@@ -64,9 +64,8 @@ fn while_it_runs(settings: &[(&str, &str)], metrics: &Path, has: &str, meanwhile
     let script =
         job(&collectives).replace("user finalize dp", &format!("user wait-for {}\nuser finalize dp", go_on.display()));
     let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_METRICS_PERIOD", "1");
-    let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
     thread::scope(|scope| {
-        let played = scope.spawn(|| Recording::by(play));
+        let played = scope.spawn(|| Recording::by(play.envs(settings)));
         let begin = Instant::now();
         let text = loop {
             let text = fs::read_to_string(metrics).unwrap_or_default();
@@ -293,8 +292,7 @@ fn the_preset_metrics_leaves_no_trace_and_the_same_figures() {
     let script = job(&collectives);
     let folder = tempfile::tempdir().unwrap();
     let by = |settings: &[(&str, &str)]| {
-        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
-        let play = settings.iter().fold(play, |play, (name, value)| play.env(*name, *value));
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).envs(settings);
         let recording = Recording::by(play.respect_mask());
         assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
         recording

@@ -159,8 +159,7 @@ fn steps_need_neither_cupti_nor_nvtx() {
 fn ranks_that_are_not_asked_for_record_nothing_and_say_nothing() {
     let script = job(&[collective("a", "dp", "1Ki"), collective("b", "tp", "2Ki")]);
     let by = |settings: &[(&str, &str)]| {
-        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
-        Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)))
+        Recording::by(Play::new(&script).env("LD_LIBRARY_PATH", library_path()).envs(settings))
     };
     let other = by(&[("NCCLSCOPE_RANKS", "1,4-9"), ("RANK", "3"), ("WORLD_SIZE", "16")]);
     assert_eq!((other.traces.files().len(), other.said()), (0, Vec::new()));
@@ -226,8 +225,7 @@ fn a_hang_shows_even_if_its_operation_is_left_out() {
             collective("a", "dp", "1Ki"),
             hangs.split_once("proxy").unwrap().0.replace("for=1ms", "for=60s wait=0")
         );
-        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path());
-        let recording = Recording::by(settings.iter().fold(play, |play, (name, value)| play.env(*name, *value)));
+        let recording = Recording::by(Play::new(&script).env("LD_LIBRARY_PATH", library_path()).envs(settings));
         assert_eq!(recording.outcome.signal, Some(libc::SIGKILL), "{}", recording.outcome.stderr);
         let timeline = Timeline::read(&recording.traces.open());
         timeline.slices.iter().filter(|it| it.category == "not done").map(|it| it.name.clone()).collect::<Vec<_>>()

@@ -185,11 +185,7 @@ fn no_rank_is_called_last_while_one_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let job = Job::new(RANKS, 2, 5);
     let paths: Vec<PathBuf> = (0..RANKS).map(|rank| folder.path().join(job.name(rank))).collect();
-    for (rank, path) in (0..RANKS).zip(&paths) {
-        let mut bytes = Vec::new();
-        job.write(rank, true, &mut bytes).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
+    job.write_to(folder.path(), RANKS, true);
     let named = |name: &str, files: &[PathBuf]| {
         let output = folder.path().join(name);
         let words = ["merge".into(), "-o".into(), output.clone()];

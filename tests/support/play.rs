@@ -91,6 +91,13 @@ impl Play {
         self
     }
 
+    /// Sets several environment variables.
+    pub fn envs(mut self, variables: &[(&str, &str)]) -> Play {
+        let variables = variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        self.variables.extend(variables);
+        self
+    }
+
     /// Gives up after this time.
     pub fn limit(mut self, limit: Duration) -> Play {
         self.limit = limit;
@@ -325,12 +332,22 @@ pub fn copy_program(program: &Path, to: &Path) {
 pub fn compile(source: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder for a library");
     let library = folder.path().join(source).with_extension("so");
+    compile_to(&library, source, &["-O2", "-shared", "-fPIC"]);
+    (folder, library)
+}
+
+/// Builds a library or a program from a file, which is beside this one unless its path is absolute,
+/// with these flags.
+///
+/// # Panics
+///
+/// If it cannot be built.
+pub fn compile_to(output: &Path, source: impl AsRef<Path>, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("support").join(source);
     let compiler = env::var_os("CC").unwrap_or("cc".into());
-    let result = Command::new(&compiler).args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).output();
+    let result = Command::new(&compiler).args(flags).arg("-o").arg(output).arg(source).output();
     let result = result.unwrap_or_else(|error| panic!("failed to run {}: {error}", compiler.display()));
     assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
-    (folder, library)
 }
 
 /// The file that an environment variable names, or the one that Cargo built beside the test's

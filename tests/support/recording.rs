@@ -177,6 +177,20 @@ pub fn said(stderr: &str) -> Vec<&str> {
     lines.filter_map(|line| Some(line.split_once("]: ")?.1)).collect()
 }
 
+/// Asserts that the job was not disturbed: every call succeeded, and it ended by itself.
+///
+/// # Panics
+///
+/// If it was.
+#[track_caller]
+pub fn assert_undisturbed(recording: &Recording) {
+    let Outcome { status, signal, calls, stderr } = &recording.outcome;
+    assert_eq!((*status, *signal), (Some(0), None), "{stderr}");
+    for call in calls {
+        assert_eq!(call.status.unwrap_or(0), 0, "line {}", call.line);
+    }
+}
+
 /// Asserts that a trace has no problems, apart from this many slices that are open on purpose.
 ///
 /// # Panics

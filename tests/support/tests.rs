@@ -5,7 +5,7 @@
 
 use ncclscope_tests::host::{Arg, Comm, LoadError, POISON, Plugin, RawHandle};
 use ncclscope_tests::layout::{self, CType, Field};
-use ncclscope_tests::play::{Outcome, Play, run};
+use ncclscope_tests::play::{Outcome, Play, compile_to, run};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 fn the_c_compiler_agrees_with_the_table() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("layout");
-    compile(&["-DPRINT_LAYOUT"], &program);
+    compile_to(&program, "echo.c", &["-DPRINT_LAYOUT"]);
     let output = Command::new(&program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
 
@@ -282,7 +282,7 @@ fn a_plugin_may_be_closed_and_reopened() {
     assert_eq!(outcome.stderr, "scripted-host: line 4: the plugin is no longer in memory since it was unloaded\n");
 
     let undeletable = echo.folder.path().join("libundeletable.so");
-    compile(&["-shared", "-fPIC", "-Wl,-z,nodelete"], &undeletable);
+    compile_to(&undeletable, "echo.c", &["-shared", "-fPIC", "-Wl,-z,nodelete"]);
     let (outcome, _) = echo.play_with(&undeletable, 7, &format!("{script}u start x a Group"), &[]);
     assert_eq!((outcome.status, outcome.line(3).unwrap().json["mapped"].as_bool()), (Some(0), Some(true)));
 }
@@ -291,7 +291,7 @@ fn a_plugin_may_be_closed_and_reopened() {
 fn a_missing_table_is_named() {
     let echo = Echo::new();
     let old = echo.folder.path().join("libold.so");
-    compile(&["-shared", "-fPIC", "-DWITHOUT_V7"], &old);
+    compile_to(&old, "echo.c", &["-shared", "-fPIC", "-DWITHOUT_V7"]);
     let script = "u init world comm=1 rank=0 nranks=1";
     let (outcome, _) = echo.play_with(&old, 7, script, &[]);
     assert_eq!(outcome.status, Some(2));
@@ -427,7 +427,7 @@ impl Echo {
     fn new() -> Echo {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libecho.so");
-        compile(&["-shared", "-fPIC"], &library);
+        compile_to(&library, "echo.c", &["-shared", "-fPIC"]);
         Echo { folder, library }
     }
 
@@ -445,24 +445,12 @@ impl Echo {
     ) -> (Outcome, Vec<Value>) {
         let log = self.folder.path().join("log");
         let _ = fs::remove_file(&log);
-        let mut play = Play::new(script).host(HOST).plugin(library).interface(version).env("ECHO_LOG", &log);
-        for (name, value) in variables {
-            play = play.env(name, value);
-        }
-        let outcome = play.run().unwrap();
+        let play = Play::new(script).host(HOST).plugin(library).interface(version).env("ECHO_LOG", &log);
+        let outcome = play.envs(variables).run().unwrap();
         let text = fs::read_to_string(&log).unwrap_or_default();
         let calls = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         (outcome, calls)
     }
-}
-
-/// Compiles `echo.c` with the C compiler that links Rust programs here.
-fn compile(flags: &[&str], output: &Path) {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/support/echo.c");
-    let compiler = std::env::var_os("CC").unwrap_or("cc".into());
-    let result = Command::new(&compiler).args(flags).arg("-o").arg(output).arg(source).output();
-    let result = result.unwrap_or_else(|error| panic!("failed to run {compiler:?}: {error}"));
-    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
 }
 
 fn flood(command: &mut Command) -> Value {

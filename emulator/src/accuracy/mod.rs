@@ -608,8 +608,7 @@ impl<'a> Truth<'a> {
 
     /// A true time on the host's boot clock.
     fn boot(&self, at: u64) -> i64 {
-        let clocks = &self.process.clocks;
-        at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
+        self.process.clocks.boot_at(at)
     }
 
     /// Whether NCCL reports any operation of this kernel to profilers.

@@ -102,42 +102,15 @@ pub trait Kernels: Send + Sync {
 /// A kernel that is about to run.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// The correlation id of the call that launched it.
-    pub correlation: u32,
-    /// The thread that made the call.
-    pub thread: u32,
-    /// When the call was made, in true ns.
-    pub called: u64,
-    /// When the call returned; 0 as long as it has not.
-    pub returned: Arc<AtomicU64>,
     /// The device.
     pub device: u32,
-    /// The id of the context.
-    pub context: u32,
-    /// The stream's id.
-    pub stream: u32,
-    /// The stream's handle.
-    pub stream_handle: u64,
-    /// The kernel's address in the library, as the host knows it.
-    pub function: *const c_void,
     /// The kernel's name, as in the symbol table.
     pub symbol: Arc<str>,
     /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
-    pub block: [u32; 3],
-    /// Shared memory asked for, in bytes.
-    pub shared_memory: u32,
     /// The arguments that it was passed.
     pub arguments: Arguments,
-    /// The node it runs from, if it runs from a graph.
-    pub graph: Option<truth::GraphPlace>,
 }
-
-// SAFETY: the pointer is an address to look up; nobody reads through it.
-unsafe impl Send for Launch {}
-// SAFETY: as above.
-unsafe impl Sync for Launch {}
 
 /// A kernel's arguments: a copy of the buffer that the launch passed, aligned to 16 bytes.
 #[derive(Clone, Default)]

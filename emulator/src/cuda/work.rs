@@ -217,23 +217,7 @@ impl Kernel {
     }
 
     fn launch(&self, place: &Place, arguments: &Arguments) -> Launch {
-        Launch {
-            correlation: place.origin.correlation,
-            thread: place.origin.thread,
-            called: place.origin.called,
-            returned: place.origin.returned.clone(),
-            device: place.device,
-            context: place.context,
-            stream: place.stream,
-            stream_handle: place.stream_handle,
-            function: self.function as *const c_void,
-            symbol: self.name.text(),
-            grid: self.grid,
-            block: self.block,
-            shared_memory: self.shared_memory,
-            arguments: arguments.clone(),
-            graph: place.graph,
-        }
+        Launch { device: place.device, symbol: self.name.text(), grid: self.grid, arguments: arguments.clone() }
     }
 }
 

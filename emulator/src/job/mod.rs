@@ -34,27 +34,37 @@ use ranks::{Ending, Ranks};
 use tally::Tally;
 
 /// What the launcher passes to a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct Process {
     /// Its number, from 0.
+    #[arg(long)]
     pub number: u32,
     /// The scenario's file.
+    #[arg(long)]
     pub scenario: PathBuf,
     /// The scenario's seed.
+    #[arg(long)]
     pub seed: u64,
     /// The libnccl to load.
+    #[arg(long)]
     pub nccl: PathBuf,
     /// The true time at which the job began: [`crate::time::now`].
+    #[arg(long)]
     pub reference: u64,
     /// The true wall clock then, in ns since 1970.
+    #[arg(long)]
     pub wall: u64,
     /// Where the processes meet.
+    #[arg(long)]
     pub meeting: PathBuf,
     /// The file for the truth.
+    #[arg(long)]
     pub truth: PathBuf,
     /// The file in which results are counted.
+    #[arg(long)]
     pub tally: PathBuf,
     /// Whether calls into CUDA are logged on stderr.
+    #[arg(long)]
     pub trace: bool,
 }
 

@@ -94,10 +94,6 @@ structures! {
         rank: usize = "rank" [4],
         /// Ranks.
         n_ranks: usize = "nRanks" [4],
-        /// This node.
-        node: usize = "node" [4],
-        /// Nodes.
-        n_nodes: usize = "nNodes" [4],
         /// The sizes of the connections' buffers, by protocol: three `int`.
         buff_sizes: usize = "buffSizes" [12],
         /// The chunk size of sends and receives.
@@ -114,17 +110,6 @@ structures! {
         work_started: Option<usize> = "workStarted" [8],
         /// Points to the same about completed works.
         work_completed: Option<usize> = "workCompleted" [8],
-        /// Points to progress counters (2.32).
-        progress_counters: Option<usize> = "progressCounters" [8],
-    }
-
-    /// `ncclKernelCommAndChannels`, up to 2.27 `ncclDevCommAndChannels`: the device communicator
-    /// as it is allocated.
-    KernelCommAndChannels {
-        /// The communicator.
-        comm: usize = "comm",
-        /// The array of [`Channel`].
-        channels: usize = "channels",
     }
 
     /// `ncclDevChannel`.
@@ -143,8 +128,6 @@ structures! {
         tree_up: usize = "tree.up" [4],
         /// The children in the tree, or -1: three `int`.
         tree_down: usize = "tree.down" [12],
-        /// Points to where the kernel writes how much of the work FIFO it has read.
-        work_fifo_done: usize = "workFifoDone" [8],
         /// Works this channel has played (from 2.26 on).
         work_counter: Option<usize> = "workCounter" [8],
     }
@@ -165,22 +148,12 @@ structures! {
         tail: usize = "tail" [8],
         /// Points to the step up to which buffers are free.
         head: usize = "head" [8],
-        /// Flags of direct access.
-        flags: usize = "flags" [4],
-        /// Whether the buffers are shared between connections.
-        shared: usize = "shared" [4],
         /// The size of a Simple step.
         step_size: usize = "stepSize" [4],
-        /// Points to where a direct peer's buffer is exchanged.
-        ptr_exchange: usize = "ptrExchange" [8],
-        /// Points to where a direct peer's reduction argument is exchanged.
-        red_op_arg_exchange: usize = "redOpArgExchange" [8],
         /// Points to eight [`ConnFifo`], or null.
         conn_fifo: usize = "connFifo" [8],
         /// The step that the last kernel ended at.
         step: usize = "step" [8],
-        /// The step of the last cleaning of LL flags.
-        ll_last_cleaning: usize = "llLastCleaning" [8],
     }
 
     /// `ncclConnFifo`: what the kernel and the proxy tell each other about a step.
@@ -192,8 +165,6 @@ structures! {
         offset: usize = "offset" [4, 8],
         /// Bytes of the step.
         bytes: usize = "size" [8],
-        /// The step's buffer in pointer mode.
-        ptr: usize = "ptr" [8],
     }
 
     /// `ncclDevWorkBatch`: consecutive works of one function on a channel.
@@ -207,8 +178,6 @@ structures! {
         work_type: Bits = "workType",
         /// The function in NCCL's table.
         func_id: Bits = "funcId",
-        /// The collective (2.32).
-        func: Option<Bits> = "func",
         /// Where the first work is.
         offset_base: usize = "offsetBase" [4],
         /// Which of the works from there on are in the batch.
@@ -221,18 +190,12 @@ structures! {
         channel_lo: Bits = "channelLo",
         /// Its last channel.
         channel_hi: Bits = "channelHi",
-        /// Warps.
-        n_warps: Bits = "nWarps",
         /// Whether the reduction's argument is an address.
         red_op_arg_is_ptr: Bits = "redOpArgIsPtr",
         /// Whether the user's buffers are registered.
         reg_used: Bits = "regUsed",
         /// Whether they are registered with the network (from 2.24 on).
         net_reg_used: Option<Bits> = "netRegUsed",
-        /// Whether there is only one node.
-        one_node: Bits = "oneNode",
-        /// Flags of direct access.
-        direct: Bits = "direct",
         /// Whether the profiler wants events for it (from 2.26 on).
         profiler_enabled: Option<Bits> = "profilerEnabled",
         /// The root.
@@ -255,12 +218,6 @@ structures! {
         chunk_grains_hi: Bits = "cbd.chunkGrainsHi",
         /// The argument of the reduction.
         red_op_arg: usize = "redOpArg" [8],
-    }
-
-    /// `ncclDevWorkCollReg`: a collective with registered buffers.
-    WorkCollReg {
-        /// The [`WorkColl`].
-        coll: usize = "coll",
     }
 
     /// `ncclDevWorkP2p`: a send and a receive.
@@ -318,8 +275,6 @@ structures! {
         recvbuff: usize = "recvbuff" [8],
         /// Bytes.
         bytes: usize = "bytes" [8],
-        /// Bytes done.
-        bytes_done: usize = "bytes_done" [8],
     }
 
     /// `ncclDevProfiler`: one channel's ring of counters and times (from 2.27 on).
@@ -334,10 +289,6 @@ structures! {
         comm_hash: Option<usize> = "commHash" [8],
         /// Points to the device communicator, a [`KernelComm`].
         dev_comm: Option<usize> = "devComm" [8],
-        /// This rank.
-        rank: Option<usize> = "rank" [4],
-        /// Ranks.
-        n_ranks: Option<usize> = "nRanks" [4],
     }
 }
 
@@ -348,8 +299,6 @@ pub struct Layout {
     pub kernel_args: KernelArgs,
     /// `ncclKernelComm`
     pub kernel_comm: KernelComm,
-    /// `ncclKernelCommAndChannels`
-    pub kernel_comm_and_channels: KernelCommAndChannels,
     /// `ncclDevChannel`
     pub channel: Channel,
     /// `ncclDevChannelPeer`
@@ -362,8 +311,6 @@ pub struct Layout {
     pub work_batch: WorkBatch,
     /// `ncclDevWorkColl`
     pub work_coll: WorkColl,
-    /// `ncclDevWorkCollReg`
-    pub work_coll_reg: WorkCollReg,
     /// `ncclDevWorkP2p`
     pub work_p2p: WorkP2p,
     /// `ncclDevWorkBcast`, from 2.29 on.
@@ -382,17 +329,14 @@ impl Layout {
         // Its name depends on the release, and from 2.28 on the old name belongs to another
         // structure.
         let comm = arguments.target("comm")?;
-        let comm_and_channels = format!("{comm}AndChannels");
         let names = [
             comm.as_str(),
-            comm_and_channels.as_str(),
             "ncclDevChannel",
             "ncclDevChannelPeer",
             "ncclConnInfo",
             "ncclConnFifo",
             "ncclDevWorkBatch",
             "ncclDevWorkColl",
-            "ncclDevWorkCollReg",
             "ncclDevWorkP2p",
             "ncclDevWorkBcast",
             "ncclDevProfiler",
@@ -409,14 +353,12 @@ impl Layout {
         Ok(Layout {
             kernel_args: KernelArgs::read(&arguments)?,
             kernel_comm: KernelComm::read(&required()?)?,
-            kernel_comm_and_channels: KernelCommAndChannels::read(&required()?)?,
             channel: Channel::read(&required()?)?,
             channel_peer: ChannelPeer::read(&required()?)?,
             conn_info: ConnInfo::read(&required()?)?,
             conn_fifo: ConnFifo::read(&required()?)?,
             work_batch: WorkBatch::read(&required()?)?,
             work_coll: WorkColl::read(&required()?)?,
-            work_coll_reg: WorkCollReg::read(&required()?)?,
             work_p2p: WorkP2p::read(&required()?)?,
             work_bcast: next().1.as_ref().map(WorkBcast::read).transpose()?,
             profiler: next().1.as_ref().map(Profiler::read).transpose()?,

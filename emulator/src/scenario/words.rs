@@ -1,5 +1,7 @@
 //! NCCL's datatypes and reductions, as scenarios name them.
 
+use crate::reduce;
+
 /// A datatype of the elements that are communicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Datatype {
@@ -58,18 +60,7 @@ impl Datatype {
 
     /// Its name in NCCL.
     pub fn nccl_name(self) -> &'static str {
-        match self {
-            Datatype::Int8 => "ncclInt8",
-            Datatype::Uint8 => "ncclUint8",
-            Datatype::Int32 => "ncclInt32",
-            Datatype::Uint32 => "ncclUint32",
-            Datatype::Int64 => "ncclInt64",
-            Datatype::Uint64 => "ncclUint64",
-            Datatype::Float16 => "ncclFloat16",
-            Datatype::Float32 => "ncclFloat32",
-            Datatype::Float64 => "ncclFloat64",
-            Datatype::Bfloat16 => "ncclBfloat16",
-        }
+        self.in_kernels().name()
     }
 
     /// Its number in NCCL's `ncclDataType_t`.
@@ -79,12 +70,12 @@ impl Datatype {
 
     /// The bytes of one element.
     pub fn size(self) -> usize {
-        match self {
-            Datatype::Int8 | Datatype::Uint8 => 1,
-            Datatype::Float16 | Datatype::Bfloat16 => 2,
-            Datatype::Int32 | Datatype::Uint32 | Datatype::Float32 => 4,
-            Datatype::Int64 | Datatype::Uint64 | Datatype::Float64 => 8,
-        }
+        self.in_kernels().size()
+    }
+
+    /// The same type, as NCCL's kernels have it.
+    fn in_kernels(self) -> reduce::Datatype {
+        reduce::Datatype::ALL[self as usize]
     }
 
     /// Whether it is one of the floating-point types.

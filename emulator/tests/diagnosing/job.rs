@@ -550,9 +550,7 @@ impl Job {
 
     #[track_caller]
     fn play_once(&self, planted: &[Planted]) -> Run {
-        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file for the scenario");
-        fs::write(file.path(), self.scenario(planted)).expect("room for the scenario");
-        let plan = Plan::new(self.nccl, file.path().to_str().expect("a plain name")).with_cupti(CUPTI).quiet();
+        let plan = Plan::of_text(self.nccl, &self.scenario(planted)).with_cupti(CUPTI).quiet();
         // With everything recorded, there are copies, and what each channel did.
         let preset = if self.seed.is_multiple_of(3) { "full" } else { "standard" };
         plan.with("NCCLSCOPE_PRESET", preset).run().succeeded()

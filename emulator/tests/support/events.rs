@@ -187,7 +187,7 @@ impl Played {
         }
         let mut copies: Vec<&Copy> = self.copies().collect();
         copies.sort_by_key(|copy| (std::cmp::Reverse(copy.start), copy.end));
-        let boot = |at: u64| at as i64 + self.process.clocks.boot.at(at as i64 - self.process.clocks.reference as i64);
+        let boot = |at: u64| self.process.clocks.boot_at(at);
         for copy in copies {
             let of = (i64::from(copy.correlation), i64::from(copy.device), i64::from(copy.stream));
             let row = found.get_mut(&of).and_then(Vec::pop).unwrap_or_else(|| panic!("the trace lacks {copy:?}"));

@@ -6,6 +6,7 @@ mod nsight;
 mod played;
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use emulator::wheel::Release;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play;
 use ncclscope_tests::recording::{assert_sound, said};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 pub(crate) use played::Played;
 
@@ -29,6 +30,7 @@ const LIMIT: Duration = Duration::from_secs(75);
 pub(crate) struct Plan {
     nccl: &'static Release,
     scenario: String,
+    _file: Option<NamedTempFile>,
     settings: Vec<(String, String)>,
     cupti: Option<String>,
     misbehaviour: String,
@@ -45,6 +47,7 @@ impl Plan {
         let plan = Plan {
             nccl,
             scenario: scenario.into(),
+            _file: None,
             settings: Vec::new(),
             cupti: None,
             misbehaviour: String::new(),
@@ -54,6 +57,15 @@ impl Plan {
             shared_memory: None,
         };
         plan.with("NCCLSCOPE_PRESET", "full")
+    }
+
+    /// A scenario by its text, with everything recorded.
+    #[track_caller]
+    pub(crate) fn of_text(nccl: &str, text: &str) -> Plan {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("room for a scenario");
+        std::fs::write(file.path(), text).expect("room for a scenario");
+        let plan = Plan::new(nccl, file.path().to_str().expect("a path in words"));
+        Plan { _file: Some(file), ..plan }
     }
 
     /// The same with an environment variable.
@@ -184,8 +196,7 @@ impl Job {
     #[track_caller]
     pub(crate) fn answer(&self, verb: &str) -> serde_json::Value {
         let path = self.folder.path().join("answer.json");
-        let mut line: Vec<std::ffi::OsString> =
-            vec!["ncclscope".into(), verb.into(), "--json".into(), path.clone().into()];
+        let mut line: Vec<OsString> = vec!["ncclscope".into(), verb.into(), "--json".into(), path.clone().into()];
         line.extend(files(&self.traces(), ".perfetto-trace").into_iter().map(Into::into));
         match ncclscope::cli::run(line, &mut Vec::new()) {
             // The exit code may say what was found.
@@ -203,10 +214,7 @@ impl Job {
         let captures = files(&self.folder.path().join("traces"), ".capture");
         for capture in &captures {
             let again = self.folder.path().join("again.perfetto-trace");
-            let line = ["ncclscope".into(), "replay".into(), capture.clone(), "-o".into(), again.clone()];
-            let mut said = Vec::new();
-            ncclscope::cli::run(line, &mut said).unwrap_or_else(|error| panic!("{error}"));
-            println!("{}", String::from_utf8_lossy(&said));
+            println!("{}", command(["replay".into(), capture.clone(), "-o".into(), again.clone()]));
             let bytes = |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             let (live, replayed) = (bytes(&capture.with_extension("perfetto-trace")), bytes(&again));
             let differs = live.iter().zip(&replayed).position(|(live, replayed)| live != replayed);
@@ -235,12 +243,8 @@ impl Job {
     #[track_caller]
     pub(crate) fn joined_as(&self, name: &str) -> (PathBuf, String) {
         let joined = self.folder.path().join(name);
-        let mut line: Vec<std::ffi::OsString> =
-            vec!["ncclscope".into(), "merge".into(), "-o".into(), joined.clone().into()];
-        line.extend(files(&self.traces(), ".perfetto-trace").into_iter().map(Into::into));
-        let mut said = Vec::new();
-        ncclscope::cli::run(line, &mut said).unwrap_or_else(|error| panic!("{error}"));
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let words = ["merge".into(), "-o".into(), joined.clone()];
+        let said = command(words.into_iter().chain(files(&self.traces(), ".perfetto-trace")));
         println!("{said}");
         (joined, said)
     }
@@ -366,9 +370,7 @@ impl Job {
             );
             let part = path.with_extension("part");
             let window = format!("{}ns..", rows[0].i64("end") + 1000);
-            let mut line: Vec<std::ffi::OsString> = vec!["ncclscope".into(), "cut".into(), path.clone().into()];
-            line.extend(["--time".into(), window.into(), "-o".into(), part.clone().into()]);
-            ncclscope::cli::run(line, &mut Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+            command(["cut".into(), path.clone(), "--time".into(), window.into(), "-o".into(), part.clone()]);
             std::fs::rename(&part, &path).expect("both are in one folder");
         }
     }
@@ -404,12 +406,9 @@ impl Job {
                     std::fs::write(&theirs, text).expect("room for a file");
                 }
             }
-            let words: [&std::ffi::OsStr; 4] = ["ncclscope".as_ref(), "merge".as_ref(), "-o".as_ref(), joined.as_ref()];
-            let line = words.into_iter().chain([path.as_os_str(), "--with".as_ref(), theirs.as_os_str()]);
-            let mut out = Vec::new();
             let _ = std::fs::remove_file(&joined);
-            ncclscope::cli::run(line, &mut out).unwrap_or_else(|error| panic!("{error}"));
-            beside.said.push_str(&String::from_utf8_lossy(&out));
+            let words = ["merge".into(), "-o".into(), joined.clone(), path, "--with".into(), theirs];
+            beside.said.push_str(&command(words));
             let trace = Trace::open(&joined).unwrap_or_else(|error| panic!("{error}"));
             assert_sound(&trace, 0);
             let seen = accuracy::seen(&truth, &trace);
@@ -421,6 +420,16 @@ impl Job {
         beside.verdict.arrows = [0; 2];
         beside
     }
+}
+
+/// The output of a command of `ncclscope`, which must succeed.
+#[track_caller]
+pub(crate) fn command<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> String {
+    let words = words.into_iter().map(Into::into);
+    let mut said = Vec::new();
+    ncclscope::cli::run([OsString::from("ncclscope")].into_iter().chain(words), &mut said)
+        .unwrap_or_else(|error| panic!("{error}"));
+    String::from_utf8(said).expect("text")
 }
 
 /// The output of `ncclscope info` on the traces in a folder; nothing if there are none yet. A

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use emulator::accuracy::{Demand, judge};
+use emulator::scenario::words::Datatype;
 use emulator::truth::{Call, Capture, Kernel, Line, Operation, Process, Transfer};
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::recording::assert_sound;
@@ -144,10 +145,7 @@ impl Played {
     #[track_caller]
     fn check_times(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
-        let boot = |at: u64| {
-            let clocks = &self.process.clocks;
-            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
-        };
+        let boot = |at: u64| self.process.clocks.boot_at(at);
         let rows = self.trace().rows(
             "SELECT slice.ts, slice.dur, slice.name, thread.tid, extract_arg(arg_set_id, 'nccl.function') AS function, \
              extract_arg(arg_set_id, 'nccl.count') AS count, extract_arg(arg_set_id, 'nccl.datatype') AS datatype FROM slice JOIN \
@@ -193,10 +191,7 @@ impl Played {
     #[track_caller]
     pub(crate) fn check_launch_times(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
-        let boot = |at: u64| {
-            let clocks = &self.process.clocks;
-            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
-        };
+        let boot = |at: u64| self.process.clocks.boot_at(at);
         let mut launches: HashMap<i64, Vec<(i64, i64)>> = HashMap::new();
         for row in self.trace().rows(
             "SELECT slice.ts, slice.dur, thread.tid FROM slice JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING \
@@ -221,10 +216,7 @@ impl Played {
     #[track_caller]
     pub(crate) fn check_transfers(&self) {
         let error = Figures::read(self.trace()).get("clock_error_ns") as i64;
-        let boot = |at: u64| {
-            let clocks = &self.process.clocks;
-            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
-        };
+        let boot = |at: u64| self.process.clocks.boot_at(at);
         assert!(!self.transfers.is_empty(), "the network was not used");
         let threads: HashSet<u32> = self.transfers.iter().map(|transfer| transfer.thread).collect();
         assert_eq!(threads.len(), 1, "one communicator has one progress thread");
@@ -320,10 +312,7 @@ impl Played {
             arg("count"),
             arg("kernel")
         ));
-        let wall_to_boot = |at: u64| {
-            let clocks = &self.process.clocks;
-            at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64)
-        };
+        let boot = |at: u64| self.process.clocks.boot_at(at);
         let optional = |row: &Row, key: &str| if row.is_null(key) { 0 } else { row.i64(key) };
         let mut found: HashMap<(i64, i64), Vec<Row>> = HashMap::new();
         for row in rows {
@@ -336,7 +325,7 @@ impl Played {
             assert_eq!(row.i64("stream"), i64::from(kernel.stream), "{kernel:?}");
             let error = row.i64("error");
             let (begin, end) = (row.i64("ts"), row.i64("ts") + row.i64("dur"));
-            for (drawn, truth) in [(begin, wall_to_boot(kernel.start)), (end, wall_to_boot(kernel.end))] {
+            for (drawn, truth) in [(begin, boot(kernel.start)), (end, boot(kernel.end))] {
                 assert!((drawn - truth).abs() <= error, "{} ns off, {error} stated: {kernel:?}", drawn - truth);
             }
             self.check_match(kernel, row);
@@ -361,10 +350,7 @@ impl Played {
     /// them, at true times plus `offset` ns. Launches during a capture are not included.
     pub(super) fn kineto(&self, offset: i64) -> Vec<String> {
         let micros = |ns: i64| format!("{}.{:03}", ns / 1000, ns % 1000);
-        let time = |at: u64| {
-            let clocks = &self.process.clocks;
-            micros(at as i64 + clocks.boot.at(at as i64 - clocks.reference as i64) + offset)
-        };
+        let time = |at: u64| micros(self.process.clocks.boot_at(at) + offset);
         let call = |name: &str, thread: u32, (called, returned): (u64, u64), correlation: u32| {
             format!(
                 "{{\"ph\": \"X\", \"cat\": \"cuda_runtime\", \"name\": \"{name}\", \"pid\": {}, \"tid\": {thread}, \"ts\": {}, \
@@ -602,20 +588,9 @@ impl Played {
 
 /// How the trace should name a call.
 fn called_name(call: &Call) -> String {
-    let (short, bytes) = match call.datatype.as_str() {
-        "ncclInt8" => ("i8", 1),
-        "ncclUint8" => ("u8", 1),
-        "ncclInt32" => ("i32", 4),
-        "ncclUint32" => ("u32", 4),
-        "ncclInt64" => ("i64", 8),
-        "ncclUint64" => ("u64", 8),
-        "ncclFloat16" => ("f16", 2),
-        "ncclFloat32" => ("f32", 4),
-        "ncclFloat64" => ("f64", 8),
-        "ncclBfloat16" => ("bf16", 2),
-        other => panic!("a datatype that this test does not know: {other}"),
-    };
-    let size = call.count * bytes;
+    let datatype = Datatype::ALL.into_iter().find(|it| it.nccl_name() == call.datatype);
+    let datatype = datatype.unwrap_or_else(|| panic!("a datatype that this test does not know: {}", call.datatype));
+    let size = call.count * datatype.size() as u64;
     let in_units = |shift: u32| {
         let tenths = (size as f64 / f64::from(1 << shift) * 10.0).round() as u64;
         if tenths.is_multiple_of(10) { format!("{}", tenths / 10) } else { format!("{}.{}", tenths / 10, tenths % 10) }
@@ -625,7 +600,7 @@ fn called_name(call: &Call) -> String {
         1024..1_048_576 => format!("{} KiB", in_units(10)),
         _ => format!("{} MiB", in_units(20)),
     };
-    format!("nccl{} {size} {short}", call.function)
+    format!("nccl{} {size} {}", call.function, datatype.word())
 }
 
 /// What identifies a kernel in the truth and in CUPTI's records: the call that launched it and, in

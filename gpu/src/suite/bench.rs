@@ -295,9 +295,12 @@ impl Bench {
         self.nccl >= LAUNCHES
     }
 
-    /// Why CUPTI is not available, if it is not.
-    pub(super) fn no_cupti(&self) -> Option<String> {
-        self.cupti.is_none().then(|| "needs CUPTI (libcupti.so.12 or .13)".to_owned())
+    /// Without CUPTI, the answer to what needs it.
+    pub(super) fn needs_cupti(&self) -> Result<(), Answer> {
+        match self.cupti {
+            Some(_) => Ok(()),
+            None => Err(Answer::not_run("needs CUPTI (libcupti.so.12 or .13)")),
+        }
     }
 
     pub(super) fn limit(&self) -> Duration {
@@ -420,11 +423,17 @@ impl Bench {
         Ok(ended)
     }
 
-    /// Runs a plan and reads its traces; returns the reason if a process failed.
-    pub(super) fn watch(&mut self, plan: &Plan) -> Result<(Ended, Vec<Seen>), String> {
-        let ended = self.run(plan)?;
+    /// Runs a plan; the answer is the reason if a process failed.
+    pub(super) fn done(&mut self, plan: &Plan) -> Result<Ended, Answer> {
+        let ended = self.run(plan).map_err(Answer::not_ok)?;
+        if ended.is_well() { Ok(ended) } else { Err(Answer::not_ok(ended.why())) }
+    }
+
+    /// The same, and reads its traces, those of a job that failed too.
+    pub(super) fn watch(&mut self, plan: &Plan) -> Result<(Ended, Vec<Seen>), Answer> {
+        let ended = self.run(plan).map_err(Answer::not_ok)?;
         let seen = self.read(&ended);
-        if ended.is_well() { Ok((ended, seen)) } else { Err(ended.why()) }
+        if ended.is_well() { Ok((ended, seen)) } else { Err(Answer::not_ok(ended.why())) }
     }
 
     pub(super) fn read(&mut self, ended: &Ended) -> Vec<Seen> {
@@ -434,15 +443,20 @@ impl Bench {
         seen
     }
 
-    /// Answers a question if there is time left.
-    pub(super) fn ask(&mut self, question: &Question, jobs: &[&str], answer: impl FnOnce(&mut Bench) -> Answer) {
+    /// Answers a question if there is time left. An error is an answer, too.
+    pub(super) fn ask(
+        &mut self,
+        question: &Question,
+        jobs: &[&str],
+        answer: impl FnOnce(&mut Bench) -> Result<Answer, Answer>,
+    ) {
         let is_wanted = |name: &str| self.wanted.is_empty() || self.is_named(name);
         if !is_wanted(question.topic) && !is_wanted(&question.name) && question.topic != LOSSES {
             return;
         }
         let is_late = question.topic != LOSSES && self.end.is_some_and(|end| Instant::now() + LEAST > end);
         self.is_cut = is_late;
-        let answer = if is_late { Answer::not_run("") } else { answer(self) };
+        let answer = if is_late { Answer::not_run("") } else { answer(self).unwrap_or_else(|answer| answer) };
         // A job that was cut short gives no answer.
         let answer = match std::mem::take(&mut self.is_cut) {
             true => Answer::not_run("no time left: see --minutes"),
@@ -484,7 +498,7 @@ impl Bench {
         let question = Question::new(LOSSES, "lost", "how many records were lost in all traces of this report");
         let faults = if lost > 0 { vec!["records were lost".to_owned()] } else { Vec::new() };
         self.ask(&question, &[], |_| {
-            Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces)
+            Ok(Answer::by(format!("{lost} in {traces} traces"), &faults).value("lost", lost).value("traces", traces))
         });
     }
 }

@@ -19,10 +19,8 @@ pub(super) fn run(bench: &mut Bench) {
     let mut watch = |bench: &mut Bench| -> Result<Vec<Seen>, Answer> {
         watched
             .get_or_insert_with(|| {
-                if let Some(why) = bench.no_cupti() {
-                    return Err(Answer::not_run(why));
-                }
-                let (_, seen) = bench.watch(&plan).map_err(Answer::not_ok)?;
+                bench.needs_cupti()?;
+                let (_, seen) = bench.watch(&plan)?;
                 match seen.iter().any(|seen| !seen.channels.is_empty()) {
                     true => Ok(seen),
                     false => Err(Answer::not_run("no channel has GPU times")),
@@ -33,17 +31,11 @@ pub(super) fn run(bench: &mut Bench) {
     for seconds in moments {
         let text = format!("how far off may channel times be after {seconds} s, and kernel times");
         bench.ask(&Question::new(TOPIC, &format!("bound-{seconds}s"), &text), &["clocks"], |bench| {
-            match watch(bench) {
-                Ok(seen) => bound(&seen, seconds),
-                Err(answer) => answer,
-            }
+            Ok(bound(&watch(bench)?, seconds))
         });
     }
     let question = Question::new(TOPIC, "drift", "how the GPU's timer drifts against the host's clock");
-    bench.ask(&question, &["clocks"], |bench| match watch(bench) {
-        Ok(seen) => drift(&seen),
-        Err(answer) => answer,
-    });
+    bench.ask(&question, &["clocks"], |bench| Ok(drift(&watch(bench)?)));
 }
 
 /// The errors stated this long after the first channel.

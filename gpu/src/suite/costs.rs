@@ -34,7 +34,7 @@ pub(super) fn run(bench: &mut Bench) {
         );
         bench.ask(&Question::new(TOPIC, name, &text), &[], |bench| {
             if plugin == Plugin::Empty && bench.machine.empty.is_none() {
-                return Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu");
+                return Err(Answer::not_run("needs libncclscope_empty.so beside ncclscope-gpu"));
             }
             let plan = |cycle: u32, order: usize, is_b: bool| {
                 let which = if is_b { name } else { "none" };
@@ -42,12 +42,9 @@ pub(super) fn run(bench: &mut Bench) {
                 let plan = plan.with("repeats", batches).plugin(if is_b { plugin } else { Plugin::None });
                 settings.iter().filter(|_| is_b).fold(plan, |plan, (name, value)| plan.set(name, value))
             };
-            let runs = match abba(bench, cycles, plan) {
-                Ok(runs) => runs,
-                Err(answer) => return answer,
-            };
+            let runs = abba(bench, cycles, plan)?;
             memory.insert(name, runs.each_ref().map(|runs| peaks(runs)));
-            compare(&runs)
+            Ok(compare(&runs))
         });
     }
     application(bench, cycles);
@@ -56,11 +53,11 @@ pub(super) fn run(bench: &mut Bench) {
     bench.ask(&question, &[], |_| {
         let Some([mut a, mut b]) = memory.get("standard").cloned().filter(|it| it.iter().all(|it| !it.is_empty()))
         else {
-            return Answer::not_run("its cost was not measured");
+            return Err(Answer::not_run("its cost was not measured"));
         };
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let more = mib(median(&mut b) - median(&mut a));
-        Answer::ok(format!("{more:+.1} MiB ({:.0} MiB without)", mib(median(&mut a)))).value("mib", more)
+        Ok(Answer::ok(format!("{more:+.1} MiB ({:.0} MiB without)", mib(median(&mut a)))).value("mib", more))
     });
 }
 
@@ -69,9 +66,7 @@ pub(super) fn run(bench: &mut Bench) {
 fn application(bench: &mut Bench, cycles: u32) {
     let text = "how much more a launch of the application's own kernel costs with the profiler injected, and a node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "application", text), &[], |bench| {
-        if let Some(why) = bench.no_cupti() {
-            return Answer::not_run(why);
-        }
+        bench.needs_cupti()?;
         let repeats = if bench.is_short() { 10 } else { 100 };
         let plan = |cycle: u32, order: usize, is_b: bool| {
             let which = if is_b { "ours" } else { "none" };
@@ -79,10 +74,7 @@ fn application(bench: &mut Bench, cycles: u32) {
             let plan = Plan::new(&name, "kernel-cost", Layout::Alone).with("repeats", repeats);
             plan.plugin(if is_b { Plugin::Injected } else { Plugin::None })
         };
-        let runs = match abba(bench, cycles, plan) {
-            Ok(runs) => runs,
-            Err(answer) => return answer,
-        };
+        let runs = abba(bench, cycles, plan)?;
         let part = |name: &str, what: &str| {
             let (more, text) = difference(&medians(&runs[0], name), &medians(&runs[1], name));
             (more, format!("{what} {text}"))
@@ -90,10 +82,10 @@ fn application(bench: &mut Bench, cycles: u32) {
         let (launch, launch_text) = part("eager_launch_ns", "launch");
         let (whole, whole_text) = part("eager_whole_ns", "with its execution");
         let (node, node_text) = part("graph_whole_ns", "each node of a graph");
-        Answer::ok(format!("{launch_text}; {whole_text}; {node_text}"))
+        Ok(Answer::ok(format!("{launch_text}; {whole_text}; {node_text}"))
             .value("launch_ns", launch)
             .value("whole_ns", whole)
-            .value("node_ns", node)
+            .value("node_ns", node))
     });
 }
 
@@ -103,10 +95,7 @@ fn abba(bench: &mut Bench, cycles: u32, plan: impl Fn(u32, usize, bool) -> Plan)
     let mut runs: [Vec<Ended>; 2] = Default::default();
     for cycle in 0..cycles {
         for (order, is_b) in [false, true, true, false].into_iter().enumerate() {
-            let ended = bench.run(&plan(cycle, order, is_b)).map_err(Answer::not_ok)?;
-            if !ended.is_well() {
-                return Err(Answer::not_ok(ended.why()));
-            }
+            let ended = bench.done(&plan(cycle, order, is_b))?;
             drop(bench.read(&ended));
             ended.traces.iter().for_each(|trace| drop(std::fs::remove_file(trace)));
             runs[usize::from(is_b)].push(ended);

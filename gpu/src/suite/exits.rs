@@ -26,14 +26,9 @@ pub(super) fn run(bench: &mut Bench) {
     for (name, must, is_closed, what) in WAYS {
         let text = format!("{what}: does it end as without the profiler, and is everything in a readable trace");
         bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
-            if let Some(why) = bench.no_cupti() {
-                return Answer::not_run(why);
-            }
+            bench.needs_cupti()?;
             let plan = Plan::new(name, name, bench.several()).set("NCCLSCOPE_FLUSH_PERIOD", "100");
-            let ended = match bench.run(&plan) {
-                Ok(ended) => ended,
-                Err(why) => return Answer::not_ok(why),
-            };
+            let ended = bench.run(&plan).map_err(Answer::not_ok)?;
             let alike = ended.how.iter().all(|how| *how == must) || {
                 // If it also happens without us, it is not our fault.
                 let plan = Plan { name: format!("{name}-without"), ..plan }.plugin(Plugin::None);
@@ -53,7 +48,7 @@ pub(super) fn run(bench: &mut Bench) {
             faults.extend(child.filter(|status| **status != 0.0).map(|status| format!("a child ended with {status}")));
             let figure =
                 format!("{} of {} kernels matched, {} wrong", verdict.all_matched(), verdict.kernels, verdict.wrong);
-            bench.judge(figure, &verdict, faults)
+            Ok(bench.judge(figure, &verdict, faults))
         });
     }
 }

@@ -30,22 +30,17 @@ pub(super) fn run(bench: &mut Bench) {
         let plan = plan.set("NCCLSCOPE_MATCH", setting);
         let job = plan.name.clone();
         bench.ask(&Question::new(TOPIC, name, text), &[&job], |bench| {
-            if let Some(why) = bench.no_cupti() {
-                return Answer::not_run(why);
-            }
-            let (ended, seen) = match bench.watch(&plan) {
-                Ok(watched) => watched,
-                Err(why) => return Answer::not_ok(why),
-            };
+            bench.needs_cupti()?;
+            let (ended, seen) = bench.watch(&plan)?;
             if let Some(why) = without_channels(&seen).filter(|_| name == "timer") {
-                return Answer::not_run(why);
+                return Err(Answer::not_run(why));
             }
             if name == "external" && !bench.tells_launches() {
-                return Answer::not_run("needs NCCL 2.28, which is the first to report launches");
+                return Err(Answer::not_run("needs NCCL 2.28, which is the first to report launches"));
             }
             let verdict = Verdict::of(&seen, &ended.told);
             runs.push((name, seen));
-            judge(bench, &verdict, name == "timer")
+            Ok(judge(bench, &verdict, name == "timer"))
         });
     }
     for (name, other) in [("bracket", "external"), ("bracket", "timer"), ("external", "timer")] {
@@ -55,8 +50,8 @@ pub(super) fn run(bench: &mut Bench) {
         bench.ask(&question, &jobs.each_ref().map(String::as_str), |_| {
             let run = |wanted| runs.iter().find(|(name, _)| *name == wanted).map(|(_, seen)| seen);
             match run(name).zip(run(other)) {
-                Some((one, two)) => agree(Agreement::of(one, two)),
-                None => Answer::not_run("one of them was not run, or did not end well"),
+                Some((one, two)) => Ok(agree(Agreement::of(one, two))),
+                None => Err(Answer::not_run("one of them was not run, or did not end well")),
             }
         });
     }
@@ -64,10 +59,10 @@ pub(super) fn run(bench: &mut Bench) {
         Question::new(TOPIC, "channels", "do the GPU's times of channels confirm the matches of the same run");
     bench.ask(&question, &["mixed-bracket"], |_| {
         let Some((_, seen)) = runs.iter().find(|(name, _)| *name == "bracket") else {
-            return Answer::not_run("the run did not end well");
+            return Err(Answer::not_run("the run did not end well"));
         };
         if let Some(why) = without_channels(seen) {
-            return Answer::not_run(why);
+            return Err(Answer::not_run(why));
         }
         let verdict = Verdict::of(seen, &[]);
         let doubts = verdict.contradicted + verdict.timer_contradictions;
@@ -76,7 +71,7 @@ pub(super) fn run(bench: &mut Bench) {
         faults.extend((verdict.confirmed == 0).then(|| "none is confirmed".to_owned()));
         let figure = format!("{} confirmed, {} contradicted", verdict.confirmed, verdict.contradicted);
         let answer = Answer::by(figure, &faults);
-        answer.value("confirmed", verdict.confirmed).value("contradicted", verdict.contradicted)
+        Ok(answer.value("confirmed", verdict.confirmed).value("contradicted", verdict.contradicted))
     });
 }
 

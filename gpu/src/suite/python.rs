@@ -138,15 +138,11 @@ pub(super) fn run(bench: &mut Bench) {
     for (name, arguments, way, must, demand, what) in ROWS {
         let text = format!("{what}: does it end as without the profiler, and is every kernel matched");
         bench.ask(&Question::new(TOPIC, name, &text), &[name], |bench| {
-            if let Some(why) = left_out(bench, name) {
-                return Answer::not_run(why);
-            }
+            left_out(bench, name)?;
             let plugin = if way == Way::Injected { Plugin::Injected } else { Plugin::Ours };
             let variable = if let Way::With(name, value) = way { Some((name, value)) } else { None };
-            match train(bench, name, bench.several(), plugin, variable, arguments) {
-                Ok(ended) => judge(bench, &ended, must, demand),
-                Err(answer) => answer,
-            }
+            let ended = train(bench, name, bench.several(), plugin, variable, arguments)?;
+            Ok(judge(bench, &ended, must, demand))
         });
     }
     let question = Question::new(TOPIC, "kineto", "what torch.profiler adds to a step of DDP, and what ncclscope adds");
@@ -164,11 +160,11 @@ pub(super) fn warm_up(bench: &Bench) {
     }
 }
 
-/// Why a row is left out, if it is.
-fn left_out(bench: &Bench, name: &str) -> Option<String> {
+/// The answer to a row that is left out.
+fn left_out(bench: &Bench, name: &str) -> Result<(), Answer> {
     let is_named = bench.is_named(name);
     let is_left_out = bench.is_short() && !is_named && LONG.contains(&name) && bench.machine.torch.is_some();
-    is_left_out.then(|| "left out by --quick".to_owned())
+    if is_left_out { Err(Answer::not_run("left out by --quick")) } else { Ok(()) }
 }
 
 fn judge(bench: &mut Bench, ended: &Ended, must: How, demand: Demand) -> Answer {
@@ -279,10 +275,8 @@ fn module() -> Option<PathBuf> {
 const TIMED_STEPS: &str = "200";
 
 /// The duration of a DDP step with nothing, with torch.profiler, and with our profiler.
-fn cost(bench: &mut Bench) -> Answer {
-    if let Some(why) = left_out(bench, "kineto") {
-        return Answer::not_run(why);
-    }
+fn cost(bench: &mut Bench) -> Result<Answer, Answer> {
+    left_out(bench, "kineto")?;
     // Ranks that take turns on one GPU would time the turns.
     let layout = match bench.several() {
         Layout::Hosts => Layout::Alone,
@@ -295,34 +289,27 @@ fn cost(bench: &mut Bench) -> Answer {
         let figure = ended.figure("step_us").filter(|_| ended.is_well());
         figure.ok_or_else(|| Answer::not_ok(ended.why()))
     };
-    let mut figures = || {
-        let mut best = [f64::MAX; 3];
-        // In both orders, so that drift affects all alike.
-        for order in [[0, 1, 2], [2, 1, 0]] {
-            for which in order {
-                let (name, plugin, arguments): (_, _, &[&str]) = match which {
-                    0 => ("step-none", Plugin::None, &[]),
-                    1 => ("step-kineto", Plugin::None, &["--profiler", "whole"]),
-                    _ => ("step-ours", Plugin::Ours, &[]),
-                };
-                best[which] = f64::min(best[which], step(name, plugin, arguments)?);
-            }
+    let mut best = [f64::MAX; 3];
+    // In both orders, so that drift affects all alike.
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        for which in order {
+            let (name, plugin, arguments): (_, _, &[&str]) = match which {
+                0 => ("step-none", Plugin::None, &[]),
+                1 => ("step-kineto", Plugin::None, &["--profiler", "whole"]),
+                _ => ("step-ours", Plugin::Ours, &[]),
+            };
+            best[which] = f64::min(best[which], step(name, plugin, arguments)?);
         }
-        Ok::<_, Answer>(best)
-    };
-    match figures() {
-        Ok([none, kineto, ours]) => {
-            let more = |with: f64| format!("{:+.1} us ({:+.1} %)", with - none, 100.0 * (with - none) / none);
-            Answer::ok(format!(
-                "{}: torch.profiler {}, ours {}; a step takes {none:.1} us",
-                if layout == Layout::Alone { "one rank" } else { "several ranks" },
-                more(kineto),
-                more(ours)
-            ))
-            .value("none_us", none)
-            .value("kineto_us", kineto)
-            .value("ours_us", ours)
-        }
-        Err(answer) => answer,
     }
+    let [none, kineto, ours] = best;
+    let more = |with: f64| format!("{:+.1} us ({:+.1} %)", with - none, 100.0 * (with - none) / none);
+    Ok(Answer::ok(format!(
+        "{}: torch.profiler {}, ours {}; a step takes {none:.1} us",
+        if layout == Layout::Alone { "one rank" } else { "several ranks" },
+        more(kineto),
+        more(ours)
+    ))
+    .value("none_us", none)
+    .value("kineto_us", kineto)
+    .value("ours_us", ours))
 }

@@ -48,14 +48,10 @@ const QUESTIONS: [Asked; 11] = [
 pub(super) fn run(bench: &mut Bench) {
     for (name, text, answer) in QUESTIONS {
         bench.ask(&Question::new(TOPIC, name, text), &[name], |bench| {
-            if let Some(why) = bench.no_cupti().filter(|_| name != "globaltimer") {
-                return Answer::not_run(why);
+            if name != "globaltimer" {
+                bench.needs_cupti()?;
             }
-            match bench.run(&plan(bench, name)) {
-                Ok(ended) if ended.is_well() => answer(&ended),
-                Ok(ended) => Answer::not_ok(ended.why()),
-                Err(why) => Answer::not_ok(why),
-            }
+            Ok(answer(&bench.done(&plan(bench, name))?))
         });
     }
     other(bench);
@@ -68,22 +64,18 @@ fn other(bench: &mut Bench) {
     let text = "what the rows launches and pool say under another libcupti, on the same driver";
     bench.ask(&Question::new(TOPIC, "other-cupti", text), &["other-launches", "other-pool"], |bench| {
         let Some(path) = bench.machine.cupti.get(1).map(|found| found.path.display().to_string()) else {
-            return Answer::not_run("needs a second libcupti");
+            return Err(Answer::not_run("needs a second libcupti"));
         };
         let mut answers = Vec::new();
         for (job, name, answer) in
             [("other-launches", "launches", launches as fn(&Ended) -> Answer), ("other-pool", "pool", pool)]
         {
             let plan = Plan { name: job.into(), cupti: 1, ..plan(bench, name) };
-            match bench.run(&plan) {
-                Ok(ended) if ended.is_well() => answers.push(answer(&ended)),
-                Ok(ended) => return Answer::not_ok(ended.why()),
-                Err(why) => return Answer::not_ok(why),
-            }
+            answers.push(answer(&bench.done(&plan)?));
         }
         let figures: Vec<String> = answers.iter().map(|answer| answer.figure.clone()).collect();
         let faults: Vec<String> = answers.into_iter().map(|answer| answer.why).filter(|why| !why.is_empty()).collect();
-        Answer::by(format!("{path}: {}", figures.join("; ")), &faults)
+        Ok(Answer::by(format!("{path}: {}", figures.join("; ")), &faults))
     });
 }
 
@@ -326,19 +318,13 @@ fn pool(ended: &Ended) -> Answer {
 fn kinds(bench: &mut Bench) {
     let text = "what a launch costs as more and more of CUPTI is enabled: on its thread, with its execution, and per node of a graph of 1000";
     bench.ask(&Question::new(TOPIC, "kinds", text), &[], |bench| {
-        if let Some(why) = bench.no_cupti() {
-            return Answer::not_run(why);
-        }
+        bench.needs_cupti()?;
         let mut figures: [[Vec<f64>; 3]; LEVELS.len()] = Default::default();
         let up = 0..LEVELS.len();
         for (order, level) in up.clone().chain(up.rev()).enumerate() {
             let plan = Plan::new(&format!("kinds-{order}-{level}"), "kinds", Layout::Alone).plugin(Plugin::None);
             let repeats = if bench.is_emulated() { 2 } else { 200 };
-            let ended = match bench.run(&plan.with("level", level).with("repeats", repeats)) {
-                Ok(ended) if ended.is_well() => ended,
-                Ok(ended) => return Answer::not_ok(ended.why()),
-                Err(why) => return Answer::not_ok(why),
-            };
+            let ended = bench.done(&plan.with("level", level).with("repeats", repeats))?;
             let names = ["eager_launch_ns", "eager_whole_ns", "graph_whole_ns"];
             for (figures, name) in figures[level].iter_mut().zip(names) {
                 figures.extend(ended.median(name));
@@ -350,7 +336,7 @@ fn kinds(bench: &mut Bench) {
             .zip(best)
             .map(|(what, [launch, whole, node])| format!("{what}: {launch:.0}, {whole:.0}, {node:.0} ns"));
         let values: Vec<Vec<f64>> = best.iter().map(|each| each.to_vec()).collect();
-        Answer::ok(parts.collect::<Vec<_>>().join("; ")).value("launch_whole_node_ns", values)
+        Ok(Answer::ok(parts.collect::<Vec<_>>().join("; ")).value("launch_whole_node_ns", values))
     });
 }
 

@@ -37,7 +37,7 @@ pub(super) fn run(bench: &mut Bench) {
         let question = Question::new(TOPIC, &plan.name, &text);
         bench.ask(&question, &[&plan.name], |bench| {
             if plan.layout == Layout::Shared && bench.nccl < MULTI_RANK {
-                return Answer::not_run("needs NCCL 2.30 (NCCL_MULTI_RANK_GPU_ENABLE)");
+                return Err(Answer::not_run("needs NCCL 2.30 (NCCL_MULTI_RANK_GPU_ENABLE)"));
             }
             matched(bench, &plan)
         });
@@ -53,14 +53,9 @@ pub(super) fn run(bench: &mut Bench) {
 }
 
 /// The requirement for every workload.
-fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
-    if let Some(why) = bench.no_cupti() {
-        return Answer::not_run(why);
-    }
-    let (ended, seen) = match bench.watch(plan) {
-        Ok(watched) => watched,
-        Err(why) => return Answer::not_ok(why),
-    };
+fn matched(bench: &mut Bench, plan: &Plan) -> Result<Answer, Answer> {
+    bench.needs_cupti()?;
+    let (ended, seen) = bench.watch(plan)?;
     let verdict = Verdict::of(&seen, &ended.told);
     let mut faults: Vec<String> = verdict.missing().into_iter().collect();
     let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
@@ -79,7 +74,7 @@ fn matched(bench: &mut Bench, plan: &Plan) -> Answer {
         verdict.right + verdict.wrong,
         verdict.wrong
     );
-    bench.judge(figure, &verdict, faults).value("verdict", serde_json::to_value(&verdict).unwrap_or_default())
+    Ok(bench.judge(figure, &verdict, faults).value("verdict", serde_json::to_value(&verdict).unwrap_or_default()))
 }
 
 /// CUPTI is lent in the middle, and taken back.
@@ -90,14 +85,9 @@ fn lent(bench: &mut Bench) {
         "CUPTI is released and taken again: are all kernels before and after matched, and none in between",
     );
     bench.ask(&question, &["lent"], |bench| {
-        if let Some(why) = bench.no_cupti() {
-            return Answer::not_run(why);
-        }
+        bench.needs_cupti()?;
         let plan = Plan::new("lent", "lend", bench.several()).with("repeats", bench.repeats());
-        let (ended, seen) = match bench.watch(&plan) {
-            Ok(watched) => watched,
-            Err(why) => return Answer::not_ok(why),
-        };
+        let (ended, seen) = bench.watch(&plan)?;
         let verdict = Verdict::of(&seen, &ended.told);
         let mut faults = Vec::new();
         for call in ["release", "acquire"] {
@@ -111,7 +101,7 @@ fn lent(bench: &mut Bench) {
             verdict.kernels,
             verdict.wrong
         );
-        bench.judge(figure, &verdict, faults)
+        Ok(bench.judge(figure, &verdict, faults))
     });
 }
 
@@ -121,7 +111,7 @@ fn second(bench: &mut Bench) {
         "two libnccl in one process, one after the other: how many kernels are matched, and is any matched wrongly";
     bench.ask(&Question::new(TOPIC, "second-nccl", text), &["second-nccl"], |bench| {
         if bench.is_emulated() {
-            return Answer::not_run("emulated GPUs have one libnccl");
+            return Err(Answer::not_run("emulated GPUs have one libnccl"));
         }
         let plan = Plan::new("second-nccl", "second-nccl", bench.several()).with("repeats", bench.repeats());
         matched(bench, &plan)
@@ -136,19 +126,14 @@ fn kernels(bench: &mut Bench) {
         "a program without NCCL, the profiler injected: how many kernels are recorded",
     );
     bench.ask(&question, &["injected-kernels"], |bench| {
-        if let Some(why) = bench.no_cupti() {
-            return Answer::not_run(why);
-        }
+        bench.needs_cupti()?;
         let plan =
             Plan::new("injected-kernels", "kernels", Layout::Alone).plugin(Plugin::Injected).with("repeats", 100);
-        let (ended, seen) = match bench.watch(&plan) {
-            Ok(watched) => watched,
-            Err(why) => return Answer::not_ok(why),
-        };
+        let (ended, seen) = bench.watch(&plan)?;
         let spins: u64 = ended.told.iter().flatten().map(|told| told.spins).sum();
         let verdict = Verdict::of(&seen, &ended.told);
         let faults = (verdict.application as u64 != spins).then(|| "some are missing".to_owned());
-        Answer::by(format!("{} of {spins}", verdict.application), faults.as_slice())
+        Ok(Answer::by(format!("{} of {spins}", verdict.application), faults.as_slice()))
     });
 }
 
@@ -157,13 +142,11 @@ fn capture(bench: &mut Bench) {
     let question = Question::new(TOPIC, "capture", "a raw capture of a small job, for replay elsewhere");
     bench.ask(&question, &["capture"], |bench| {
         let plan = Plan::new("capture", "groups", bench.several()).with("repeats", 3).set("NCCLSCOPE_CAPTURE", "1");
-        match bench.watch(&plan) {
-            Err(why) => Answer::not_ok(why),
-            Ok((ended, _)) if ended.captures.is_empty() => Answer::not_run("this build of the profiler writes none"),
-            Ok((ended, _)) => {
-                let bytes: u64 = ended.captures.iter().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum();
-                Answer::ok(format!("{bytes} B in {} files", ended.captures.len())).value("bytes", bytes)
-            }
+        let (ended, _) = bench.watch(&plan)?;
+        if ended.captures.is_empty() {
+            return Err(Answer::not_run("this build of the profiler writes none"));
         }
+        let bytes: u64 = ended.captures.iter().filter_map(|path| path.metadata().ok()).map(|it| it.len()).sum();
+        Ok(Answer::ok(format!("{bytes} B in {} files", ended.captures.len())).value("bytes", bytes))
     });
 }

@@ -3,7 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
+
+use emulated_cupti::release::Release;
 
 use crate::library::Cupti;
 
@@ -46,6 +49,17 @@ pub(crate) fn dies<B: FnOnce()>(options: &str, says: &str, body: B) {
 /// Runs `body` in a process of its own.
 pub(crate) fn run<B: FnOnce()>(options: &str, body: B) -> Ended {
     run_with(options, None, body)
+}
+
+/// The value that the parent gave the last of this process's options.
+pub(crate) fn last_option<T: FromStr>() -> T {
+    let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
+    options.rsplit('=').next().and_then(|value| value.parse().ok()).expect("it is there")
+}
+
+/// The release that this process emulates, if the parent gave it no other option.
+pub(crate) fn release() -> Release {
+    Release::named(&last_option::<String>()).expect("the parent names one")
 }
 
 /// The real library that the parent chose for this process.

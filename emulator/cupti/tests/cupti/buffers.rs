@@ -6,14 +6,9 @@ use std::time::{Duration, Instant};
 use emulated_cupti::layout::{self, kind};
 
 use crate::alone::alone;
-use crate::consumer::{self, records};
+use crate::consumer::{self, correlations, records};
 use crate::cupti;
 use crate::host;
-
-/// The correlation ids of all returned records, in order.
-fn correlations(cupti: crate::library::Cupti) -> Vec<u64> {
-    records(cupti).iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
-}
 
 #[test]
 fn a_running_kernel_holds_back_everything_launched_around_it() {
@@ -26,7 +21,7 @@ fn a_running_kernel_holds_back_everything_launched_around_it() {
         assert!(consumer::take().is_empty());
         host::finish(long, host::now(), 10);
         cupti.flush(false);
-        assert_eq!(correlations(cupti), [before, long, after].map(|kernel| kernel.correlation.into()));
+        assert_eq!(correlations(&records(cupti)), [before, long, after].map(|kernel| kernel.correlation.into()));
     });
 }
 
@@ -173,7 +168,7 @@ fn work_launched_before_recording_began_is_not_recorded() {
             host::finish(kernel, host::now(), 10);
         }
         cupti.flush(false);
-        assert_eq!(correlations(cupti), [u64::from(heard.correlation)]);
+        assert_eq!(correlations(&records(cupti)), [u64::from(heard.correlation)]);
     });
 }
 
@@ -187,7 +182,7 @@ fn a_machine_that_reports_only_finished_work_is_supported() {
         });
         host::finish(kernel, host::now(), 10);
         cupti.flush(false);
-        assert_eq!(correlations(cupti), [u64::from(kernel.correlation)]);
+        assert_eq!(correlations(&records(cupti)), [u64::from(kernel.correlation)]);
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use observe::ResourceKind;
 
-use crate::alone::alone;
+use crate::alone::{alone, last_option};
 use crate::consumer;
 use crate::cupti;
 use crate::host;
@@ -33,7 +33,7 @@ pub(crate) struct CallbackData {
 const _: () = assert!(size_of::<CallbackData>() == 72);
 
 /// What a callback received.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
     domain: u32,
     id: u32,
@@ -56,17 +56,7 @@ fn text(string: *const c_char) -> Option<String> {
 unsafe extern "C" fn see(user: *mut c_void, domain: u32, id: u32, data: *const c_void) {
     assert_eq!(user as usize, 0xbeef);
     if domain == RESOURCE {
-        let seen = Seen {
-            domain,
-            id,
-            site: 0,
-            function: String::new(),
-            symbol: None,
-            correlation: 0,
-            word: 0,
-            returned: None,
-        };
-        SEEN.lock().expect("no test panics there").push(seen);
+        SEEN.lock().expect("no test panics there").push(Seen { domain, id, ..Seen::default() });
         return;
     }
     // SAFETY: data of a call, valid for the length of the callback.
@@ -222,8 +212,7 @@ fn there_is_one_subscriber_and_the_others_are_told_its_name() {
     for (release, size) in [("13.0", 32), ("13.1", 32), ("13.3", 40), ("13.5", 40)] {
         alone(&format!("release={release},seed={size}"), || {
             // The size comes from the options, because the body must not borrow from the parent.
-            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-            let size = options.split("seed=").nth(1).and_then(|size| size.parse().ok()).expect("the parent sets it");
+            let size: usize = last_option();
             let cupti = Cupti::emulated();
             let mut old_name = [0x7f as c_char; 64];
             let mut params = Params {

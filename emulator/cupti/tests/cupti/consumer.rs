@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::thread::ThreadId;
 
-use emulated_cupti::layout::{Field, kind};
+use emulated_cupti::layout::{self, Field, kind};
 
 use crate::library::Cupti;
 
@@ -129,6 +129,11 @@ pub(crate) fn read(cupti: Cupti, buffer: &Buffer) -> Vec<Record> {
 pub(crate) fn records(cupti: Cupti) -> Vec<Record> {
     let all = take().iter().flat_map(|buffer| read(cupti, buffer)).collect::<Vec<_>>();
     all.into_iter().filter(|record| record.kind() != kind::OVERHEAD).collect()
+}
+
+/// The correlation ids of kernels' records.
+pub(crate) fn correlations(records: &[Record]) -> Vec<u64> {
+    records.iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
 }
 
 /// Opens the emulated CUPTI, subscribes and enables kinds, using this module's functions for

@@ -9,26 +9,15 @@ use std::time::{Duration, Instant};
 use emulated_cupti::layout::{self, kind};
 use observe::ResourceKind;
 
-use crate::alone::alone;
-use crate::consumer::{self, Record, records};
+use crate::alone::{alone, last_option};
+use crate::consumer::{self, Record, correlations, records};
 use crate::cupti;
-use crate::host::{self, WALL_AHEAD};
+use crate::host::{self, WALL_AHEAD, run};
 use crate::library::{Cupti, Handle};
 
 /// Skips an hour for everything that is scheduled.
 fn hour(cupti: Cupti) {
     cupti!(cupti, emulated_cupti_hour());
-}
-
-/// Runs this many kernels, one after the other.
-fn run(kernels: usize) {
-    for _ in 0..kernels {
-        host::finish_here(host::launch(host::kernel(13)), host::now(), 1_000);
-    }
-}
-
-fn correlations(records: &[Record]) -> Vec<u64> {
-    records.iter().map(|record| record.get(layout::kernel::CORRELATION_ID)).collect()
 }
 
 #[test]
@@ -253,8 +242,7 @@ fn another_tool_holds_the_subscription_for_a_while() {
 fn everything_that_needs_the_driver_can_be_refused() {
     for code in [15, 35, 999] {
         alone(&format!("release=13.1,refuse={code}"), || {
-            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-            let code: u32 = options.split("refuse=").nth(1).and_then(|code| code.parse().ok()).expect("it is there");
+            let code: u32 = last_option();
             let cupti = Cupti::emulated();
             assert_eq!(cupti.version(), 130_101);
             assert!(cupti.timestamp() > WALL_AHEAD || code != 0);
@@ -296,9 +284,7 @@ fn timestamps_use_the_requested_clock() {
     for (options, distance) in [("", 0), ("clock=+59s", 59_000_000_000), ("clock=-3ms", -3_000_000), ("clock=wall", 0)]
     {
         alone(&format!("{options},seed={}", distance + 100_000_000_000i64), || {
-            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-            let distance: i64 = options.split("seed=").nth(1).and_then(|seed| seed.parse().ok()).expect("it is there");
-            let distance = distance - 100_000_000_000;
+            let distance = last_option::<i64>() - 100_000_000_000;
             let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
             let wall = |at: u64| (at + WALL_AHEAD).wrapping_add_signed(distance);
             let (before, between, after) = (host::now(), cupti.timestamp(), host::now());

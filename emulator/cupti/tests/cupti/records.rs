@@ -4,7 +4,7 @@ use emulated_cupti::layout::{self, kind};
 use emulated_cupti::release::Release;
 use observe::{Activity, ActivityKind, ResourceKind};
 
-use crate::alone::alone;
+use crate::alone::{alone, release};
 use crate::consumer::{self, records};
 use crate::cupti;
 use crate::host::{self, CONTEXT_ID, WALL_AHEAD};
@@ -16,12 +16,6 @@ macro_rules! in_every_release {
             alone(&format!("release={}", release.name()), $body);
         }
     };
-}
-
-/// The release that this process emulates.
-fn release() -> Release {
-    let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-    Release::named(options.trim_start_matches("release=")).expect("the parent names one")
 }
 
 #[test]

@@ -8,7 +8,7 @@ use emulated_cupti::layout::kind;
 use crate::alone::{alone, dies};
 use crate::calls::{Params, subscribe_v2};
 use crate::cupti;
-use crate::host;
+use crate::host::{self, run};
 use crate::library::{Cupti, Handle};
 
 type Request = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *mut c_void);
@@ -53,12 +53,6 @@ fn register(cupti: Cupti, handle: Handle, complete: Complete) {
 
 fn enable(cupti: Cupti, handle: Handle, kind: u32) -> u32 {
     cupti!(cupti, cuptiActivityEnable_v2(Handle = handle, u32 = kind, usize = 0))
-}
-
-fn run(kernels: usize) {
-    for _ in 0..kernels {
-        host::finish_here(host::launch(host::kernel(13)), host::now(), 1_000);
-    }
 }
 
 #[test]

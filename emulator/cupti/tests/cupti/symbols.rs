@@ -7,7 +7,7 @@ use std::process::Command;
 use emulated_cupti::place;
 use emulated_cupti::release::Release;
 
-use crate::alone::{alone, run};
+use crate::alone::{alone, last_option, release, run};
 use crate::library::{Cupti, built};
 use crate::wheels::WHEELS;
 
@@ -22,8 +22,7 @@ fn functions_exist_from_their_first_release_on() {
         ("13.5", [true, true, true, true]),
     ] {
         alone(&format!("release={release},seed={}", has.iter().filter(|has| **has).count()), || {
-            let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-            let count: usize = options.split("seed=").nth(1).and_then(|seed| seed.parse().ok()).expect("it is there");
+            let count: usize = last_option();
             let cupti = Cupti::emulated();
             let names = [
                 "cuptiActivityEnableDriverApi",
@@ -71,8 +70,7 @@ fn functions(library: &Path) -> Vec<String> {
 fn the_library_is_found_by_the_name_of_its_release() {
     for options in ["release=12.9", "release=13.3"] {
         alone(options, || {
-            let name = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-            let release = Release::named(name.trim_start_matches("release=")).expect("the parent names one");
+            let release = release();
             let folder = std::env::temp_dir().join(format!("emulated-cupti-{}", std::process::id()));
             std::fs::create_dir(&folder).expect("a temporary folder can be made");
             let path = place(&built(), &folder, release).expect("the library can be copied");

@@ -8,7 +8,7 @@ use emulated_cupti::names;
 use emulated_cupti::release::Release;
 use observe::{Activity, ActivityKind, Resource, ResourceKind};
 
-use crate::alone::{real, run_with};
+use crate::alone::{real, release, run_with};
 use crate::consumer::{self, Buffer};
 use crate::cupti;
 use crate::host;
@@ -29,11 +29,6 @@ macro_rules! beside_the_real_one {
             ended.succeeded(&options);
         }
     };
-}
-
-fn release() -> Release {
-    let options = std::env::var("EMULATED_CUPTI").expect("the parent sets it");
-    Release::named(options.trim_start_matches("release=")).expect("the parent names one")
 }
 
 /// Records of every kind that the release has, in buffers of different sizes.

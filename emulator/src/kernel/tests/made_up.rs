@@ -21,16 +21,12 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         abort_flag: at.bytes(8),
         buff_sizes: at.bytes(12),
         rank: at.bytes(4),
-        node: at.bytes(4),
-        n_nodes: at.bytes(4),
         p2p_chunk_size: at.bytes(4),
         work_consumed: at.some(kind != Kind::Rings),
         work_started: at.some(kind != Kind::None),
         work_completed: at.some(kind != Kind::None),
-        progress_counters: None,
         size: at.size(),
     };
-    let kernel_comm_and_channels = layout::KernelCommAndChannels { comm: 0, channels: 0, size: 0 };
     let mut at = Places(0);
     let channel = layout::Channel {
         tree_down: at.bytes(12),
@@ -40,7 +36,6 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         ring_next: at.bytes(4),
         ring_prev: at.bytes(4),
         work_counter: at.some(kind != Kind::None),
-        work_fifo_done: at.bytes(8),
         peers: at.bytes(8),
         size: at.size(),
     };
@@ -50,26 +45,15 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         conn_fifo: at.bytes(8),
         head: at.bytes(8),
         tail: at.bytes(8),
-        flags: at.bytes(4),
-        shared: at.bytes(4),
         buffs: at.bytes(24),
         step_size: at.bytes(4),
-        ptr_exchange: at.bytes(8),
-        red_op_arg_exchange: at.bytes(8),
-        ll_last_cleaning: at.bytes(8),
         size: at.size(),
     };
     let mut at = Places(0);
     let channel_peer =
         layout::ChannelPeer { recv: at.bytes(2 * conn_info.size), send: at.bytes(2 * conn_info.size), size: at.size() };
     let mut at = Places(0);
-    let conn_fifo = layout::ConnFifo {
-        bytes: at.bytes(8),
-        mode: at.bytes(4),
-        offset: at.bytes(4),
-        ptr: at.bytes(8),
-        size: at.size(),
-    };
+    let conn_fifo = layout::ConnFifo { bytes: at.bytes(8), mode: at.bytes(4), offset: at.bytes(4), size: at.size() };
     let mut at = Places(0);
     let [func_id, next_extends, work_type, next_jump] = at.bits([13, 1, 2, 14]);
     let work_batch = layout::WorkBatch {
@@ -77,33 +61,20 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         next_extends,
         work_type,
         func_id,
-        func: None,
         offset_bitset: at.bytes(8),
         offset_base: at.bytes(4),
         size: at.size(),
     };
     let mut at = Places(0);
-    let [
-        profiler_enabled,
-        channel_hi,
-        channel_lo,
-        n_warps,
-        red_op_arg_is_ptr,
-        reg_used,
-        net_reg_used,
-        one_node,
-        direct,
-    ] = at.bits([1, 8, 8, 8, 1, 1, 1, 1, 2]);
+    let [profiler_enabled, channel_hi, channel_lo, red_op_arg_is_ptr, reg_used, net_reg_used] =
+        at.bits([1, 8, 8, 1, 1, 1]);
     let [chunk_grains_hi, chunk_grains_lo, chunk_grains_mid] = at.bits([21, 21, 21]);
     let work_coll = layout::WorkColl {
         channel_lo,
         channel_hi,
-        n_warps,
         red_op_arg_is_ptr,
         reg_used,
         net_reg_used: Some(net_reg_used),
-        one_node,
-        direct,
         profiler_enabled: (kind != Kind::None).then_some(profiler_enabled),
         recvbuff: at.bytes(8),
         red_op_arg: at.bytes(8),
@@ -117,7 +88,6 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         chunk_grains_hi,
         size: at.size(),
     };
-    let work_coll_reg = layout::WorkCollReg { coll: 0, size: 0 };
     let mut at = Places(0);
     let [recv_proto_ll, send_proto_ll, profiler_enabled, send_net_reg] = at.bits([1; 4]);
     let work_p2p = layout::WorkP2p {
@@ -145,7 +115,6 @@ pub(super) fn made_up(kind: Kind) -> Layout {
     let mut at = Places(0);
     let work_bcast = layout::WorkBcast {
         bytes: at.bytes(8),
-        bytes_done: at.bytes(8),
         sendbuff: at.bytes(8),
         ring_depth: at.bytes(4),
         recvbuff: at.bytes(8),
@@ -153,18 +122,16 @@ pub(super) fn made_up(kind: Kind) -> Layout {
         size: at.size(),
     };
     let profiler = layout::Profiler { data: 16, size: 1056 };
-    let comm = layout::Comm { comm_hash: None, dev_comm: None, rank: None, n_ranks: None, size: 0 };
+    let comm = layout::Comm { comm_hash: None, dev_comm: None, size: 0 };
     Layout {
         kernel_args,
         kernel_comm,
-        kernel_comm_and_channels,
         channel,
         channel_peer,
         conn_info,
         conn_fifo,
         work_batch,
         work_coll,
-        work_coll_reg,
         work_p2p,
         work_bcast: Some(work_bcast),
         profiler: (kind == Kind::Rings).then_some(profiler),

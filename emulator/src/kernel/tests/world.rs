@@ -1,8 +1,7 @@
 //! A hand-made communicator, and everything its kernels need.
 
-use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope};
 
 use super::super::function::{Algorithm, Collective, Function, FunctionTable, Protocol};
@@ -559,21 +558,10 @@ impl World {
 
     pub(super) fn launch(&self, rank: usize, arguments: &[u8], blocks: u32) -> Ran {
         self.kernels.run(&Launch {
-            correlation: 1,
-            thread: 1,
-            called: 0,
-            returned: Arc::new(AtomicU64::new(0)),
             device: rank as u32,
-            context: 1,
-            stream: 13,
-            stream_handle: 0,
-            function: std::ptr::null::<c_void>(),
             symbol: "_Z21ncclDevKernel_Generic24ncclDevKernelArgsStorageILm4096EE".into(),
             grid: [blocks, 1, 1],
-            block: [256, 1, 1],
-            shared_memory: 0,
             arguments: Arguments::new(arguments),
-            graph: None,
         })
     }
 }

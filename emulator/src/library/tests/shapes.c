@@ -12,7 +12,6 @@
 
 #ifdef OLD
 #define ncclKernelComm ncclDevComm
-#define ncclKernelCommAndChannels ncclDevCommAndChannels
 #endif
 
 struct ncclDevChannel;
@@ -76,11 +75,6 @@ struct ncclDevChannel {
 #endif
 };
 
-struct ncclKernelCommAndChannels {
-  struct ncclDevChannel channels[3];
-  struct ncclKernelComm comm;
-};
-
 struct ncclConnInfo {
   uint64_t llLastCleaning, step;
   struct ncclConnFifo *connFifo;
@@ -142,11 +136,6 @@ struct ncclDevWorkColl {
   uint32_t root;
 };
 
-struct ncclDevWorkCollReg {
-  void *inputs[2];
-  struct ncclDevWorkColl coll;
-};
-
 struct ncclDevWorkP2p {
   uint8_t recvChunkSize_u32fp8, sendChunkSize_u32fp8, nRecvChannels, nSendChannels, channelBase, nP2pChannels;
   uint8_t profilerEnabled : 1, recvIpcReg : 1, sendIpcReg : 1, recvNetReg : 1, sendNetReg : 1, recvProtoLL : 1,
@@ -186,56 +175,52 @@ struct ncclDevComm { char other[3]; } *other_comm;
 
 // The compiler omits unused types from the debug information.
 struct ncclDevKernelArgs *arguments;
-struct ncclKernelCommAndChannels *comm_and_channels;
+struct ncclKernelComm *kernel_comm;
+struct ncclDevChannel *channel;
 struct ncclConnFifo *conn_fifo;
 struct ncclDevChannelPeer *channel_peer;
 struct ncclDevWorkBatch *work_batch;
-struct ncclDevWorkCollReg *work_coll_reg;
+struct ncclDevWorkColl *work_coll;
 struct ncclDevWorkP2p *work_p2p;
 struct ncclDevWorkBcast *work_bcast;
 struct ncclDevProfiler *profiler;
 struct ncclComm *comm;
 
 #define SIZES(X) \
-  X(kernel_args, ncclDevKernelArgs) X(kernel_comm, ncclKernelComm) \
-  X(kernel_comm_and_channels, ncclKernelCommAndChannels) X(channel, ncclDevChannel) \
+  X(kernel_args, ncclDevKernelArgs) X(kernel_comm, ncclKernelComm) X(channel, ncclDevChannel) \
   X(channel_peer, ncclDevChannelPeer) X(conn_info, ncclConnInfo) X(conn_fifo, ncclConnFifo) \
-  X(work_batch, ncclDevWorkBatch) X(work_coll, ncclDevWorkColl) X(work_coll_reg, ncclDevWorkCollReg) \
+  X(work_batch, ncclDevWorkBatch) X(work_coll, ncclDevWorkColl) \
   X(work_p2p, ncclDevWorkP2p) X(comm, ncclComm)
 #define PLACES(X) \
   X(kernel_args, comm, comm) X(kernel_args, channel_mask, channelMask) \
   X(kernel_args, work_storage_type, workStorageType) X(kernel_args, work_mask, workMask) \
   X(kernel_args, work_buf, workBuf) \
-  X(kernel_comm, rank, rank) X(kernel_comm, n_ranks, nRanks) X(kernel_comm, node, node) \
-  X(kernel_comm, n_nodes, nNodes) X(kernel_comm, buff_sizes, buffSizes) \
+  X(kernel_comm, rank, rank) X(kernel_comm, n_ranks, nRanks) X(kernel_comm, buff_sizes, buffSizes) \
   X(kernel_comm, p2p_chunk_size, p2pChunkSize) X(kernel_comm, abort_flag, abortFlag) \
   X(kernel_comm, channels, channels) \
-  X(kernel_comm_and_channels, comm, comm) X(kernel_comm_and_channels, channels, channels) \
   X(channel, peers, peers) X(channel, ring_prev, ring.prev) X(channel, ring_next, ring.next) \
   X(channel, ring_user_ranks, ring.userRanks) X(channel, ring_index, ring.index) X(channel, tree_up, tree.up) \
-  X(channel, tree_down, tree.down) X(channel, work_fifo_done, workFifoDone) \
+  X(channel, tree_down, tree.down) \
   X(channel_peer, send, send) X(channel_peer, recv, recv) \
-  X(conn_info, buffs, buffs) X(conn_info, tail, tail) X(conn_info, head, head) X(conn_info, flags, flags) \
-  X(conn_info, shared, shared) X(conn_info, step_size, stepSize) X(conn_info, ptr_exchange, ptrExchange) \
-  X(conn_info, red_op_arg_exchange, redOpArgExchange) X(conn_info, conn_fifo, connFifo) X(conn_info, step, step) \
-  X(conn_info, ll_last_cleaning, llLastCleaning) \
-  X(conn_fifo, mode, mode) X(conn_fifo, offset, offset) X(conn_fifo, bytes, size) X(conn_fifo, ptr, ptr) \
+  X(conn_info, buffs, buffs) X(conn_info, tail, tail) X(conn_info, head, head) \
+  X(conn_info, step_size, stepSize) X(conn_info, conn_fifo, connFifo) X(conn_info, step, step) \
+  X(conn_fifo, mode, mode) X(conn_fifo, offset, offset) X(conn_fifo, bytes, size) \
   X(work_batch, offset_base, offsetBase) X(work_batch, offset_bitset, offsetBitset) \
   X(work_coll, root, root) X(work_coll, recvbuff, recvbuff) X(work_coll, sendbuff, sendbuff) \
   X(work_coll, count_lo, cbd.countLo) X(work_coll, count_mid, cbd.countMid) X(work_coll, count_hi, cbd.countHi) \
-  X(work_coll, red_op_arg, redOpArg) X(work_coll_reg, coll, coll) \
+  X(work_coll, red_op_arg, redOpArg) \
   X(work_p2p, send_addr, sendAddr) X(work_p2p, recv_addr, recvAddr) X(work_p2p, send_bytes, sendBytes) \
   X(work_p2p, recv_bytes, recvBytes) X(work_p2p, send_rank, sendRank) X(work_p2p, recv_rank, recvRank) \
   X(work_p2p, n_p2p_channels, nP2pChannels) X(work_p2p, channel_base, channelBase) \
   X(work_p2p, n_send_channels, nSendChannels) X(work_p2p, n_recv_channels, nRecvChannels) \
   X(work_p2p, send_chunk_size, sendChunkSize_u32fp8) X(work_p2p, recv_chunk_size, recvChunkSize_u32fp8) \
-  X(comm, dev_comm, devComm) X(comm, rank, rank) X(comm, n_ranks, nRanks)
+  X(comm, dev_comm, devComm)
 #define FIELDS(X) \
   X(work_batch, next_jump, nextJump) X(work_batch, next_extends, nextExtends) X(work_batch, work_type, workType) \
-  X(work_batch, func_id, funcId) X(work_batch, func, func) \
-  X(work_coll, channel_lo, channelLo) X(work_coll, channel_hi, channelHi) X(work_coll, n_warps, nWarps) \
+  X(work_batch, func_id, funcId) \
+  X(work_coll, channel_lo, channelLo) X(work_coll, channel_hi, channelHi) \
   X(work_coll, red_op_arg_is_ptr, redOpArgIsPtr) X(work_coll, reg_used, regUsed) \
-  X(work_coll, net_reg_used, netRegUsed) X(work_coll, one_node, oneNode) X(work_coll, direct, direct) \
+  X(work_coll, net_reg_used, netRegUsed) \
   X(work_coll, profiler_enabled, profilerEnabled) X(work_coll, chunk_grains_lo, cbd.chunkGrainsLo) \
   X(work_coll, chunk_grains_mid, cbd.chunkGrainsMid) X(work_coll, chunk_grains_hi, cbd.chunkGrainsHi) \
   X(work_p2p, send_proto_ll, sendProtoLL) X(work_p2p, recv_proto_ll, recvProtoLL) \
@@ -249,9 +234,9 @@ struct ncclComm *comm;
 #define MORE_SIZES(X) X(work_bcast, ncclDevWorkBcast) X(profiler, ncclDevProfiler)
 #define MORE_PLACES(X) \
   X(kernel_comm, work_started, workStarted) X(kernel_comm, work_completed, workCompleted) \
-  X(kernel_comm, progress_counters, progressCounters) X(channel, work_counter, workCounter) \
+  X(channel, work_counter, workCounter) \
   X(work_bcast, ring_depth, ringDepth) X(work_bcast, chunk_size, chunkSize) X(work_bcast, sendbuff, sendbuff) \
-  X(work_bcast, recvbuff, recvbuff) X(work_bcast, bytes, bytes) X(work_bcast, bytes_done, bytes_done) \
+  X(work_bcast, recvbuff, recvbuff) X(work_bcast, bytes, bytes) \
   X(profiler, data, data) X(comm, comm_hash, commHash)
 #endif
 

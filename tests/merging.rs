@@ -2,6 +2,7 @@
 
 mod archive;
 mod damaged;
+mod many;
 mod naming;
 mod runs;
 

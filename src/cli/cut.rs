@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::LISTED;
 use super::survey::{Survey, label};
 use crate::cli::reason::Reason;
 use crate::model::selection::{self, Ranks, Window};
@@ -193,9 +194,6 @@ fn told_apart(label: &str, hashes: &[u64]) -> String {
     }
 }
 
-/// How many names of communicators an error lists.
-const LISTED: usize = 16;
-
 /// What there is to choose from.
 fn contents(survey: &Survey) -> String {
     let duration = selection::duration(survey.duration());
@@ -212,7 +210,7 @@ fn contents(survey: &Survey) -> String {
     let mut comms: Vec<_> = by_label.iter().map(|(label, hashes)| told_apart(label, hashes)).collect();
     if let Some(more @ 1..) = comms.len().checked_sub(LISTED) {
         comms.truncate(LISTED);
-        comms.push(format!("{more} more, which ncclscope info lists"));
+        comms.push(format!("{more} more, which ncclscope info --json - lists"));
     }
     match &comms[..] {
         [] => format!("it lasts {duration} and has {ranks} and no communicator"),

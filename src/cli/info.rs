@@ -1,19 +1,23 @@
 //! `ncclscope info`: the contents of a trace, on one page.
 
 pub(super) mod json;
+mod many;
+mod text;
 mod trust;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use self::trust::{CALLS, KERNELS, Trust};
+use self::many::Many;
+use self::trust::Trust;
 use super::Failure;
 use super::Fault;
+use super::LISTED;
 use super::capture;
 use super::colour;
 use super::compare::runs;
@@ -21,11 +25,12 @@ use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
 use super::mismatch::{self, Mismatch};
-use super::running::is_being_written;
+use super::running::are_being_written;
 use super::shared_gpus::{self, SharedGpu};
-use super::survey::{self, Survey};
+use super::survey::Survey;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
+use crate::model::ids::ProcessTag;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
@@ -63,21 +68,32 @@ pub(super) fn say(trace: &PathBuf, out: &mut dyn Write) -> Result<(), Reason> {
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) {
     let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
     let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
+    let known: HashSet<&PathBuf> = ours.iter().collect();
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
     let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
-    let mut looks = infos.into_iter().zip(survey.extents);
+    let running = match infos.iter().all(|(info, _)| info.recordings.keys().all(|tag| info.is_closed(tag))) {
+        true => vec![false; infos.len()],
+        false => are_being_written(ours.iter().map(PathBuf::as_path)),
+    };
+    let mut looks = infos.into_iter().zip(survey.extents).zip(running);
     let mut reasons = Vec::from_iter(troubles(&mismatches, &found, &shared, out).err().map(Reason::Output));
     let mut status = 0;
-    // A file that cannot be read does not hide the others.
-    let mut describe = |path: &PathBuf| match ours.contains(path).then(|| looks.next()).flatten() {
-        Some(((info, fault), (_, extent))) => {
-            let (value, trust) = info.describe(path, extent, fault, out)?;
-            status = status.max(trust.map_or(0, |trust| trust.status()));
+    let mut many = (ours.len() > LISTED).then(Many::default);
+    let mut describe = |path: &PathBuf| match known.contains(path).then(|| looks.next()).flatten() {
+        Some((((info, fault), (_, extent)), is_running)) => {
+            let seen = Seen::of(path, info, extent, fault, is_running)?;
+            status = status.max(seen.trust.as_ref().map_or(0, Trust::status));
+            let value = seen.json();
+            match &mut many {
+                Some(many) => many.add(seen),
+                None => seen.print(out).map_err(Reason::Output)?,
+            }
             Ok(value)
         }
         None => describe_other(path, out),
     };
+    // A file that cannot be read does not hide the others.
     let files: Vec<Value> = traces
         .iter()
         .map(|path| {
@@ -88,6 +104,10 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
             })
         })
         .collect();
+    if let Some(many) = many {
+        status = status.max(many.status());
+        reasons.extend(many.print(out).err().map(Reason::Output));
+    }
     let report = serde_json::json!({
         "format_version": json::FORMAT_VERSION,
         "mismatches": mismatches.iter().map(json::mismatch).collect::<Vec<_>>(),
@@ -128,12 +148,6 @@ fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu], out: 
     Ok(())
 }
 
-/// How many processes without a last remark are named.
-const NAMED: usize = 16;
-
-/// How many communicators, and functions of each, are named.
-const COMMUNICATORS: usize = 64;
-
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
@@ -147,14 +161,29 @@ struct Info {
     notes: BTreeMap<String, u64>,
     /// The versions of ncclscope that recorded it.
     versions: BTreeSet<String>,
-    /// The data that relates the clocks of its hosts contradicts itself.
-    clocks_contradict: bool,
+    /// How the times of other hosts were put on its clock, by host.
+    clocks: BTreeMap<String, HostClock>,
     /// The recordings' last remarks, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
     /// Processes that another tool recorded and whose import is complete, and those drawn by a
     /// merge.
     imported: Vec<u64>,
+}
+
+/// How a host's times were put on the clock of another.
+#[derive(Default)]
+struct HostClock {
+    how: String,
+    /// How far off they may be then, ns; merges of earlier versions do not say.
+    error_ns: Option<u64>,
+}
+
+impl HostClock {
+    /// Whether the data that relates the two clocks contradicts itself.
+    fn contradicts(&self) -> bool {
+        self.how.contains(merge::CONTRADICT)
+    }
 }
 
 /// Operations of one kind in one process: their number and their bytes.
@@ -178,6 +207,28 @@ impl Operations {
 }
 
 impl Info {
+    /// Adds another file's content; `file` is its number.
+    fn add(&mut self, other: Info, file: usize) {
+        // Processes of different files may have drawn the same tag.
+        let apart = |tag: u64| tag | (file as u64 + 1) << ProcessTag::BITS;
+        self.processes.extend(other.processes);
+        self.recordings.extend(other.recordings.into_iter().map(|(tag, process)| (apart(tag), process)));
+        self.communicators.extend(other.communicators);
+        for (of, by_process) in other.operations {
+            let all = self.operations.entry(of).or_default();
+            all.extend(by_process.into_iter().map(|(tag, operations)| (apart(tag), operations)));
+        }
+        self.slices += other.slices;
+        for (note, times) in other.notes {
+            *self.notes.entry(note).or_default() += times;
+        }
+        self.versions.extend(other.versions);
+        self.clocks.extend(other.clocks);
+        self.ended.extend(other.ended.into_iter().map(apart));
+        self.ends.extend(other.ends);
+        self.imported.extend(other.imported.into_iter().map(apart));
+    }
+
     fn take(&mut self, packet: &Packet<'_>, numbers: &Numbers) {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
@@ -201,9 +252,11 @@ impl Info {
             if key == attribute::MERGED {
                 self.imported.extend(value.parse::<u64>());
             }
+            if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK_ERROR) {
+                self.clocks.entry(host.to_owned()).or_default().error_ns = value.parse().ok();
+            }
             if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK) {
-                self.clocks_contradict |= value.contains(merge::CONTRADICT);
-                self.note(format!("{host}: {value}"));
+                self.clocks.entry(host.to_owned()).or_default().how = value;
             }
         }
     }
@@ -255,14 +308,35 @@ impl Info {
         *self.notes.entry(text).or_default() += 1;
     }
 
-    /// Prints what the trace contains, as far as it could be read.
-    fn describe(
-        &self,
-        path: &Path,
+    /// Whether a process's recording has a last remark.
+    fn is_closed(&self, tag: &u64) -> bool {
+        self.ended.contains(tag) || self.imported.contains(tag)
+    }
+}
+
+/// A trace that was read, as far as it could be.
+struct Seen<'a> {
+    path: &'a Path,
+    bytes: u64,
+    info: Info,
+    trust: Option<Trust>,
+    /// Why it could not be read to its end.
+    fault: Option<String>,
+    /// Processes are still writing it.
+    is_running: bool,
+}
+
+impl<'a> Seen<'a> {
+    /// # Errors
+    ///
+    /// If nothing of it could be read.
+    fn of(
+        path: &'a Path,
+        info: Info,
         extent: Extent,
         fault: Option<Fault>,
-        out: &mut dyn Write,
-    ) -> Result<(Value, Option<Trust>), Reason> {
+        is_running: bool,
+    ) -> Result<Seen<'a>, Reason> {
         let damage = match fault {
             // Here, two files with the same process are told apart, so each has its own.
             None | Some(Fault::Other(_)) => None,
@@ -271,193 +345,30 @@ impl Info {
             }
             Some(Fault::Trace(error)) => Some(error.to_string()),
         };
-        let trust = Trust::of(self, extent, damage.as_deref());
+        let trust = Trust::of(&info, extent, damage.as_deref());
         let fault = damage.or_else(|| extent.remark());
+        // Its recording is in the part that cannot be read.
+        let trust = trust.or_else(|| fault.clone().filter(|_| info.recordings.is_empty()).map(Trust::Not));
         let bytes = fs::metadata(path).map_or(0, |file| file.len());
-        self.print(path, bytes, trust.as_ref(), fault.as_deref(), out).map_err(Reason::Output)?;
-        Ok((self.json(path, bytes, trust.as_ref(), fault.as_deref()), trust))
+        Ok(Seen { path, bytes, info, trust, fault, is_running })
     }
 
-    /// Whether a process's recording has a last remark.
-    fn is_closed(&self, tag: &u64) -> bool {
-        self.ended.contains(tag) || self.imported.contains(tag)
-    }
-
-    fn print(
-        &self,
-        path: &Path,
-        bytes: u64,
-        trust: Option<&Trust>,
-        fault: Option<&str>,
-        out: &mut dyn Write,
-    ) -> std::io::Result<()> {
-        writeln!(out, "{}: {}, {} slices", path.display(), names::size(bytes), self.slices)?;
-        if let Some(trust) = trust {
-            let label = match trust {
-                Trust::Full(_) => colour::paint(colour::GOOD, "verdict"),
-                Trust::But(_) => colour::paint(colour::NOTE, "verdict"),
-                Trust::Not(_) => colour::paint(colour::BAD, "verdict"),
-            };
-            writeln!(out, "  {label}       {trust}")?;
+    fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        text::print_title(&self.path.display().to_string(), self.bytes, self.info.slices, out)?;
+        if let Some(trust) = &self.trust {
+            text::print_verdict(trust, &trust.to_string(), out)?;
         }
-        for process in &self.processes {
-            writeln!(out, "  process       {process}")?;
-        }
-        for communicator in self.communicators.iter().take(COMMUNICATORS) {
-            writeln!(out, "  communicator  {}", self::communicator(communicator))?;
-        }
-        if let more @ 1.. = self.communicators.len().saturating_sub(COMMUNICATORS) {
-            writeln!(out, "  communicator  {more} more")?;
-        }
-        let all = || self.operations.iter().map(|(of, operations)| (of, Operations::all(operations.values())));
-        for ((comm, function), (count, bytes, untold)) in all().take(COMMUNICATORS) {
-            let untold = if untold > 0 { format!("; {untold} of them NCCL did not hand over") } else { String::new() };
-            writeln!(out, "  operations    {comm:016x} {function}: {count}, {} in all{untold}", names::size(bytes))?;
-        }
-        if let more @ 1.. = self.operations.len().saturating_sub(COMMUNICATORS) {
-            let rest = all().skip(COMMUNICATORS).map(|(_, sum)| sum);
-            let (count, bytes) = rest.fold((0, 0_u64), |sum, of| (sum.0 + of.0, sum.1.saturating_add(of.1)));
-            writeln!(
-                out,
-                "  operations    {more} more functions and communicators: {count}, {} in all",
-                names::size(bytes)
-            )?;
-        }
-        for (note, times) in &self.notes {
-            let times = if *times > 1 { format!(" ({times} times)") } else { String::new() };
-            writeln!(out, "  note          {note}{times}")?;
-        }
-        for (tag, end) in self.ended.iter().zip(&self.ends) {
-            let process = match self.recordings.get(tag) {
-                Some(process) if self.recordings.len() > 1 => format!("{process}: "),
-                _ => String::new(),
-            };
-            writeln!(out, "  recorded      {process}{}", calls(end))?;
-        }
-        if self.ends.iter().any(|end| end.kernels_application.is_some()) {
-            writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
-        }
-        if let Some(times) = times(&self.ends) {
-            writeln!(out, "  GPU times     {times}")?;
-        }
-        if let Some(channels) = channels(&self.ends) {
-            writeln!(out, "  GPU channels  {channels}")?;
-        }
-        self.print_open(path, out)?;
-        if let Some(fault) = fault {
+        self.info.print(self.is_running, out)?;
+        if let Some(fault) = &self.fault {
             writeln!(out, "  {}         {fault}", colour::paint(colour::BAD, "fault"))?;
         }
         Ok(())
     }
-
-    /// Names the recordings without an end, if there are any.
-    fn print_open(&self, path: &Path, out: &mut dyn Write) -> std::io::Result<()> {
-        let open = self.recordings.iter().filter(|(tag, _)| !self.is_closed(tag));
-        let mut open: Vec<&str> = open.map(|(_, process)| process.as_str()).collect();
-        open.sort_by_key(|process| (survey::rank(process), *process));
-        let what = match open.len() {
-            0 => return Ok(()),
-            1 => "this recording has no end",
-            _ => "these recordings have no end",
-        };
-        let rest = open.len().saturating_sub(NAMED);
-        let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-        open.truncate(NAMED);
-        let names = open.join(", ");
-        let why = match is_being_written(path) {
-            true => "it is still running",
-            false => "still running or killed",
-        };
-        writeln!(out, "  {}    {what}, {why}: {names}{more}", colour::paint(colour::NOTE, "not closed"))
-    }
-}
-
-fn communicator(nccl: &Nccl) -> String {
-    // The track's name of an unnamed communicator begins or ends with this, unless it is `all`.
-    let short = || format!("(no name, {})", names::short_hash(nccl.comm()));
-    let name = nccl.comm_name.clone().unwrap_or_else(|| if nccl.comm.is_some() { short() } else { "(no name)".into() });
-    let unknown = |value: Option<i32>| value.map_or_else(|| "?".into(), |value| value.to_string());
-    let version = match nccl.nccl_version() {
-        0 => "NCCL of unknown version".to_owned(),
-        number => format!("NCCL {}", names::nccl_version(number)),
-    };
-    // Another tool's process group has neither hash nor interface version.
-    if nccl.interface.is_none() {
-        return format!("{name}: rank {} of {}, {version}", unknown(nccl.rank), unknown(nccl.ranks));
-    }
-    let hosts = if nccl.nodes == Some(1) { "host" } else { "hosts" };
-    format!(
-        "{:016x} {name}: rank {} of {} on {} {hosts}, {version}, interface v{}",
-        nccl.comm(),
-        unknown(nccl.rank),
-        unknown(nccl.ranks),
-        unknown(nccl.nodes),
-        nccl.interface()
-    )
 }
 
 /// The sum of a figure over all recordings.
 fn sum(ends: &[Nccl], figure: fn(&Nccl) -> u64) -> u64 {
     ends.iter().map(figure).sum()
-}
-
-/// What became of the kernels of all recordings together.
-fn kernels(ends: &[Nccl]) -> String {
-    let figures = KERNELS.iter().map(|(what, figure, _)| (what, sum(ends, *figure)));
-    let said = figures.filter(|(what, count)| *count > 0 || what.ends_with("matched"));
-    said.map(|(what, count)| format!("{count} {what}")).collect::<Vec<_>>().join("; ")
-}
-
-/// The error of CUPTI's times that NCCL's own times leave possible.
-fn times(ends: &[Nccl]) -> Option<String> {
-    let least = ends.iter().filter_map(|end| end.cupti_off_least_ns).min();
-    let most = ends.iter().filter_map(|end| end.cupti_off_most_ns).max();
-    let us = |ns: i64| names::duration(ns.unsigned_abs() as f64);
-    let early =
-        least.map(|ns| if ns > 0 { format!("late by at least {}", us(ns)) } else { format!("up to {} early", us(ns)) });
-    let late =
-        most.map(|ns| if ns < 0 { format!("early by at least {}", us(ns)) } else { format!("up to {} late", us(ns)) });
-    let known: Vec<String> = early.into_iter().chain(late).collect();
-    let of_nccl = [
-        Nccl::kernels_launch_bracket,
-        Nccl::kernels_graph_node,
-        Nccl::kernels_graph_replay,
-        Nccl::kernels_device_timer,
-        Nccl::kernels_unmatched,
-    ];
-    let has_kernels = ends.iter().any(|end| of_nccl.iter().any(|figure| figure(end) > 0));
-    match &known[..] {
-        [] if has_kernels => Some("nothing that NCCL's threads saw bounds an error of CUPTI's".into()),
-        [] => None,
-        known => Some(format!("by what NCCL's threads saw, CUPTI's may be {}", known.join(" and "))),
-    }
-}
-
-/// What kernel channels say, if there were any.
-fn channels(ends: &[Nccl]) -> Option<String> {
-    let sum = |figure| sum(ends, figure);
-    let figures = [
-        ("inside their kernel", sum(Nccl::channels_inside_kernel)),
-        ("of unknown kernels", sum(Nccl::channels_without_kernel)),
-        ("without a time", sum(Nccl::channels_unmapped)),
-        ("that are impossible", sum(Nccl::channels_implausible)),
-    ];
-    let said: Vec<String> =
-        figures.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
-    let confirmed = sum(Nccl::kernels_confirmed);
-    (!said.is_empty()).then(|| format!("{}; {confirmed} matches of kernels confirmed", said.join("; ")))
-}
-
-/// What the recording's last remark says about NCCL's calls.
-fn calls(end: &Nccl) -> String {
-    let mut text = format!("{} calls from NCCL, times to {} ns", end.recorded(), end.clock_error_ns());
-    for (what, figure, _) in CALLS {
-        let count = figure(end);
-        if count > 0 {
-            text.push_str(&format!("; {count} {what}"));
-        }
-    }
-    text
 }
 
 #[cfg(test)]

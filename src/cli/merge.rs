@@ -27,6 +27,7 @@ use self::numbers::{Numbers, Renumbered};
 use self::origin::Origin;
 use self::remark::Marks;
 use self::sound::Sound;
+use super::LISTED;
 use super::beside::{self, Fate, Joined};
 use super::compare::runs;
 use super::diagnose::{self, Seen};
@@ -359,9 +360,7 @@ impl<'a> Together<'a> {
         }
         members.remarks().iter().for_each(|line| drop(writeln!(out, "{line}")));
         let moves = moves(&origins, &common.clocks, &shared)?;
-        for Move { host, how, .. } in moves.iter().flatten() {
-            let _ = writeln!(out, "{host}: {how}");
-        }
+        say_clocks(&moves.iter().flatten().collect::<Vec<_>>(), out);
         let boot = origins.first().and_then(|origin| origin.boots.first().cloned()).unwrap_or_default();
         let files =
             files.into_iter().zip(origins).zip(&common.clocks).map(|(((path, extent, copy), origin), clock)| Whole {
@@ -485,13 +484,37 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
         }
         let of_clock = || origins.iter().zip(clocks).filter(|(_, it)| **it == clock);
         let outside = of_clock().flat_map(|(file, _)| file.ends()).map(|time| offset.at(time).error_ns).max();
-        if let Some(outside) = outside.filter(|outside| *outside > most) {
-            how.push_str(&format!("; before the first and after the last of them, to {}", us(outside)));
+        let error_ns = outside.map_or(most, |outside| outside.max(most));
+        if error_ns > most {
+            how.push_str(&format!("; before the first and after the last of them, to {}", us(error_ns)));
         }
         hosts.push(host.clone());
-        moves.push(Some(Move { offset, host, how }));
+        moves.push(Some(Move { offset, host, how, error_ns }));
     }
     Ok(moves)
+}
+
+/// Says how the hosts' times were put on one clock: for each host, or for many together. Those whose
+/// data contradicts itself are always named.
+fn say_clocks(moves: &[&Move], out: &mut dyn Write) {
+    let are_many = moves.len() > LISTED;
+    if are_many {
+        let of_hosts: Vec<_> = moves.iter().map(|it| (it.host.as_str(), it.error_ns)).collect();
+        let _ = writeln!(out, "{}", clocks(&of_hosts));
+    }
+    for Move { host, how, .. } in moves.iter().filter(|it| !are_many || it.how.contains(CONTRADICT)) {
+        let _ = writeln!(out, "{host}: {how}");
+    }
+}
+
+/// How the times of many hosts were put on another's clock, from how far off each may be then, in ns.
+pub(super) fn clocks(hosts: &[(&str, u64)]) -> String {
+    let (worst, error_ns) = hosts.iter().max_by_key(|it| it.1).copied().unwrap_or_default();
+    format!(
+        "{} hosts: their times are put on the clock of another by the order of events on both, to {} at worst, on {worst}",
+        hosts.len(),
+        names::duration(error_ns as f64)
+    )
 }
 
 /// The host's name, with a number if another one has it already: two boots, or containers that chose

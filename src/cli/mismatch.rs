@@ -8,7 +8,8 @@ use std::fmt;
 
 use rustc_hash::FxHashMap;
 
-use super::hang::{LISTED, list, named};
+use super::LISTED;
+use super::hang::{list, named};
 use super::survey::{self, Calls, OfFunction, Request, Requests, Survey, placed};
 use crate::trace::reader::proto::ncclscope::Function;
 

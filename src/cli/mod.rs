@@ -47,6 +47,9 @@ use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
 use crate::trace::reader::{self, Extent, Packet};
 
+/// How many things of a kind are listed one by one. Further ones are counted, or described together.
+const LISTED: usize = 16;
+
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
 #[derive(Parser)]
 #[command(name = "ncclscope", version)]

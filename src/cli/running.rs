@@ -55,12 +55,7 @@ pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     survey.processes.iter().filter_map(gone).collect()
 }
 
-/// Whether a process of this machine, one that we may inspect, has the file open for writing.
-pub(super) fn is_being_written(path: &Path) -> bool {
-    are_being_written([path]) == [true]
-}
-
-/// The same for several files.
+/// For each file, whether a process of this machine, one that we may inspect, has it open for writing.
 pub(super) fn are_being_written<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Vec<bool> {
     let id = |file: fs::Metadata| (file.dev(), file.ino());
     let ids: Vec<_> = paths.into_iter().map(|path| fs::metadata(path).ok().map(id)).collect();

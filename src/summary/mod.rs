@@ -35,7 +35,7 @@ use groups::{Gathering, Group, OfGroup};
 pub use metrics::Live;
 #[cfg(feature = "cli")]
 pub use report::Link;
-pub use report::{FORMAT_VERSION, Report};
+pub use report::{ALL, FORMAT_VERSION, Report};
 use rows::{Arguments, Operations, Rows, UNKNOWN};
 use stretches::Stretches;
 pub use table::{Cell, Column, Kind, Table};

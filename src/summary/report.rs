@@ -76,6 +76,9 @@ pub(super) fn figures(args: &[u8]) -> Vec<(u32, u64)> {
     fields(args).map(|field| (field.number, field.uint())).collect()
 }
 
+/// What stands for the rank in rows of all ranks together.
+pub const ALL: &str = "all";
+
 /// The tables of one or several processes.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -142,7 +145,7 @@ impl Summary {
     /// The rows for all ranks together, if this is their [sum](Summary::add_all).
     #[must_use]
     pub fn report_of_all(&self) -> Report {
-        let who = Who { summary: self, rank: "all".into() };
+        let who = Who { summary: self, rank: ALL.into() };
         let mut report = Report::empty();
         for table in &mut report.tables {
             table.rows = match table.name {
@@ -365,7 +368,7 @@ impl Report {
         for (row, number) in &mut joined {
             match (number, row.first_mut()) {
                 (1, _) | (_, None) => {}
-                (number, Some(rank)) if *number >= ranks => *rank = "all".into(),
+                (number, Some(rank)) if *number >= ranks => *rank = ALL.into(),
                 (number, Some(rank)) => *rank = format!("{number} ranks").into(),
             }
         }

@@ -219,6 +219,9 @@ pub mod attribute {
     /// Followed by a host's name: how its times were converted to the clock of the boot above, and
     /// how accurately, in words.
     pub const HOST_CLOCK: &str = "ncclscope.clock.";
+    /// Followed by a host's name: how far off its times may be then, compared with those of the
+    /// other hosts, ns.
+    pub const HOST_CLOCK_ERROR: &str = "ncclscope.clock_error_ns.";
     /// What identifies the run, with the variable that says so: `SLURM_JOB_ID=4711`.
     pub const RUN: &str = "ncclscope.run";
     /// The mark of the sequences that a merge drew.

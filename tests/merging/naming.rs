@@ -58,7 +58,7 @@ fn a_communicator_is_selected_by_the_name_of_its_tracks() {
     words.extend(recordings.iter().map(|(_, file)| file.clone().into_os_string()));
     ncclscope(&words).unwrap();
     let info = ncclscope(&["info".into(), joined.clone()]).unwrap();
-    assert!(info.contains("communicator  00000000000000b0 (no name, 000000b0): rank 0 of 2 on 2 hosts"), "{info}");
+    assert!(info.contains("communicator  00000000000000b0 (no name, 000000b0): ranks 0-1 of 2 on 2 hosts"), "{info}");
     let operations = |name: &str| {
         let part = folder.path().join(name);
         let words =

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::Work;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED};
-use super::{BEYOND, Hang, LISTED, Missing, PAIRS, PATIENCE_NS, named};
+use super::{BEYOND, Hang, Missing, PAIRS, PATIENCE_NS, named};
+use crate::cli::LISTED;
 use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
 

@@ -16,6 +16,7 @@ use std::fmt;
 
 use self::judge::judge;
 use self::look::{Look, first_look};
+use super::LISTED;
 use super::running::{self, Gone};
 use super::survey::Survey;
 use crate::model::time::HostNs;
@@ -26,8 +27,6 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
-/// How many ranks are listed.
-pub(super) const LISTED: usize = 16;
 
 /// An operation that a job hangs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,12 +1,9 @@
 //! The output of `ncclscope info` as JSON.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Info, Mismatch, Operations, Trust};
+use super::{Hang, Mismatch, Operations, Seen};
 use crate::cli::mismatch::Side;
-use crate::cli::running::is_being_written;
 use crate::cli::shared_gpus::SharedGpu;
 use crate::trace::names;
 use crate::trace::reader::Nccl;
@@ -51,29 +48,33 @@ pub(in crate::cli) fn shared_gpu(shared: &SharedGpu) -> Value {
     json!({ "text": shared.to_string(), "details": shared.details(), "gpu": shared.uuid, "ranks": shared.ranks })
 }
 
-impl Info {
+impl Seen<'_> {
     /// What one trace contains.
-    pub(super) fn json(&self, path: &Path, bytes: u64, trust: Option<&Trust>, fault: Option<&str>) -> Value {
-        let mut recordings: Vec<_> = self.recordings.iter().collect();
+    pub(super) fn json(&self) -> Value {
+        let Seen { path, bytes, info, trust, fault, is_running } = self;
+        let mut recordings: Vec<_> = info.recordings.iter().collect();
         recordings.sort_unstable();
         let recording = |(tag, process): &(&u64, &String)| {
-            let end = self.ended.iter().position(|ended| ended == *tag).map(|at| &self.ends[at]);
-            let state = match self.is_closed(tag) {
+            let end = info.ended.iter().position(|ended| ended == *tag).map(|at| &info.ends[at]);
+            let state = match info.is_closed(tag) {
                 true => "closed",
-                false if is_being_written(path) => "running",
+                false if *is_running => "running",
                 false => "running or killed",
             };
             json!({ "process": process, "state": state, "figures": end.map(figures) })
         };
+        let note = |text: String, times: u64| json!({ "text": text, "times": times });
+        let clocks = info.clocks.iter().map(|(host, clock)| note(format!("{host}: {}", clock.how), 1));
+        let notes = info.notes.iter().map(|(text, times)| note(text.clone(), *times));
         json!({
             "kind": "trace",
             "file": path.display().to_string(),
             "bytes": bytes,
-            "slices": self.slices,
-            "verdict": trust.map(|trust| json!({ "text": trust.word(), "reasons": trust.reasons() })),
-            "processes": self.processes,
-            "communicators": self.communicators.iter().map(communicator).collect::<Vec<_>>(),
-            "operations": self.operations.iter().map(|((comm, function), of)| {
+            "slices": info.slices,
+            "verdict": trust.as_ref().map(|trust| json!({ "text": trust.word(), "reasons": trust.reasons() })),
+            "processes": info.processes,
+            "communicators": info.communicators.iter().map(communicator).collect::<Vec<_>>(),
+            "operations": info.operations.iter().map(|((comm, function), of)| {
                 let (count, bytes, not_handed_over) = Operations::all(of.values());
                 json!({
                     "comm": hash(*comm),
@@ -83,7 +84,7 @@ impl Info {
                     "not_handed_over": not_handed_over,
                 })
             }).collect::<Vec<_>>(),
-            "notes": self.notes.iter().map(|(text, times)| json!({ "text": text, "times": times })).collect::<Vec<_>>(),
+            "notes": clocks.chain(notes).collect::<Vec<_>>(),
             "recordings": recordings.iter().map(recording).collect::<Vec<_>>(),
             "fault": fault,
         })

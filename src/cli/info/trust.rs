@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Info, sum};
+use super::{HostClock, Info, sum};
 use crate::trace::names;
 use crate::trace::reader::{Extent, Nccl};
 
@@ -126,7 +126,7 @@ impl Trust {
         if host_times > HOST_TIMES_NS {
             reasons.push(format!("host times are known to {} only", names::duration(host_times as f64)));
         }
-        if info.clocks_contradict {
+        if info.clocks.values().any(HostClock::contradicts) {
             reasons.push("operations on several hosts contradict each other, see the notes".into());
         }
         reasons.extend(versions(info));
@@ -134,7 +134,12 @@ impl Trust {
             return Some(Trust::But(reasons));
         }
         let host_times = names::duration(host_times as f64);
-        Some(Trust::Full(format!("nothing was lost, left unmatched or contradicted; host times to {host_times}")))
+        let between = info.clocks.values().filter_map(|clock| clock.error_ns).max();
+        let between =
+            between.map_or_else(String::new, |ns| format!(", between hosts to {}", names::duration(ns as f64)));
+        Some(Trust::Full(format!(
+            "nothing was lost, left unmatched or contradicted; host times to {host_times}{between}"
+        )))
     }
 
     /// The verdict in a word, for programs too.

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::{Origin, Together, Whole};
+use crate::cli::LISTED;
 use crate::cli::reason::Reason;
 use crate::clock::hosts::Offset;
 use crate::import::Span;
@@ -141,6 +142,17 @@ impl<'a> Plan<'a> {
         };
         let mut attributes = Map::new();
         let mut offsets: Vec<Option<i64>> = Vec::new();
+        let shifted = || self.machines.iter().filter(|machine| machine.offset.is_some());
+        let are_many = shifted().count() > LISTED;
+        if let (true, Some(worst)) = (are_many, shifted().max_by_key(|machine| machine.shift().error_ns)) {
+            let _ = writeln!(
+                out,
+                "in the archive the clock of each host has one offset for the whole trace, which Perfetto reads from v58 \
+                 on: times are off by {} at worst, on {}",
+                names::duration(worst.shift().error_ns as f64),
+                worst.name
+            );
+        }
         for (number, machine) in self.machines.iter().enumerate() {
             let Shift { ns, error_ns } = machine.shift();
             offsets.push((number > 0).then_some(ns));
@@ -150,7 +162,9 @@ impl<'a> Plan<'a> {
                      on: its times are off by {} at worst",
                     names::duration(error_ns as f64)
                 );
-                let _ = writeln!(out, "{}: {how}", machine.name);
+                if !are_many {
+                    let _ = writeln!(out, "{}: {how}", machine.name);
+                }
                 attributes.insert(format!("{}{}", attribute::HOST_CLOCK, machine.name), how.into());
             }
         }
@@ -222,7 +236,7 @@ mod tests {
             orders.here_first(HostNs(here - 20_000), HostNs(at));
             orders.there_first(HostNs(here + 20_000), HostNs(at));
         }
-        let moved = Move { offset: orders.solve().unwrap(), host: host.into(), how: String::new() };
+        let moved = Move { offset: orders.solve().unwrap(), host: host.into(), how: String::new(), error_ns: 0 };
         let extent = Extent { whole: 1, unfinished: 0 };
         Whole { path: Path::new(path), copy: None, extent, origin, clock, moved: (clock > 0).then_some(moved) }
     }

@@ -412,7 +412,7 @@ mod tests {
         let mut orders = Orders::default();
         orders.here_first(HostNs(at - 100_000), HostNs(at));
         orders.there_first(HostNs(at + 100_000), HostNs(at));
-        Move { offset: orders.solve().unwrap(), host: String::new(), how: String::new() }
+        Move { offset: orders.solve().unwrap(), host: String::new(), how: String::new(), error_ns: 0 }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) struct Move {
     /// The host; and in words, how its times were put on the other's clock and how exact that is.
     pub(super) host: String,
     pub(super) how: String,
+    /// How far off they may be then, ns.
+    pub(super) error_ns: u64,
 }
 
 /// Copies a trace with its times shifted; `edits` changes packets that describe tracks. `put` gets
@@ -155,7 +157,9 @@ impl Copier<'_> {
             let key = fields(said.bytes()).find(|field| field.number == trace_attributes::attribute::KEY);
             if key.is_some_and(|key| key.bytes() == attribute::BOOT.as_bytes()) {
                 say(&mut out, attribute::BOOT, self.boot);
-                say(&mut out, &format!("{}{}", attribute::HOST_CLOCK, self.how.host), &self.how.how);
+                let Move { host, how, error_ns, .. } = self.how;
+                say(&mut out, &format!("{}{host}", attribute::HOST_CLOCK), how);
+                say(&mut out, &format!("{}{host}", attribute::HOST_CLOCK_ERROR), &error_ns.to_string());
             } else {
                 out.extend_from_slice(said.raw);
             }
@@ -208,7 +212,7 @@ mod tests {
         .unwrap();
         let labels = Members::default().labels();
         let edits = Edits { labels, numbers: numbers.renumbered(), drawn_before: Default::default() };
-        let how = Move { offset: Offset::none(), host: String::new(), how: String::new() };
+        let how = Move { offset: Offset::none(), host: String::new(), how: String::new(), error_ns: 0 };
         let mut pids = Vec::new();
         let put = |copied: Vec<u8>| {
             reader::decoded(&copied, |packet| {
@@ -243,7 +247,7 @@ mod tests {
             numbers: Numbers::default().renumbered(),
             drawn_before: Default::default(),
         };
-        let how = Move { offset: Offset::none(), host: String::new(), how: String::new() };
+        let how = Move { offset: Offset::none(), host: String::new(), how: String::new(), error_ns: 0 };
         let copied = |bytes: &[u8]| {
             let (mut copied, mut times) = (Vec::new(), Vec::new());
             copy(bytes, &how, "", &edits, |packets| {

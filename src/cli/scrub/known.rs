@@ -108,9 +108,11 @@ pub(super) fn attribute_of(key: &str, value: &str, stand: &mut StandIns) -> (Str
             {
                 return (format!("{LOST}{} {pid}", stand.process(who)), stand.text(value));
             }
-            if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK) {
-                let host = stand.stand(Kind::Host, host);
-                return (format!("{}{host}", attribute::HOST_CLOCK), stand.text(value));
+            for of_host in [attribute::HOST_CLOCK, attribute::HOST_CLOCK_ERROR] {
+                if let Some(host) = key.strip_prefix(of_host) {
+                    let host = stand.stand(Kind::Host, host);
+                    return (format!("{of_host}{host}"), stand.text(value));
+                }
             }
             if let Some(variable) = key.strip_prefix(attribute::ENVIRONMENT) {
                 let variable = match words::is_variable(variable) {

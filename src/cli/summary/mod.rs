@@ -14,12 +14,13 @@ use serde_json::{Map, Value, json};
 use self::durations::Durations;
 pub(super) use self::load::Lasted;
 use self::load::Load;
+use super::LISTED;
 use super::compare::runs;
 use super::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format as Of};
 use crate::model::time::HostNs;
-use crate::summary::{Cell, FORMAT_VERSION, Report, Row, Summary, Table, values};
+use crate::summary::{ALL, Cell, FORMAT_VERSION, Report, Row, Summary, Table, values};
 
 /// What to print.
 #[derive(clap::Args)]
@@ -214,7 +215,13 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
         report.tables.retain(|table| table.name == name);
     }
     let written = match wish.format {
-        Format::Table => out.write_all(report.text().as_bytes()),
+        Format::Table => {
+            let left_out = if wish.table.is_none() { shorten(&mut report) } else { None };
+            out.write_all(report.text().as_bytes()).and_then(|()| match left_out {
+                Some(left_out) => writeln!(out, "\n{left_out}"),
+                None => Ok(()),
+            })
+        }
         Format::Csv => out.write_all(report.csv().as_bytes()),
         Format::Json => {
             let tables: Map<String, Value> = report
@@ -236,6 +243,37 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
         }),
     };
     written.map_err(Reason::Output)
+}
+
+/// Of many ranks, leaves the rows of all of them together, where a table has such rows, and otherwise
+/// its first ones. Returns what is left out, in words.
+fn shorten(report: &mut Report) -> Option<String> {
+    /// The most rows of a table that has none of all ranks together, or has more to say than they do.
+    const ROWS: usize = 64;
+    let is_of_all = |row: &Vec<Cell>| matches!(row.first(), Some(Cell::Text(rank)) if rank == ALL);
+    let of_ranks = |table: &Table| table.columns.first().is_some_and(|column| column.name == "rank");
+    let ranks: HashSet<String> = (report.tables.iter().filter(|table| of_ranks(table)))
+        .flat_map(|table| table.rows.iter().filter(|row| !is_of_all(row)))
+        .filter_map(|row| if let Some(Cell::Text(rank)) = row.first() { Some(rank.clone()) } else { None })
+        .collect();
+    if ranks.len() <= LISTED {
+        return None;
+    }
+    let mut left_out = Vec::new();
+    for table in report.tables.iter_mut().filter(|table| of_ranks(table) && table.name != "stretches") {
+        let before = table.rows.len();
+        // What is lost, and the environment, may be of one rank only.
+        if !["environment", "losses"].contains(&table.name) && table.rows.iter().any(is_of_all) {
+            table.rows.retain(is_of_all);
+        }
+        table.rows.sort_by_key(|row| !is_of_all(row));
+        table.rows.truncate(ROWS);
+        if let more @ 1.. = before - table.rows.len() {
+            left_out.push(format!("{more} of {}", table.name));
+        }
+    }
+    let left_out = left_out.join(", ");
+    Some(format!("rows of single ranks are left out: {left_out}; --table NAME prints a table whole, --format csv all"))
 }
 
 /// Prints the lists of durations: what they are of, how many, and each in microseconds.

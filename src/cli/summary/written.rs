@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::runs;
 use crate::cli::reason::Reason;
-use crate::summary::{Cell, FORMAT_VERSION, Kind, Report, Table};
+use crate::summary::{ALL, Cell, FORMAT_VERSION, Kind, Report, Table};
 
 /// The summaries that are named, or in the folders that are named, if there are no traces.
 pub(in crate::cli) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Reason> {
@@ -142,7 +142,7 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for of in kinds.values() {
         let mut row = vec![Cell::Empty; table.columns.len()];
-        row[0] = Cell::Text("all".into());
+        row[0] = Cell::Text(ALL.into());
         keys.iter().for_each(|key| row[*key] = of[0][*key].clone());
         for (column, it) in table.columns.iter().enumerate() {
             let values = || of.iter().filter_map(|row| number(row, Some(column)));

@@ -10,7 +10,7 @@ use crate::trace::names::{duration, quoted, short};
 
 /// How many ranks are named.
 const NAMED: usize = 8;
-/// The fraction of a step that one rank's wait for others must take if it is to be mentioned.
+/// The fraction of a step, or of all steps, that is worth mentioning.
 const MUCH: f64 = 0.1;
 /// How much the mean step must exceed the median for long steps to be mentioned, as a fraction; and
 /// how many medians a single long step must take.
@@ -217,7 +217,8 @@ impl Names<'_> {
         }
         if !job.has_own_work() {
             let last = (0..job.ranks.len()).max_by(|one, other| shares[*one].last.total_cmp(&shares[*other].last));
-            let last = last.filter(|rank| shares[*rank].last > 0.0).map_or_else(String::new, |rank| {
+            let much = (1.5 / job.ranks.len() as f64).max(MUCH);
+            let last = last.filter(|rank| shares[*rank].last > much).map_or_else(String::new, |rank| {
                 format!("; {} comes last most often, in {}", job.ranks[rank].label, percent(shares[rank].last))
             });
             return Some(format!(

@@ -36,6 +36,8 @@ pub(super) struct Survey {
     pub(super) span: Option<(HostNs, HostNs)>,
     pub(super) slices: u64,
     pub(super) tracks: FxHashMap<u64, Track>,
+    /// The tracks of processes, by pid. Containers have processes with the same pid.
+    pub(super) by_pid: FxHashMap<u64, Vec<u64>>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// The time ranges of operations as the host handed them over, and of NCCL's kernels, in the
     /// order of the file. Those without an end end when they begin. Empty unless `lists_work`:
@@ -449,7 +451,10 @@ impl Survey {
         for (uuid, mut track) in other.tracks {
             track.calls.renumber(&requests);
             track.parent = track.parent.map(|parent| self.uuid(file, parent));
-            self.tracks.entry(self.uuid(file, uuid)).or_insert(track);
+            let uuid = self.uuid(file, uuid);
+            if !self.tracks.contains_key(&uuid) {
+                self.put(uuid, track);
+            }
         }
         for mut slice in other.unfinished {
             (slice.track, slice.place) = (self.uuid(file, slice.track), self.slices + slice.place);
@@ -499,8 +504,18 @@ impl Survey {
                 _ => {}
             }
         }
-        let known = self.tracks.entry(uuid).or_default();
-        *known = Track { communicators: std::mem::take(&mut known.communicators), ..track };
+        let known = self.tracks.get_mut(&uuid).map(|known| std::mem::take(&mut known.communicators));
+        self.put(uuid, Track { communicators: known.unwrap_or_default(), ..track });
+    }
+
+    fn put(&mut self, uuid: u64, track: Track) {
+        if let Some(pid) = track.pid.filter(|_| track.is_process) {
+            let of_pid = self.by_pid.entry(pid).or_default();
+            if !of_pid.contains(&uuid) {
+                of_pid.push(uuid);
+            }
+        }
+        self.tracks.insert(uuid, track);
     }
 
     fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
@@ -592,13 +607,10 @@ impl Survey {
             match (found.parent, found.pid) {
                 (Some(parent), _) => at = parent,
                 (None, pid) => {
-                    // Containers have processes with the same pid: the tag tells them apart.
-                    let same = |(_, other): &(&u64, &Track)| other.is_process && pid.is_some() && other.pid == pid;
-                    let mut found = self.tracks.iter().filter(same).map(|(uuid, _)| *uuid);
-                    return match found.clone().find(|uuid| uuid >> TRACK_BITS == at >> TRACK_BITS) {
-                        None => found.next().filter(|_| found.next().is_none()),
-                        near => near,
-                    };
+                    let of_pid = self.by_pid.get(&pid?)?;
+                    // The tag tells those with the same pid apart.
+                    let near = of_pid.iter().find(|uuid| *uuid >> TRACK_BITS == at >> TRACK_BITS);
+                    return near.or(if let [only] = &of_pid[..] { Some(only) } else { None }).copied();
                 }
             }
         }
@@ -696,17 +708,17 @@ mod tests {
         let track = |is_process| Track { is_process, pid: Some(7), ..Track::default() };
         let mut survey = Survey::default();
         for tag in 1..40 {
-            survey.tracks.insert(tag << TRACK_BITS | 1, track(true));
-            survey.tracks.insert(tag << TRACK_BITS | 2, track(false));
+            survey.put(tag << TRACK_BITS | 1, track(true));
+            survey.put(tag << TRACK_BITS | 2, track(false));
         }
         for tag in 1..40 {
             assert_eq!(survey.process(tag << TRACK_BITS | 2), Some(tag << TRACK_BITS | 1));
         }
         // Another tool's tracks have no tag: of several processes with its pid it may be anyone's.
-        survey.tracks.insert(50 << TRACK_BITS, track(false));
+        survey.put(50 << TRACK_BITS, track(false));
         assert_eq!(survey.process(50 << TRACK_BITS), None);
-        survey.tracks.insert(60 << TRACK_BITS, Track { pid: Some(8), ..track(true) });
-        survey.tracks.insert(61 << TRACK_BITS, Track { pid: Some(8), ..track(false) });
+        survey.put(60 << TRACK_BITS, Track { pid: Some(8), ..track(true) });
+        survey.put(61 << TRACK_BITS, Track { pid: Some(8), ..track(false) });
         assert_eq!(survey.process(61 << TRACK_BITS), Some(60 << TRACK_BITS));
     }
 

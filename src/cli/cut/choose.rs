@@ -187,6 +187,7 @@ enum Scope {
 }
 
 fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
+    let named = Named::of_all(survey);
     let scope = |uuid: u64| {
         if let Some(processes) = &filter.processes
             && survey.process(uuid).is_some_and(|process| !processes.contains(&process))
@@ -194,7 +195,7 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
             return Scope::Left;
         }
         let Some(wanted) = &filter.communicators else { return Scope::Wanted };
-        match belongs(survey, uuid) {
+        match named.of(survey, uuid) {
             Some(hash) if !wanted.contains(&hash) => Scope::Unwanted,
             _ => Scope::Wanted,
         }
@@ -202,24 +203,27 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
     survey.tracks.keys().map(|uuid| (*uuid, OnTrack { scope: scope(*uuid), open: Vec::new() })).collect()
 }
 
-/// The communicator of a track whose slices name none. It is that of the sibling whose name begins
-/// this track's name: transfers with a peer are drawn beside their operations.
-fn belongs(survey: &Survey, uuid: u64) -> Option<u64> {
-    let track = survey.tracks.get(&uuid)?;
-    if !track.communicators.is_empty() {
-        return None;
+/// The tracks whose slices name communicators: by their parents, with their names.
+struct Named<'a>(FxHashMap<Option<u64>, Vec<(&'a str, &'a [u64])>>);
+
+impl<'a> Named<'a> {
+    fn of_all(survey: &'a Survey) -> Named<'a> {
+        let mut all: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        for track in survey.tracks.values().filter(|it| !it.name.is_empty() && !it.communicators.is_empty()) {
+            all.entry(track.parent).or_default().push((track.name.as_str(), &track.communicators[..]));
+        }
+        Named(all)
     }
-    let siblings = survey.tracks.iter().filter(|(other, sibling)| {
-        **other != uuid
-            && sibling.parent == track.parent
-            && !sibling.name.is_empty()
-            && track.name.starts_with(&sibling.name)
-            && !sibling.communicators.is_empty()
-    });
-    let (_, nearest) = siblings.max_by_key(|(_, sibling)| sibling.name.len())?;
-    match nearest.communicators[..] {
-        [hash] => Some(hash),
-        _ => None,
+
+    /// The communicator of a track whose slices name none. It is that of the sibling whose name begins
+    /// this track's name: transfers with a peer are drawn beside their operations.
+    fn of(&self, survey: &Survey, uuid: u64) -> Option<u64> {
+        let track = survey.tracks.get(&uuid).filter(|track| track.communicators.is_empty())?;
+        let siblings = self.0.get(&track.parent)?.iter().filter(|(name, _)| track.name.starts_with(name));
+        match siblings.max_by_key(|(name, _)| name.len())?.1 {
+            [hash] => Some(*hash),
+            _ => None,
+        }
     }
 }
 

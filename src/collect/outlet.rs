@@ -178,8 +178,9 @@ impl Taker for Outlet {
         self.draw_due();
     }
 
-    fn gives_up(&mut self, time: HostNs) {
-        self.feed(&Input::Note { time, name: remark::GIVES_UP, text: "" });
+    fn gives_up(&mut self, time: HostNs, gives_up: bool) {
+        let text = if gives_up { "" } else { "no longer" };
+        self.feed(&Input::Note { time, name: remark::GIVES_UP, text });
     }
 
     fn stands(&mut self, standing: Standing) {

@@ -4,6 +4,7 @@
 //! time, and whoever waits for one has a time limit. A flush never happens in a callback and holds
 //! no lock of ours.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -74,6 +75,10 @@ struct State {
     process_ends: bool,
     /// When giving up the subscription began.
     ends_at: Option<HostNs>,
+    /// When CUPTI was made to return everything, but for the requested forced flushes: earlier
+    /// subscriptions were given up, or buffers taken over. As long as buffers from then may not have
+    /// been read.
+    emptied: Vec<Range<HostNs>>,
     ended: bool,
 }
 
@@ -85,7 +90,12 @@ impl Flusher {
     /// Starts the thread, which owns the subscription from now on. The desk may come from an
     /// earlier thread that has ended.
     pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
-        *desk.lock() = State::default();
+        {
+            let mut state = desk.lock();
+            let mut emptied = std::mem::take(&mut state.emptied);
+            emptied.extend(state.ends_at.map(|at| at..HostNs(sys::boottime_ns())));
+            *state = State { emptied, ..State::default() };
+        }
         desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
         desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
@@ -215,9 +225,17 @@ impl Desk {
         }
     }
 
-    /// When giving up the subscription began, if it did.
-    pub(super) fn ends_at(&self) -> Option<HostNs> {
-        self.lock().ends_at
+    /// When CUPTI was made to return everything, but for the requested forced flushes: kernels that it
+    /// returned then may not have ended.
+    pub(super) fn emptied(&self) -> Vec<Range<HostNs>> {
+        let state = self.lock();
+        let last = state.ends_at.map(|at| at..HostNs(u64::MAX));
+        state.emptied.iter().cloned().chain(last).collect()
+    }
+
+    /// All buffers that CUPTI returned before this time were read.
+    pub(super) fn read_up_to(&self, time: HostNs) {
+        self.lock().emptied.retain(|span| span.end > time);
     }
 
     /// Whether the subscription has been given up.
@@ -301,7 +319,9 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
             let was_told = desk.lock().silent_since.is_some();
             if !was_told && !subscriber.shares() && unheard.launches > 0 && shared.contact.is_still(&unheard) {
                 // Whoever has the buffers gets everything in them before we take them over.
+                let began = HostNs(sys::boottime_ns());
                 let result = subscriber.flush(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+                desk.lock().emptied.push(began..HostNs(sys::boottime_ns()));
                 found = desk.after_flush(shared, subscriber, result, Some(unheard), fatal);
             }
             let code = subscription.again();

@@ -353,7 +353,7 @@ fn start_with(
             process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
             forced: 0,
-            has_given_up: false,
+            gives_up: false,
         };
         let unshared = unshared.map(|why| format!("NCCLSCOPE_CUPTI=share: {why}; CUPTI is ours alone"));
         let objections = objection.into_iter().chain(unshared).collect();

@@ -28,8 +28,8 @@ pub struct Reader {
     pub(super) pending: Vec<Taken>,
     /// How many forced flushes were reported.
     pub(super) forced: u64,
-    /// Giving up CUPTI was reported.
-    pub(super) has_given_up: bool,
+    /// The last buffer was returned while CUPTI was given up.
+    pub(super) gives_up: bool,
 }
 
 /// Takes what a [`Reader`] hands over: an [`super::intake::Intake`], and whatever else keeps it.
@@ -40,8 +40,9 @@ pub trait Taker {
     fn covers(&self, until: HostNs) -> bool;
     /// A buffer that contains nothing later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
-    /// CUPTI was given up at this time: later buffers may contain kernels that have not ended.
-    fn gives_up(&mut self, time: HostNs);
+    /// Whether CUPTI was being given up or taken over when it returned the next buffer, at this time:
+    /// that one may contain kernels that have not ended.
+    fn gives_up(&mut self, time: HostNs, gives_up: bool);
     /// What was lost so far; called after the buffers.
     fn stands(&mut self, standing: Standing);
 }
@@ -92,6 +93,7 @@ impl Reader {
         let (is_over, subscriber) = (self.desk.has_ended(), self.desk.subscriber());
         // Before the clocks are read: what is returned later may have times after a step of the wall
         // clock that no reading shows yet.
+        let began = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
         for reading in self.desk.take_readings() {
             taker.reading(&reading);
@@ -100,12 +102,12 @@ impl Reader {
         taker.reading(&flush::read_host());
         let now = HostNs(sys::boottime_ns());
         // After that, what is returned by the end comes after its mark.
-        let ends = self.desk.ends_at();
-        self.has_given_up &= ends.is_some();
+        let emptied = self.desk.emptied();
         let ready = self.pending.iter().take_while(|taken| is_ready(taker, now, HostNs(taken.at))).count();
         for taken in self.pending.drain(..ready) {
-            if ends.is_some_and(|at| HostNs(taken.at) >= at) && !std::mem::replace(&mut self.has_given_up, true) {
-                taker.gives_up(HostNs(taken.at));
+            let gives_up = emptied.iter().any(|span| span.contains(&HostNs(taken.at)));
+            if std::mem::replace(&mut self.gives_up, gives_up) || gives_up {
+                taker.gives_up(HostNs(taken.at), gives_up);
             }
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
             let mut outside = unsafe { self.process.asked() };
@@ -122,6 +124,8 @@ impl Reader {
             }
             self.shared.pool.give_back(taken);
         }
+        let unread = self.pending.first().map(|taken| HostNs(taken.at));
+        self.desk.read_up_to(unread.map_or(began, |unread| unread.min(began)));
         if let Some(subscriber) = subscriber.filter(|_| is_over && self.pending.is_empty()) {
             self.desk.let_go(&subscriber);
         }

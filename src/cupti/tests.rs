@@ -45,7 +45,7 @@ impl Taker for Into<'_> {
         self.0.decode(now, bytes, walker, outside, &mut |activity| self.1.push(activity));
     }
 
-    fn gives_up(&mut self, _: HostNs) {}
+    fn gives_up(&mut self, _: HostNs, _: bool) {}
 
     fn stands(&mut self, standing: Standing) {
         self.0.stands(standing, &mut |activity| self.1.push(activity));

@@ -353,7 +353,7 @@ impl Pipeline {
             return;
         }
         if name == remark::GIVES_UP {
-            self.gives_up = true;
+            self.gives_up = text.is_empty();
             return;
         }
         if name == remark::GIVEN_UP {

@@ -111,8 +111,8 @@ pub mod remark {
     pub const SILENT: &str = "CUPTI silent";
     /// CUPTI returns records again.
     pub const HEARD: &str = "CUPTI heard again";
-    /// CUPTI is about to be released: buffers that arrive now may contain kernels that have not
-    /// ended. Not drawn.
+    /// The next buffers were returned when CUPTI was released or taken over, so they may contain
+    /// kernels that have not ended; with a text, they were not. Not drawn.
     pub const GIVES_UP: &str = "CUPTI gives up";
     /// Comes before the reason, in what is said at the begin.
     pub const NO_KERNELS: &str = "no GPU kernels: ";

@@ -222,19 +222,17 @@ fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
          user sleep 20ms\n\
          main exit 0\n"
     );
-    for _ in 0..3 {
+    for _ in 0..10 {
         let recording = record(&script, &[]);
         let timeline = recording.timeline();
         let figures = timeline.figures();
         assert_eq!(figures.get("recorded"), recording.calls());
         let known = figures.get("kernels_launch_bracket") + figures.get("launches_without_kernel");
-        // A launch may have begun before CUPTI was taken again: its kernel is recorded, but nobody
-        // saw the launch.
+        assert_eq!((known, figures.get("kernels_untimed")), (4, 0), "{figures:?}");
+        // A launch may have begun before CUPTI was taken again.
         let unmatched =
             timeline.slices.iter().filter(|slice| slice.category == "kernel" && slice.str("doubt").is_some());
-        let doubts: Vec<_> = unmatched.map(|slice| slice.str("doubt")).collect();
-        assert!(doubts.iter().all(|doubt| *doubt == Some("its launch was not seen")), "{doubts:?}");
-        assert!(known <= 4 && known + doubts.len() as u64 >= 4, "{known} are known, and {doubts:?}");
+        assert!(unmatched.into_iter().all(|slice| slice.str("doubt") == Some("its launch was not seen")));
     }
-    case.survived(3);
+    case.survived(10);
 }

@@ -10,7 +10,7 @@
 mod choose;
 mod copy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -150,9 +150,11 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
         }
         filter.processes = Some(kept);
     }
+    let shown = if wish.communicators.is_empty() { BTreeMap::new() } else { survey.shown_as() };
     for name in &wish.communicators {
         let same = |(hash, comm): &(&u64, &super::survey::Communicator)| {
-            comm.name.as_deref() == Some(name) || is_hash(**hash, name) || is_shown(survey, **hash, name)
+            let mut shown = shown.get(*hash).into_iter().flatten();
+            comm.name.as_deref() == Some(name) || is_hash(**hash, name) || shown.any(|it| is_shown(it, **hash, name))
         };
         let found: Vec<u64> = survey.communicators.iter().filter(same).map(|(hash, _)| *hash).collect();
         if found.is_empty() {
@@ -173,13 +175,11 @@ fn is_hash(hash: u64, word: &str) -> bool {
     word == format!("{hash:016x}") || word == names::short_hash(hash)
 }
 
-/// Whether a communicator's tracks have this name, such as `all` or `stride 8`, with or without its
-/// hash.
-fn is_shown(survey: &Survey, hash: u64, word: &str) -> bool {
-    survey.shown_as(hash).iter().any(|shown| {
-        let plain = shown.strip_suffix(&names::short_hash(hash)).map(str::trim_end);
-        *shown == word || plain == Some(word)
-    })
+/// Whether this is what a communicator's tracks call it, such as `all` or `stride 8`, with or without
+/// its hash.
+fn is_shown(shown: &str, hash: u64, word: &str) -> bool {
+    let plain = shown.strip_suffix(&names::short_hash(hash)).map(str::trim_end);
+    shown == word || plain == Some(word)
 }
 
 /// The communicators of one name. If there are several, with the hashes by which to pick one of
@@ -202,9 +202,10 @@ fn contents(survey: &Survey) -> String {
         ranks if ranks.is_empty() => "no known ranks".to_owned(),
         ranks => format!("ranks {ranks}"),
     };
+    let shown = survey.shown_as();
     let mut by_label: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (hash, comm) in &survey.communicators {
-        let shown = survey.shown_as(*hash).pop_first().map(str::to_owned);
+        let shown = shown.get(hash).and_then(BTreeSet::first).map(|&name| name.to_owned());
         by_label.entry(shown.unwrap_or_else(|| label(*hash, comm))).or_default().push(*hash);
     }
     let mut comms: Vec<_> = by_label.iter().map(|(label, hashes)| told_apart(label, hashes)).collect();

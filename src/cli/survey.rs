@@ -639,11 +639,16 @@ impl Survey {
         processes.map(|(uuid, track)| (*uuid, rank(&track.name))).collect()
     }
 
-    /// What a communicator's tracks call it, `dp` in `dp · rank 3 of 8`. There are several names if
-    /// processes that do not know each other use different ones.
-    pub(super) fn shown_as(&self, hash: u64) -> BTreeSet<&str> {
-        let tracks = self.tracks.values().filter(|track| track.communicators == [hash]);
-        tracks.filter_map(|track| Some(track.name.split_once(words::track::RANK)?.0)).collect()
+    /// What communicators' tracks call them, by hash: `dp` in `dp · rank 3 of 8`. One has several names
+    /// if processes that do not know each other use different ones.
+    pub(super) fn shown_as(&self) -> BTreeMap<u64, BTreeSet<&str>> {
+        let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for track in self.tracks.values() {
+            if let ([hash], Some((name, _))) = (&track.communicators[..], track.name.split_once(words::track::RANK)) {
+                all.entry(*hash).or_default().insert(name);
+            }
+        }
+        all
     }
 
     /// How long the trace lasts, ns.

@@ -76,6 +76,9 @@ struct Suspect {
     /// The steps with stalls, and how long each is, ns.
     in_steps: Vec<(usize, f64)>,
     lengths: Vec<(usize, i64)>,
+    /// How much shorter the items of operations are that ranks share, by the operation, ns: becomes
+    /// `lengths`.
+    meetings: BTreeMap<usize, i64>,
     throughs: Vec<(usize, i64)>,
     lags: Vec<(usize, i64)>,
 }

@@ -305,15 +305,20 @@ impl Graph {
         self.nodes[item].is_free.then_some(self.nodes[item].through)
     }
 
-    fn meetings_of(&self, item: usize) -> impl Iterator<Item = usize> {
+    /// The operations that an item shares with items of other ranks, by their numbers.
+    pub(super) fn meetings_of(&self, item: usize) -> impl Iterator<Item = usize> {
         let joins = &self.joins[item];
         self.joined[joins.start as usize..joins.end as usize].iter().map(|it| *it as usize)
     }
 
+    /// The items that share an operation, by its number.
+    pub(super) fn members_of(&self, meeting: usize) -> impl Iterator<Item = usize> {
+        self.members[self.meetings[meeting].clone()].iter().map(|it| *it as usize)
+    }
+
     /// All items that share an operation with this one, itself included; some more than once.
     pub(super) fn partners(&self, item: usize) -> impl Iterator<Item = usize> {
-        let others = self.meetings_of(item).flat_map(|meeting| &self.members[self.meetings[meeting].clone()]);
-        others.map(|it| *it as usize).chain([item])
+        self.meetings_of(item).flat_map(|meeting| self.members_of(meeting)).chain([item])
     }
 
     /// Everything as it was.

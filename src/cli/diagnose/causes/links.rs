@@ -24,6 +24,7 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
     }
     let mut suspects = together(slow.into_values().collect());
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
+    suspects.iter_mut().for_each(|suspect| shorten_meetings(job, suspect));
     suspects
 }
 
@@ -94,7 +95,11 @@ struct Taking {
 
 impl Taking {
     fn of(job: &Job, of_links: &Uses) -> Taking {
-        let items: BTreeSet<usize> = of_links.values().flatten().flat_map(|it| job.graph.partners(it.item)).collect();
+        let used = || of_links.values().flatten().map(|it| it.item);
+        // Each once: in an operation of all ranks, each rank uses a link.
+        let meetings: BTreeSet<usize> = used().flat_map(|item| job.graph.meetings_of(item)).collect();
+        let partners = meetings.into_iter().flat_map(|meeting| job.graph.members_of(meeting));
+        let items: BTreeSet<usize> = partners.chain(used()).collect();
         let each = |item: &usize| job.taken.get(item).map(|taken| taken.each);
         Taking { each: quarter(&items.iter().filter_map(each).collect::<Vec<_>>()) }
     }
@@ -126,11 +131,8 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
     let mut first = all.next().filter(|_| is_few)?;
     for other in all {
         first.times += other.times;
-        first.in_steps.extend(other.in_steps);
-        first.ranks.extend(other.ranks);
-        first.links.extend(other.links);
-        first.lengths.extend(other.lengths);
-        first.throughs.extend(other.throughs);
+        first.in_steps.extend(other.in_steps.iter().copied());
+        take(&mut first, other);
     }
     (first.times > 1).then_some(first)
 }
@@ -164,16 +166,34 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     let mut all: Vec<Suspect> = Vec::new();
     for suspect in slow {
         match all.iter_mut().find(|it| suspect.amounts[0] >= ALIKE * it.amounts[0]) {
-            Some(alike) => {
-                alike.ranks.extend(suspect.ranks);
-                alike.links.extend(suspect.links);
-                alike.lengths.extend(suspect.lengths);
-                alike.throughs.extend(suspect.throughs);
-            }
+            Some(alike) => take(alike, suspect),
             None => all.push(suspect),
         }
     }
     all
+}
+
+/// The links of one suspect shorten the same operations: what shortens them most counts.
+fn shorten_meeting(suspect: &mut Suspect, meeting: usize, by: i64) {
+    let most = suspect.meetings.entry(meeting).or_default();
+    *most = by.max(*most);
+}
+
+/// Makes the links of another suspect this one's.
+fn take(suspect: &mut Suspect, other: Suspect) {
+    suspect.ranks.extend(other.ranks);
+    suspect.links.extend(other.links);
+    suspect.lengths.extend(other.lengths);
+    suspect.throughs.extend(other.throughs);
+    other.meetings.into_iter().for_each(|(meeting, by)| shorten_meeting(suspect, meeting, by));
+}
+
+/// Shortens the operations on all their ranks.
+fn shorten_meetings(job: &Job, suspect: &mut Suspect) {
+    for (meeting, by) in std::mem::take(&mut suspect.meetings) {
+        let members = job.graph.members_of(meeting);
+        suspect.lengths.extend(members.map(|it| (it, (job.graph.length(it) - by).max(0))));
+    }
 }
 
 /// The duration of an operation's transfer, ns: a send may end before its data has arrived.
@@ -187,6 +207,9 @@ fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
     if let Some(through) = job.graph.through(item) {
         return suspect.throughs.push((item, (through - by).max(0)));
     }
-    let partners: BTreeSet<usize> = job.graph.partners(item).collect();
-    suspect.lengths.extend(partners.into_iter().map(|it| (it, (job.graph.length(it) - by).max(0))));
+    let mut meetings = job.graph.meetings_of(item).peekable();
+    if meetings.peek().is_none() {
+        suspect.lengths.push((item, (job.graph.length(item) - by).max(0)));
+    }
+    meetings.for_each(|meeting| shorten_meeting(suspect, meeting, by));
 }

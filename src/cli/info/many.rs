@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::text::{print_title, print_verdict};
-use super::trust::Trust;
+use super::trust::{Trust, versions};
 use super::{Info, Seen};
 use crate::cli::LISTED;
-use crate::cli::hang::list;
 use crate::trace::reader::Extent;
+
+/// How many files with the same verdict are named.
+const NAMED: usize = 4;
 
 /// What several traces contain together.
 #[derive(Default)]
@@ -56,14 +58,22 @@ impl Many {
             print_verdict(&trust, &trust.to_string(), out)?;
         }
         for (trust, files) in self.doubted.iter().rev().take(LISTED) {
-            let count = if files.len() == 1 { String::new() } else { format!("{} traces: ", files.len()) };
-            print_verdict(trust, &format!("{trust} ({count}{})", list(files.iter().cloned())), out)?;
+            let names = files.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let names = match files.len() {
+                1 => names,
+                count if count > NAMED => format!("{count} traces: {names}, …"),
+                count => format!("{count} traces: {names}"),
+            };
+            print_verdict(trust, &format!("{trust} ({names})"), out)?;
         }
         if let more @ 1.. = self.doubted.values().rev().skip(LISTED).map(Vec::len).sum() {
             print_verdict(&Trust::But(Vec::new()), &format!("with reservations: {more} more traces"), out)?;
         }
         if self.trusted > 0 && !self.doubted.is_empty() {
             print_verdict(&Trust::Full(String::new()), &format!("trusted: {} traces", self.trusted), out)?;
+        }
+        for reason in versions(&self.info).into_iter().filter(|_| !self.doubted.is_empty()) {
+            print_verdict(&Trust::But(Vec::new()), &format!("with reservations: {reason}"), out)?;
         }
         self.info.print(self.is_running, out)
     }

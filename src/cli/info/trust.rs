@@ -181,7 +181,7 @@ impl std::fmt::Display for Trust {
 }
 
 /// Reservations about the versions in it.
-fn versions(info: &Info) -> Vec<String> {
+pub(super) fn versions(info: &Info) -> Vec<String> {
     let mut reasons = Vec::new();
     let newer = |version: &&String| number(version) > number(env!("CARGO_PKG_VERSION"));
     if let Some(version) = info.versions.iter().filter(newer).max_by_key(|version| number(version)) {

@@ -55,6 +55,8 @@ pub(crate) struct Job {
     pub(crate) dark: Option<u32>,
     /// How long an operation takes once all have come, ns.
     pub(crate) transfer: u64,
+    /// NCCL's version, as it counts them.
+    pub(crate) nccl: u32,
     /// The name of the communicator of all ranks.
     pub(crate) world: String,
     /// The name of the job in the traces; empty for none.
@@ -104,6 +106,7 @@ impl Job {
             pids: ranks,
             dark: None,
             transfer: TRANSFER,
+            nccl: 23_007,
             world: "world".into(),
             run: "NCCLSCOPE_RUN_ID=synthetic".into(),
             last: (0..steps).map(last).collect(),
@@ -230,7 +233,7 @@ impl Rank<'_> {
             ranks: ranks as i32,
             nodes: nodes as i32,
             interface: 6,
-            version: 23_007,
+            version: job.nccl,
             device: Some(rank % each),
             timer: Default::default(),
         };

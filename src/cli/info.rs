@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use self::many::Many;
-use self::trust::Trust;
+use self::trust::{Trust, mixed_releases};
 use super::Failure;
 use super::Fault;
 use super::LISTED;
@@ -72,13 +72,15 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
     let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
+    let communicators = infos.iter().flat_map(|(info, _)| &info.communicators);
+    let mixed = if infos.len() > 1 { mixed_releases(communicators) } else { Vec::new() };
     let running = match infos.iter().all(|(info, _)| info.recordings.keys().all(|tag| info.is_closed(tag))) {
         true => vec![false; infos.len()],
         false => are_being_written(ours.iter().map(PathBuf::as_path)),
     };
     let mut looks = infos.into_iter().zip(survey.extents).zip(running);
-    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, &shared, out).err().map(Reason::Output));
-    let mut status = 0;
+    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, &shared, &mixed, out).err().map(Reason::Output));
+    let mut status = u8::from(!mixed.is_empty());
     let mut many = (ours.len() > LISTED).then(Many::default);
     let mut describe = |path: &PathBuf| match known.contains(path).then(|| looks.next()).flatten() {
         Some((((info, fault), (_, extent)), is_running)) => {
@@ -113,6 +115,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         "mismatches": mismatches.iter().map(json::mismatch).collect::<Vec<_>>(),
         "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
         "shared_gpus": shared.iter().map(json::shared_gpu).collect::<Vec<_>>(),
+        "mixed_releases": mixed,
         "files": files,
     });
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
@@ -128,9 +131,15 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// What the ranks do not agree on, where the job hangs, and which ranks share a GPU, before everything
-/// else.
-fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu], out: &mut dyn Write) -> std::io::Result<()> {
+/// What the ranks do not agree on, where the job hangs, which ranks share a GPU, and which have another
+/// NCCL, before everything else.
+fn troubles(
+    mismatches: &[Mismatch],
+    hangs: &[Hang],
+    shared: &[SharedGpu],
+    mixed: &[String],
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let hangs = hangs.iter().map(|hang| {
@@ -139,7 +148,8 @@ fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu], out: 
     });
     let note = |what| colour::paint(colour::NOTE, what);
     let shared = shared.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
-    for (what, text, details) in mismatches.chain(hangs).chain(shared) {
+    let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
+    for (what, text, details) in mismatches.chain(hangs).chain(shared).chain(mixed) {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

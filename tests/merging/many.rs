@@ -86,3 +86,17 @@ fn the_summary_of_many_ranks_leaves_out_rows_of_single_ones() {
     let whole = ncclscope(&words).unwrap();
     assert!(whole.lines().any(|line| line.starts_with("  35 ")), "{whole}");
 }
+
+#[test]
+fn ranks_with_another_nccl_are_named_across_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Job::new(4, 1, 20);
+    job.write_to(folder.path(), 4, true);
+    let said = ncclscope(&["info".as_ref(), folder.path().as_os_str()]).unwrap();
+    assert!(!said.contains("mixed NCCL"), "{said}");
+    job.nccl = 22_809;
+    job.write_to(folder.path(), 1, true);
+    let said = ncclscope(&["info".as_ref(), folder.path().as_os_str()]).unwrap();
+    let world = "mixed NCCL    communicator 1f2e3d4c5b6a7988 has NCCL 2.28.9 on rank 0 and 2.30.7 on ranks 1-3";
+    assert_eq!(said.lines().next(), Some(world), "{said}");
+}

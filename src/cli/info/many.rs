@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::text::{print_title, print_verdict};
-use super::trust::{Trust, versions};
+use super::trust::Trust;
 use super::{Info, Seen};
 use crate::cli::LISTED;
 use crate::trace::reader::Extent;
@@ -71,9 +71,6 @@ impl Many {
         }
         if self.trusted > 0 && !self.doubted.is_empty() {
             print_verdict(&Trust::Full(String::new()), &format!("trusted: {} traces", self.trusted), out)?;
-        }
-        for reason in versions(&self.info).into_iter().filter(|_| !self.doubted.is_empty()) {
-            print_verdict(&Trust::But(Vec::new()), &format!("with reservations: {reason}"), out)?;
         }
         self.info.print(self.is_running, out)
     }

@@ -5,9 +5,10 @@
 //! marked where they are drawn. Impossible samples of GPU channels are not drawn; some releases of
 //! NCCL report them in healthy jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{HostClock, Info, sum};
+use crate::model::selection::Ranks;
 use crate::trace::names;
 use crate::trace::reader::{Extent, Nccl};
 
@@ -129,7 +130,8 @@ impl Trust {
         if info.clocks.values().any(HostClock::contradicts) {
             reasons.push("operations on several hosts contradict each other, see the notes".into());
         }
-        reasons.extend(versions(info));
+        reasons.extend(newer(info));
+        reasons.extend(mixed_releases(info.communicators.iter()));
         if !reasons.is_empty() {
             return Some(Trust::But(reasons));
         }
@@ -180,22 +182,35 @@ impl std::fmt::Display for Trust {
     }
 }
 
-/// Reservations about the versions in it.
-pub(super) fn versions(info: &Info) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let newer = |version: &&String| number(version) > number(env!("CARGO_PKG_VERSION"));
-    if let Some(version) = info.versions.iter().filter(newer).max_by_key(|version| number(version)) {
-        reasons.push(format!("it was recorded by ncclscope {version}, and this version may not know everything in it"));
+/// A reservation about the version that recorded it.
+fn newer(info: &Info) -> Option<String> {
+    let newer = info.versions.iter().filter(|version| number(version) > number(env!("CARGO_PKG_VERSION")));
+    let newest = newer.max_by_key(|version| number(version))?;
+    Some(format!("it was recorded by ncclscope {newest}, and this version may not know everything in it"))
+}
+
+/// Communicators whose ranks have different releases of NCCL.
+pub(super) fn mixed_releases<'a>(communicators: impl Iterator<Item = &'a Nccl>) -> Vec<String> {
+    let mut all: BTreeMap<u64, BTreeMap<u32, Vec<u32>>> = BTreeMap::new();
+    for it in communicators.filter(|it| it.comm() != 0 && it.nccl_version() > 0) {
+        let ranks = all.entry(it.comm()).or_default().entry(it.nccl_version()).or_default();
+        ranks.extend(it.rank.and_then(|rank| u32::try_from(rank).ok()));
     }
-    let mut of: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
-    for communicator in info.communicators.iter().filter(|it| it.comm() != 0 && it.nccl_version() > 0) {
-        of.entry(communicator.comm()).or_default().insert(communicator.nccl_version());
-    }
-    for (hash, versions) in of.iter().filter(|(_, versions)| versions.len() > 1).take(NAMED) {
-        let versions: Vec<_> = versions.iter().map(|version| names::nccl_version(*version)).collect();
-        reasons.push(format!("communicator {hash:016x} has ranks with NCCL {}", versions.join(" and ")));
-    }
-    reasons
+    let release = |(version, ranks): (u32, Vec<u32>)| {
+        let on = match &ranks[..] {
+            [] => String::new(),
+            [rank] => format!(" on rank {rank}"),
+            _ => format!(" on ranks {}", Ranks::of(ranks)),
+        };
+        format!("{}{on}", names::nccl_version(version))
+    };
+    let mixed = all.into_iter().filter(|(_, releases)| releases.len() > 1).take(NAMED);
+    mixed
+        .map(|(hash, releases)| {
+            let releases: Vec<String> = releases.into_iter().map(release).collect();
+            format!("communicator {hash:016x} has NCCL {}", releases.join(" and "))
+        })
+        .collect()
 }
 
 /// A version as numbers to compare.
@@ -285,14 +300,19 @@ mod tests {
     #[test]
     fn incompatible_versions_are_reported() {
         let mut info = trace(Nccl::default());
-        let rank = |comm, nccl_version| Nccl { comm: Some(comm), nccl_version: Some(nccl_version), ..Nccl::default() };
-        info.communicators = vec![rank(7, 23207), rank(7, 23207), rank(8, 22809), rank(8, 0)];
+        let rank = |comm, rank, nccl_version| Nccl {
+            comm: Some(comm),
+            rank: Some(rank),
+            nccl_version: Some(nccl_version),
+            ..Nccl::default()
+        };
+        info.communicators = vec![rank(7, 0, 23207), rank(7, 1, 23207), rank(8, 0, 22809), rank(8, 1, 0)];
         info.versions = ["0.0.9".to_owned(), env!("CARGO_PKG_VERSION").to_owned()].into();
         assert_eq!(of(&info).status(), 0);
-        info.communicators.push(rank(7, 22809));
+        info.communicators.push(rank(7, 2, 22809));
         info.versions.insert("99.0.0".into());
         let [newer, mixed] = of(&info).reasons().to_owned().try_into().expect("two reasons");
         assert!(newer.contains("ncclscope 99.0.0"), "{newer}");
-        assert!(mixed.starts_with("communicator 0000000000000007 has ranks with NCCL 2.28.9 and 2.32.7"), "{mixed}");
+        assert_eq!(mixed, "communicator 0000000000000007 has NCCL 2.28.9 on rank 2 and 2.32.7 on ranks 0-1");
     }
 }

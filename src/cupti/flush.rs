@@ -319,9 +319,9 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
             let was_told = desk.lock().silent_since.is_some();
             if !was_told && !subscriber.shares() && unheard.launches > 0 && shared.contact.is_still(&unheard) {
                 // Whoever has the buffers gets everything in them before we take them over.
-                let began = HostNs(sys::boottime_ns());
+                desk.lock().emptied.push(HostNs(sys::boottime_ns())..HostNs(u64::MAX));
                 let result = subscriber.flush(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-                desk.lock().emptied.push(began..HostNs(sys::boottime_ns()));
+                desk.lock().emptied.iter_mut().for_each(|span| span.end = span.end.min(HostNs(sys::boottime_ns())));
                 found = desk.after_flush(shared, subscriber, result, Some(unheard), fatal);
             }
             let code = subscription.again();

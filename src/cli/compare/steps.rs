@@ -98,8 +98,7 @@ fn own(found: BTreeMap<Repeat, Repeating>) -> Option<Steps> {
 }
 
 /// The steps of a rank: those that the program marked, or else from what repeats, or from what repeats
-/// of its communication. With a name: each
-/// from one thing of this name to the next.
+/// of its communication. With a name: each from one thing of this name to the next.
 pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name: Option<&str>) -> Option<Steps> {
     if let Some(name) = name {
         let is_it: Vec<bool> =

@@ -67,7 +67,11 @@ impl Many {
             print_verdict(trust, &format!("{trust} ({names})"), out)?;
         }
         if let more @ 1.. = self.doubted.values().rev().skip(LISTED).map(Vec::len).sum() {
-            print_verdict(&Trust::But(Vec::new()), &format!("with reservations: {more} more traces"), out)?;
+            print_verdict(
+                &Trust::But(Vec::new()),
+                &format!("not trusted, or with reservations: {more} more traces"),
+                out,
+            )?;
         }
         if self.trusted > 0 && !self.doubted.is_empty() {
             print_verdict(&Trust::Full(String::new()), &format!("trusted: {} traces", self.trusted), out)?;

@@ -272,8 +272,10 @@ fn shorten(report: &mut Report) -> Option<String> {
             left_out.push(format!("{more} of {}", table.name));
         }
     }
-    let left_out = left_out.join(", ");
-    Some(format!("rows of single ranks are left out: {left_out}; --table NAME prints a table whole, --format csv all"))
+    (!left_out.is_empty()).then(|| {
+        let left_out = left_out.join(", ");
+        format!("rows of single ranks are left out: {left_out}; --table NAME prints a table whole, --format csv all")
+    })
 }
 
 /// Prints the lists of durations: what they are of, how many, and each in microseconds.

@@ -28,9 +28,10 @@ pub(super) struct Carried<'a> {
 impl Correlator {
     /// A copy, which may belong to a collective of the copy engines.
     pub(super) fn copy(&mut self, copy: &activity::Copy, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let call = self.sessions.call(copy.correlation, copy.span.start);
         let (queued_by, method) = match copy.graph_node {
-            0 => (self.copying.get(&self.sessions.call(copy.correlation, copy.span.start)).copied(), Method::Bracket),
-            node => (self.plans.nodes.launch_of(node), Method::GraphNode),
+            0 => (self.copying.get(&call).copied(), Method::Bracket),
+            node => (self.plans.behind(node, call).map(|behind| behind.launch), Method::GraphNode),
         };
         let of = queued_by.and_then(|id| self.copy_engine.get(&id));
         let of = of.map(|(context, operation)| CopyOf { comm: self.comms.get(context), operation, method });

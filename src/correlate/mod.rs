@@ -308,6 +308,7 @@ impl Correlator {
             Body::GraphChange { graph } => self.plans.graphs.changed(graph),
             Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
+            Body::GraphUpdate { node, source, graph } => self.plans.node_updated(node, source, graph, time),
         }
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use self::calls::Calls;
-use self::nodes::Nodes;
+use self::nodes::{Behind, Nodes};
 use super::bounded::Bounded;
 use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
 use super::sessions::Call;
@@ -464,6 +464,16 @@ impl Plans {
         }
     }
 
+    /// A node of this executable graph does the work of another graph's node from now on; or, if that
+    /// is 0, nobody knows what.
+    pub(super) fn node_updated(&mut self, node: u64, source: u64, graph: u64, now: HostNs) {
+        for launch in self.nodes.updated(node, source, now, self.graphs.launches_of(graph)) {
+            if let Some(captured) = self.captured.get_mut(&launch) {
+                captured.runs.cloned();
+            }
+        }
+    }
+
     /// Finds the owner of a kernel that ran. Call it in the order in which kernels ended.
     /// `device_of` is the device of a communicator, if known.
     ///
@@ -476,18 +486,12 @@ impl Plans {
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
-            let launch = self.nodes.launch_of(kernel.graph_node).ok_or_else(|| {
-                match self.nodes.is_in_known_graph(kernel.graph_node) {
-                    true => Unmatched::UntoldNode,
-                    false => Unmatched::UnknownNode,
-                }
-            })?;
-            return self.run(launch, Method::GraphNode, &kernel);
+            return self.run_of_node(&kernel);
         }
         // An id is used by one kernel only, unless it is that of a graph launch.
         match self.claims.remove(&kernel.call).ok_or(Unmatched::NoLaunch)? {
-            Claim::Launch(launch) => self.run(launch, Method::Bracket, &kernel),
-            Claim::External(launch) => self.run(launch, Method::External, &kernel),
+            Claim::Launch(launch) => self.run(launch, Method::Bracket, 0, &kernel),
+            Claim::External(launch) => self.run(launch, Method::External, 0, &kernel),
             Claim::Thread(_, Some((context, Run { group, operations, .. }))) => {
                 Ok(Found::new(Method::ThreadOrder, context, operations, group))
             }
@@ -516,8 +520,8 @@ impl Plans {
                 let carried = trail::operations(&self.calls.operations(*group));
                 return vec![format!("candidates: calls of its group that no plan has carried: {carried}")];
             }
-            (node, _) => match self.nodes.launch_of(node) {
-                Some(launch) => launch,
+            (node, _) => match self.behind(node, kernel.call) {
+                Some(Behind { launch, .. }) => launch,
                 None => return vec!["candidates: none; no capture that NCCL reported has its node".into()],
             },
         };
@@ -528,18 +532,43 @@ impl Plans {
         let is_captured = self.captured.get(&launch).is_some();
         let what = if is_captured { "captured " } else { "" };
         let mut steps = vec![format!("candidates: the {what}KernelLaunch that began {begun}")];
+        let launches = self.behind(kernel.graph_node, kernel.call).map_or(0, |behind| behind.launches);
         let seen = self.graphs.seen(kernel.call, kernel.span).ok().filter(|_| is_captured);
+        let seen = seen.map(|seen| seen.after(launches));
         known.runs.explain(seen.as_ref(), kernel.span, &mut steps);
         steps
     }
 
-    /// The run of a launch that a kernel belongs to.
-    fn run(&mut self, id: Handle, method: Method, kernel: &KernelKey) -> Result<Found, Unmatched> {
+    /// The launch behind a node, when this call launched its graph.
+    pub(super) fn behind(&self, node: u64, call: Call) -> Option<Behind> {
+        self.nodes.behind(node, self.graphs.launch(call).map(|launched| launched.time))
+    }
+
+    /// The run of the launch behind a kernel's node.
+    fn run_of_node(&mut self, kernel: &KernelKey) -> Result<Found, Unmatched> {
+        let node = kernel.graph_node;
+        let Some(Behind { launch, launches, is_told }) = self.behind(node, kernel.call) else {
+            return Err(match self.nodes.is_updated(node) {
+                true => Unmatched::GraphChanged,
+                false if self.nodes.is_in_known_graph(node) => Unmatched::UntoldNode,
+                false => Unmatched::UnknownNode,
+            });
+        };
+        if let Some(launched) = self.graphs.launch(kernel.call) {
+            self.nodes.has_run(node, launched.time);
+        }
+        let method = if is_told { Method::GraphNode } else { Method::GraphReplay };
+        self.run(launch, method, launches, kernel)
+    }
+
+    /// The run of a launch that a kernel belongs to. If it is captured, its graph had been launched
+    /// so often before it was part of it.
+    fn run(&mut self, id: Handle, method: Method, launches: u64, kernel: &KernelKey) -> Result<Found, Unmatched> {
         if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
             self.take_early(id);
         }
         if let Some(launch) = self.captured.get_mut(&id) {
-            let seen = self.graphs.seen(kernel.call, kernel.span)?;
+            let seen = self.graphs.seen(kernel.call, kernel.span)?.after(launches);
             let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
             let method = if is_exact { method } else { Method::GraphReplay };
             return Ok(Found {

@@ -191,10 +191,123 @@ fn kernels_out_of_order_are_counted_by_their_launches() {
 
 #[test]
 fn kernels_of_a_changed_graph_stay_unmatched() {
-    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 update-graph 9\n" + &run(200, 8);
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 change-graph 9\n" + &run(200, 8);
     let changed = "unmatched: its graph may have been updated, so that its nodes are not those captured";
     let unmatched = format!("202000 kernel to 205000 {changed}\n");
     check(&input, &(exact(100, 1) + &unmatched));
+}
+
+/// CUPTI's number of a node.
+fn node(graph: u64, index: u64) -> u64 {
+    graph << 32 | index
+}
+
+/// The call that is captured at this time, in us, as node 4 of a graph.
+fn captured(at: u64, graph: u64) -> String {
+    let node = node(graph, 4);
+    format!(
+        "{at}000 0 start g{at} GroupApi captured | {at}000 0 start a{at} CollApi parent=g{at} count=1 captured
+         {at}000 0 stop a{at} | {at}001 0 start l{at} KernelLaunch parent=g{at} | {at}001 0 launch corr=3 in=l{at} group=g{at}
+         {at}001 0 node {node} in=l{at} | {at}002 0 stop l{at} | {at}002 0 stop g{at}\n"
+    )
+}
+
+/// Graph 2, captured at 10 us, in a child graph of an executable graph, which took its nodes in with
+/// numbers that are 32 higher.
+fn taken_in() -> String {
+    let [origin, child, clone, taken] = [node(2, 4), node(3, 4), node(5, 4), node(4, 36)];
+    captured(10, 2)
+        + &format!("11000 0 clone {child} of={origin} | 11000 0 clone {clone} of={child}\n")
+        + &format!("11000 0 clone {taken} of={clone} | 11000 0 graph 9\n")
+}
+
+/// An update of that graph's node with such a number, to that of another graph.
+fn updated(at: u64, index: u64, (graph, source): (u64, u64)) -> String {
+    format!("{at}000 0 update-node {} to={} graph=9\n", node(4, index), node(graph, source))
+}
+
+/// A run of that graph, launched at this time, which was captured at another.
+fn run_of(captured: u64, at: u64, corr: u32) -> String {
+    run(at, corr)
+        .replace("parent=a ", &format!("parent=a{captured} "))
+        .replace("node=60", &format!("node={}", node(4, 36)))
+}
+
+fn said_of(captured: u64, at: u64, how: &str) -> String {
+    format!("{}000 kernel to {}000 {how} C by l{captured} replay 1: AllReduce 1\n", at + 2, at + 5)
+}
+
+#[test]
+fn a_node_is_followed_into_the_graph_that_takes_its_child_graph_in_and_through_updates() {
+    let told = "exact (graph node)";
+    let input = taken_in()
+        + &run_of(10, 100, 7)
+        + &captured(200, 6)
+        + &updated(201, 32, (6, 0))
+        + &updated(201, 36, (6, 4))
+        + &run_of(200, 210, 8);
+    check(&input, &(said_of(10, 100, told) + &said_of(200, 210, told)));
+    // The kernels may come late.
+    let late = |at, corr| kernel(at, corr).replace("node=60", &format!("node={}", node(4, 36)));
+    let [first, second] = [late(100, 7), late(210, 8)];
+    let input = input.replace(&first, "").replace(&second, "") + &first + &second;
+    check(&input, &(said_of(10, 100, told) + &said_of(200, 210, told)));
+}
+
+#[test]
+fn a_node_with_the_same_parameters_as_before_an_update_is_inferred_to_do_what_the_new_node_does() {
+    let inferred = "inferred (graph replay)";
+    // Only another node is told, which is no kernel of NCCL's.
+    let input = taken_in() + &run_of(10, 100, 7) + &captured(200, 6) + &updated(201, 32, (6, 0)) + &run_of(200, 210, 8);
+    check(&input, &(said_of(10, 100, "exact (graph node)") + &said_of(200, 210, inferred)));
+}
+
+/// A run of node 4:36 stays unmatched.
+fn unmatched(at: u64) -> String {
+    let changed = "unmatched: its graph may have been updated, so that its nodes are not those captured";
+    format!("{}000 kernel to {}000 {changed}\n", at + 2, at + 5)
+}
+
+#[test]
+fn nothing_is_inferred_of_an_update_whose_numbers_do_not_go_together() {
+    let first = taken_in() + &captured(200, 6) + &updated(201, 32, (6, 0));
+    let input = first.clone() + &updated(201, 35, (6, 2)) + &run_of(200, 210, 8);
+    check(&input, &unmatched(210));
+    // What was told holds all the same.
+    let input = first + &updated(201, 36, (6, 4)) + &updated(201, 35, (6, 2)) + &run_of(200, 210, 8);
+    check(&input, &said_of(200, 210, "exact (graph node)"));
+}
+
+#[test]
+fn a_node_whose_parameters_were_set_by_hand_stays_unmatched_until_an_update() {
+    let by_hand = format!("150000 0 update-node {} graph=9\n", node(4, 36));
+    let input = taken_in() + &run_of(10, 100, 7) + &by_hand + &run_of(10, 160, 8);
+    check(&input, &(said_of(10, 100, "exact (graph node)") + &unmatched(160)));
+    let input = input + &captured(200, 6) + &updated(201, 36, (6, 4)) + &run_of(200, 210, 9);
+    let expected = said_of(10, 100, "exact (graph node)") + &unmatched(160) + &said_of(200, 210, "exact (graph node)");
+    check(&input, &expected);
+}
+
+#[test]
+fn an_application_s_kernel_that_is_updated_does_not_become_nccl_s() {
+    let input = taken_in() + &captured(200, 6) + &updated(201, 12, (6, 0));
+    let kernel = format!("215000 0 kernel 212000 corr=8 node={} name=sgemm\n", node(4, 16));
+    check(&(input + &launch(210, 8) + &kernel), "212000 kernel to 215000 of the application\n");
+}
+
+#[test]
+fn kernels_of_an_update_long_ago_stay_unmatched() {
+    let mut input = taken_in();
+    for (step, graph) in (0..4).zip(6..) {
+        let at = 200 + 100 * step;
+        input += &(captured(at, graph) + &updated(at + 1, 36, (graph, 4)) + &run_of(at, at + 10, 8 + step as u32));
+    }
+    let first = kernel(210, 8).replace("node=60", &format!("node={}", node(4, 36)));
+    let input = input.replace(&first, "") + &first;
+    let mut expected: String =
+        (1..4).map(|step| 200 + 100 * step).map(|at| said_of(at, at + 10, "exact (graph node)")).collect();
+    expected += &unmatched(210);
+    check(&input, &expected);
 }
 
 #[test]

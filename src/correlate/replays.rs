@@ -89,7 +89,7 @@ pub(super) struct Replay {
     index: u64,
     /// Where it was made.
     pub(super) asked: Option<Moment>,
-    time: HostNs,
+    pub(super) time: HostNs,
     /// CUPTI was not lent since the graph was made.
     is_whole: bool,
     /// The graph had been changed before.
@@ -124,6 +124,14 @@ pub(super) struct Which {
 }
 
 impl Seen {
+    /// The same for a node that is part of its graph only after so many launches of it.
+    pub(super) fn after(mut self, launches: u64) -> Seen {
+        if let Some(launched) = &mut self.launched {
+            launched.index = launched.index.saturating_sub(launches);
+        }
+        self
+    }
+
     /// Where its graph was launched.
     pub(super) fn asked(&self) -> Option<Moment> {
         self.launched.and_then(|launched| launched.asked)
@@ -337,7 +345,7 @@ impl Graphs {
         self.graphs.insert(graph, Executable { made: time, ..Executable::default() }, GRAPHS);
     }
 
-    /// An executable graph is changed: its nodes are no longer clones of what was captured.
+    /// An executable graph is changed: its nodes may no longer do what was captured.
     pub(super) fn changed(&mut self, graph: u64) {
         self.changed = true;
         let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
@@ -396,6 +404,11 @@ impl Graphs {
     /// Whether no kernel was seen of this launch, nor of a later one of the same graph.
     pub(super) fn is_unseen(&self, graph: u64, index: u64) -> bool {
         self.graphs.get(&graph).is_some_and(|known| index >= known.seen)
+    }
+
+    /// How often an executable graph was launched.
+    pub(super) fn launches_of(&self, graph: u64) -> u64 {
+        self.graphs.get(&graph).map_or(0, |known| known.launched)
     }
 
     /// The launch of a graph by this call.

@@ -16,7 +16,7 @@ use cupti_sys::bindings as cupti;
 use super::buffers::Pool;
 use super::contact::Contact;
 use super::door::Door;
-use super::names;
+use super::{graphs, names};
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
 use crate::{fault, sys};
@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) fatal: AtomicU64,
     /// Whether we get what CUPTI records.
     pub(super) contact: Contact,
+    /// CUPTI reports what an update makes of each node of an executable graph.
+    pub(super) reports_updates: AtomicBool,
     /// CUPTI is shared, from the first subscription to the last: `door` leads to the subscriber.
     pub(super) shares: AtomicBool,
     pub(super) door: Door,
@@ -50,6 +52,7 @@ impl Shared {
                 last_failure: AtomicU32::new(0),
                 fatal: AtomicU64::new(0),
                 contact: Contact::default(),
+                reports_updates: AtomicBool::new(false),
                 shares: AtomicBool::new(false),
                 door: Door::default(),
             };
@@ -58,6 +61,11 @@ impl Shared {
         }
         SHARED.get()
     }
+}
+
+/// What the callbacks need, once there was a subscription.
+pub(super) fn shared() -> Option<&'static Shared> {
+    SHARED.get()
 }
 
 /// Functions whose start is recorded: kernel launches.
@@ -79,30 +87,6 @@ pub(super) const COPYING: [u32; 8] = [
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_ptsz,
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2,
     cupti::CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2_ptsz,
-];
-
-/// Graph launches. They tell the runs of a graph's nodes apart: all nodes of a run have the
-/// launching call's correlation id.
-pub(super) const GRAPH_LAUNCHES: [u32; 2] =
-    [cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz];
-
-/// Functions that change the nodes of an executable graph. All of them take the graph as their
-/// first parameter, as its launch does. Some releases lack some of them.
-pub(super) const GRAPH_CHANGES: [u32; 7] = [
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams_v2,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams,
-    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled,
-];
-
-/// Events of a graph's nodes, and its becoming executable.
-pub(super) const NODES: [u32; 3] = [
-    cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
-    cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
-    cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
 ];
 
 /// The kind of our external ids. By their sources, Kineto, HPCToolkit, IREE and others use other
@@ -175,30 +159,25 @@ unsafe fn event(domain: u32, id: u32, data: *const c_void) {
             // SAFETY: the structure for this domain, used only during this call.
             launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
-        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_LAUNCHES.contains(&id) => {
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && graphs::LAUNCHES.contains(&id) => {
             // SAFETY: as above.
-            let call = unsafe { &*data.cast::<cupti::CUpti_CallbackData>() };
-            // SAFETY: the first parameter of these functions is an executable graph.
-            unsafe { graph(call, recorder::graph_launch) };
-            if call.callbackSite == cupti::CUPTI_API_EXIT && has_succeeded(call) {
-                count(Contact::graph_made);
-            }
-        }
-        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && GRAPH_CHANGES.contains(&id) => {
-            // SAFETY: as above.
-            unsafe { graph(&*data.cast::<cupti::CUpti_CallbackData>(), |graph, _| recorder::graph_change(graph)) };
+            graphs::launch(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && COPYING.contains(&id) => {
             // SAFETY: as above.
             copy(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
-        cupti::CUPTI_CB_DOMAIN_RESOURCE if recorder::is_on() && NODES.contains(&id) => {
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && graphs::is_change(id) => {
+            // SAFETY: as above.
+            graphs::change(id, unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
+        }
+        cupti::CUPTI_CB_DOMAIN_RESOURCE if recorder::is_on() && graphs::is_resource(id) => {
             // SAFETY: as above.
             let resource = unsafe { &*data.cast::<cupti::CUpti_ResourceData>() };
             // SAFETY: for these ids the descriptor is null or describes a graph.
             let graph = unsafe { resource.resourceDescriptor.cast::<cupti::CUpti_GraphData>().as_ref() };
             if let Some(graph) = graph {
-                node(id, graph);
+                graphs::resource(id, graph);
             }
         }
         cupti::CUPTI_CB_DOMAIN_STATE => {
@@ -222,28 +201,15 @@ fn launch(call: &cupti::CUpti_CallbackData) {
 }
 
 /// Whether a driver call that ends has succeeded.
-fn has_succeeded(call: &cupti::CUpti_CallbackData) -> bool {
+pub(super) fn has_succeeded(call: &cupti::CUpti_CallbackData) -> bool {
     // SAFETY: null or the result of this function, a `CUresult`, for the length of this callback.
     call.callbackSite == cupti::CUPTI_API_EXIT
         && unsafe { call.functionReturnValue.cast::<u32>().as_ref() }.is_some_and(|result| *result == 0)
 }
 
-fn count(what: impl FnOnce(&Contact)) {
+pub(super) fn count(what: impl FnOnce(&Contact)) {
     if let Some(shared) = SHARED.get() {
         what(&shared.contact);
-    }
-}
-
-/// Something is about to happen to an executable graph.
-///
-/// # Safety
-///
-/// The call is to a function whose first parameter is an executable graph.
-unsafe fn graph(call: &cupti::CUpti_CallbackData, record: impl FnOnce(u64, u32)) {
-    // SAFETY: parameters lie in order, and all pointers are alike; null if they are not shown.
-    let graph = unsafe { call.functionParams.cast::<cupti::CUgraphExec>().as_ref() };
-    if let (cupti::CUPTI_API_ENTER, Some(graph)) = (call.callbackSite, graph) {
-        record(graph.addr() as u64, call.correlationId);
     }
 }
 
@@ -251,29 +217,6 @@ unsafe fn graph(call: &cupti::CUpti_CallbackData, record: impl FnOnce(u64, u32))
 fn copy(call: &cupti::CUpti_CallbackData) {
     if call.callbackSite == cupti::CUPTI_API_ENTER {
         recorder::launch(call.correlationId, || false);
-    }
-}
-
-/// A graph node was created or cloned on this thread.
-fn node(id: u32, graph: &cupti::CUpti_GraphData) {
-    let Some(shared) = SHARED.get() else { return };
-    if id == cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED {
-        return recorder::graph_launch(graph.graphExec.addr() as u64, 0);
-    }
-    let number = |node: cupti::CUgraphNode| {
-        let mut number = 0;
-        // SAFETY: CUPTI has just passed the node, and the number is writable; the call is allowed
-        // in this callback.
-        let result = unsafe { (shared.api.cuptiGetGraphNodeId)(node, &raw mut number) };
-        (result == cupti::CUPTI_SUCCESS && number != 0).then_some(number)
-    };
-    if id == cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED {
-        shared.contact.captured();
-        if let Some(node) = number(graph.node) {
-            recorder::graph_node_created(node);
-        }
-    } else if let (Some(node), Some(original)) = (number(graph.node), number(graph.originalNode)) {
-        recorder::graph_node_cloned(node, original);
     }
 }
 

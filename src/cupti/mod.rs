@@ -38,6 +38,7 @@ mod door;
 mod driver;
 mod find;
 mod flush;
+mod graphs;
 pub mod intake;
 mod names;
 mod nvtx;

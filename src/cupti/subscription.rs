@@ -1,13 +1,14 @@
 //! Our subscription to CUPTI: what is requested, and in which order it is given back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
 
-use super::callbacks::{self, COPYING, GRAPH_CHANGES, GRAPH_LAUNCHES, LAUNCHES, NODES, STATES, Shared};
+use super::callbacks::{self, COPYING, LAUNCHES, STATES, Shared};
 use super::share::Subscriber;
-use super::{Absent, Options};
+use super::{Absent, Options, graphs};
 use crate::config::Matching;
 use crate::record::recorder;
 use crate::releases::{self, FaultId};
@@ -15,6 +16,8 @@ use crate::sys;
 
 /// The release that added CUPTI's reports of its own failures.
 const STATE_DOMAIN: u32 = 20;
+/// The release that added reports of what an update makes of nodes (its header).
+const UPDATES: u32 = 130_000;
 /// The release that added records of host functions in graphs.
 const HOST_NODES: u32 = 130_100;
 
@@ -111,10 +114,17 @@ impl Subscription {
             Matching::External | Matching::Timer => 0,
         };
         if options.matching != Matching::Timer {
-            enable(Some("graph nodes"), cupti::CUPTI_CB_DOMAIN_RESOURCE, &NODES);
-            enable(Some("graph launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_LAUNCHES);
+            enable(Some("graph nodes"), cupti::CUPTI_CB_DOMAIN_RESOURCE, &graphs::NODES);
+            enable(Some("graph launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::LAUNCHES);
+            let updates = &graphs::UPDATES[..if self.version >= UPDATES { 2 } else { 0 }];
+            let updates = enable(Some("graph updates"), cupti::CUPTI_CB_DOMAIN_RESOURCE, updates);
+            let reports_updates = updates == graphs::UPDATES.len();
+            self.shared.reports_updates.store(reports_updates, Ordering::Relaxed);
             // Releases without a function refuse it.
-            enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &GRAPH_CHANGES);
+            enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::CHANGES);
+            if !reports_updates {
+                enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::KERNEL_CHANGES);
+            }
         }
         if options.copies {
             enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &COPYING);

@@ -521,6 +521,15 @@ pub enum Body<'a> {
         /// The graph, as the driver names it.
         graph: u64,
     },
+    /// A node of an executable graph does what another graph's node does from now on.
+    GraphUpdate {
+        /// CUPTI's id of the node.
+        node: u64,
+        /// That of the node whose work it does; 0 if its parameters were set by hand.
+        source: u64,
+        /// The executable graph, as the driver names it.
+        graph: u64,
+    },
     /// The program begins a step, which ends with the next one.
     Step {
         /// The program's number for it.
@@ -562,6 +571,7 @@ pub(crate) mod kind {
     pub(crate) const GRAPH_LAUNCH: u8 = 43;
     pub(crate) const GRAPH_CHANGE: u8 = 44;
     pub(crate) const STEP: u8 = 45;
+    pub(crate) const GRAPH_UPDATE: u8 = 46;
 }
 
 /// Word 0 of a record.
@@ -610,6 +620,9 @@ impl<'a> Record<'a> {
             kind::GRAPH_NODE => Body::GraphNode { node: *rest.first()?, original: *rest.get(1)?, launch: handle(2)? },
             kind::GRAPH_LAUNCH => Body::GraphLaunch { graph: *rest.first()?, correlation: wide as u32 },
             kind::GRAPH_CHANGE => Body::GraphChange { graph: *rest.first()? },
+            kind::GRAPH_UPDATE => {
+                Body::GraphUpdate { node: *rest.first()?, source: *rest.get(1)?, graph: *rest.get(2)? }
+            }
             kind::STEP => Body::Step { number: *rest.first()? },
             kind::TEXT => {
                 Body::Text { word: Word(small), text: bytemuck::cast_slice(rest).get(..usize::try_from(wide).ok()?)? }

@@ -19,6 +19,8 @@
 )]
 
 #[cfg(not(loom))]
+mod nodes;
+#[cfg(not(loom))]
 pub mod recorder;
 pub mod ring;
 pub(crate) mod sync;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fen
 use std::time::Duration;
 
 use self::words::Words;
+use super::nodes::Nodes;
 use super::ring::{Rings, Writer};
 use crate::clock::host::now;
 use crate::model::event::{CommInit, Kind, Net, Payload, TEXT_BYTES, header, kind};
@@ -36,11 +37,9 @@ static BRACKETS: AtomicBool = AtomicBool::new(false);
 /// opened: their kernels will have no owner.
 static LOST_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Graph nodes that may be NCCL's: a set of hashed ids, with false positives. An application's
-/// graphs have nodes by the thousand, and most of their clones need no record.
-static NODES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-/// Whether the set has any node.
-static HAS_NODES: AtomicBool = AtomicBool::new(false);
+/// Graph nodes that are NCCL's or clones of them, and the graphs that NCCL captured nodes into: see
+/// [`graph_of`].
+static NODES: Nodes = Nodes::new();
 
 /// Handles that a thread takes at a time, so that the shared counter is rarely touched.
 const HANDLE_BLOCK: u64 = 4096;
@@ -64,6 +63,10 @@ struct Local {
     group: Cell<Handle>,
     /// A [`Bracket`] is open on this thread.
     bracket: Cell<bool>,
+    /// The executable graph that was updated last on this thread, and with which graph.
+    update: Cell<(u64, u64)>,
+    /// The node that was updated last on this thread, until its parameters are set.
+    updated: Cell<u64>,
     words: Words,
 }
 
@@ -104,6 +107,8 @@ thread_local! {
             launch: Cell::new(Handle::NONE),
             group: Cell::new(Handle::NONE),
             bracket: Cell::new(false),
+            update: Cell::new((0, 0)),
+            updated: Cell::new(0),
             words: Words::new(),
         }
     };
@@ -328,39 +333,74 @@ pub fn graph_node_created(node: u64) {
         if open.is_none() {
             return;
         }
-        let (word, bit) = node_bit(node);
-        word.fetch_or(bit, Ordering::Relaxed);
-        HAS_NODES.store(true, Ordering::Relaxed);
+        NODES.add(node);
+        NODES.add(graph_of(node));
         local.note_of_launch(kind::GRAPH_NODE, 0, 0, &[node, 0, open.0]);
     });
 }
 
-/// Records that a node was cloned, on any thread, if the original may concern NCCL.
-pub fn graph_node_cloned(node: u64, original: u64) {
-    if !is_on() {
-        return;
+/// Records that a node was cloned, on any thread, if the original concerns NCCL; returns whether it
+/// does.
+pub fn graph_node_cloned(node: u64, original: u64) -> bool {
+    if !is_on() || !NODES.contains(original) {
+        return false;
     }
-    let (word, bit) = node_bit(original);
-    if word.load(Ordering::Relaxed) & bit == 0 {
-        return;
-    }
-    let (word, bit) = node_bit(node);
-    word.fetch_or(bit, Ordering::Relaxed);
+    NODES.add(node);
     let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_NODE, 0, 0, &[node, original, 0]));
+    true
+}
+
+/// A clone that concerns NCCL could not be followed, for lack of room.
+pub fn graph_node_lost() {
+    LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Records that a node of this executable graph does what `source` does from now on, if either
+/// concerns NCCL. Of a graph into which NCCL captured, it records the first node in any case: it
+/// shows how the numbers of the graphs' nodes go together, and not all nodes are reported.
+pub fn graph_node_updated(node: u64, source: u64, graph: u64) {
+    if !is_on() || NODES.is_empty() {
+        return;
+    }
+    let is_nccl = NODES.contains(source);
+    let _ = LOCAL.try_with(|local| {
+        local.updated.set(node);
+        let update = (graph_of(node), graph_of(source));
+        let is_first = local.update.replace(update) != update && NODES.contains(graph_of(source));
+        if is_nccl || is_first || NODES.contains(node) {
+            local.note_of_launch(kind::GRAPH_UPDATE, 0, 0, &[node, source, graph]);
+        }
+    });
+    if is_nccl {
+        NODES.add(node);
+    }
+}
+
+/// The parameters of a node of this executable graph were set. Records it if the node concerns NCCL
+/// and no other node says what it does from now on.
+pub fn graph_node_set(node: u64, graph: u64) {
+    if !is_on() || NODES.is_empty() {
+        return;
+    }
+    let _ = LOCAL.try_with(|local| {
+        if local.updated.replace(0) != node && NODES.contains(node) {
+            local.note_of_launch(kind::GRAPH_UPDATE, 0, 0, &[node, 0, graph]);
+        }
+    });
 }
 
 /// Records that the call with this correlation id launches an executable graph or, with 0, that the
 /// graph was instantiated. Does nothing until a node that concerns NCCL has been seen.
 pub fn graph_launch(graph: u64, correlation: u32) {
-    if is_on() && HAS_NODES.load(Ordering::Relaxed) {
+    if is_on() && !NODES.is_empty() {
         let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_LAUNCH, 0, correlation, &[graph]));
     }
 }
 
-/// Records that an executable graph is changed. Does nothing until a node that concerns NCCL has
-/// been seen.
+/// Records that nodes of an executable graph may do something else from now on. Does nothing until a
+/// node that concerns NCCL has been seen.
 pub fn graph_change(graph: u64) {
-    if is_on() && HAS_NODES.load(Ordering::Relaxed) {
+    if is_on() && !NODES.is_empty() {
         let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_CHANGE, 0, 0, &[graph]));
     }
 }
@@ -372,15 +412,9 @@ pub fn step(number: u64) {
     }
 }
 
-/// A node's place in [`NODES`].
-#[expect(
-    clippy::indexing_slicing,
-    clippy::integer_division_remainder_used,
-    reason = "a hash of 16 bits, and a word for each 64 of them"
-)]
-fn node_bit(node: u64) -> (&'static AtomicU64, u64) {
-    let hash = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    (&NODES[hash as usize / 64], 1 << (hash % 64))
+/// The graph of a node. No node has this number, so it can be in [`NODES`] as well.
+fn graph_of(node: u64) -> u64 {
+    node | u64::from(u32::MAX)
 }
 
 /// Launches and graph nodes dropped so far for lack of room, and launches without a bracket.

@@ -129,7 +129,9 @@ pub(crate) fn on_resource(resource: &Resource) {
         stream: resource.stream,
         descriptor: if is_graph { &raw const graph } else { std::ptr::null() },
     };
-    subscriber::call_back(domain::RESOURCE, callback(resource.kind), &data);
+    if let Some(id) = callback(resource.kind) {
+        subscriber::call_back(domain::RESOURCE, id, &data);
+    }
     if is_end(resource.kind) {
         with(|objects| objects.forget(resource));
     }
@@ -140,10 +142,10 @@ fn is_end(kind: ResourceKind) -> bool {
     matches!(kind, ContextDestroyed | StreamDestroyed | GraphDestroyed | NodeDestroyed | ExecDestroyed)
 }
 
-/// The callback for an event. Those that announce a node or an executable graph (12, 17) are not
-/// made, because the machine reports both only once they exist.
-fn callback(kind: ResourceKind) -> u32 {
-    match kind {
+/// The callback for an event, if there is one. The one that announces a node (12) is not made,
+/// because the machine reports nodes only once they exist.
+fn callback(kind: ResourceKind) -> Option<u32> {
+    let id = match kind {
         ResourceKind::ContextCreated => 1,
         ResourceKind::ContextDestroyed => 2,
         ResourceKind::StreamCreated => 3,
@@ -153,10 +155,15 @@ fn callback(kind: ResourceKind) -> u32 {
         ResourceKind::GraphCloned => 11,
         ResourceKind::NodeCreated => 13,
         ResourceKind::NodeDestroyed => 14,
+        ResourceKind::GraphInstantiating => 17,
         ResourceKind::GraphInstantiated => 18,
         ResourceKind::ExecDestroyed => 19,
         ResourceKind::NodeCloned => 20,
-    }
+        ResourceKind::NodeUpdated => 22,
+        ResourceKind::NodeSet => 23,
+        ResourceKind::NodeMoved => return None,
+    };
+    Some(id)
 }
 
 fn stream_of(resource: &Resource) -> Stream {
@@ -177,6 +184,12 @@ impl Objects {
                 self.nodes.insert(resource.node as usize, resource.node_id);
                 if let Some(&original) = self.nodes.get(&(resource.original_node as usize)) {
                     self.origins.insert(resource.node_id, original);
+                }
+            }
+            ResourceKind::NodeMoved => {
+                let before = self.nodes.insert(resource.node as usize, resource.node_id);
+                if let Some(&origin) = before.and_then(|before| self.origins.get(&before)) {
+                    self.origins.insert(resource.node_id, origin);
                 }
             }
             _ => {}

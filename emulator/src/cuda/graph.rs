@@ -45,7 +45,7 @@ struct Entry {
 /// A node.
 pub(super) struct Node {
     /// As `cuptiGetGraphNodeId` returns it: the graph's id in the upper half, the node's number,
-    /// from 1, in the lower.
+    /// from 0, in the lower.
     pub(super) id: u64,
     /// The id of the node that was captured or added by hand: its own, unless it was cloned.
     pub(super) root: u64,
@@ -92,8 +92,8 @@ impl UserObject {
     }
 }
 
-fn node_id(graph: u32, index: u32) -> u64 {
-    u64::from(graph) << 32 | u64::from(index + 1)
+pub(super) fn node_id(graph: u32, index: u32) -> u64 {
+    u64::from(graph) << 32 | u64::from(index)
 }
 
 fn next_id() -> u32 {
@@ -107,9 +107,13 @@ impl Graph {
 
     /// A clone of the graph, with clones of its nodes.
     pub(super) fn duplicate(self: &Arc<Graph>) -> Arc<Graph> {
-        if let Some(child) = &self.child {
-            return child.nest();
+        match &self.child {
+            Some(child) => child.nest(),
+            None => self.cloned(false),
         }
+    }
+
+    fn cloned(self: &Arc<Graph>, is_child: bool) -> Arc<Graph> {
         let (id, mut copy) = (next_id(), State::default());
         let state = lock(&self.state);
         for (index, Entry { node, dependencies }) in state.nodes.iter().enumerate() {
@@ -122,13 +126,13 @@ impl Graph {
         drop(state);
         let (state, objects) = (Mutex::new(copy), Mutex::new(lock(&self.objects).clone()));
         let clone = Arc::new(Graph { id, device: self.device, state, child: None, objects });
-        observe::duplicated(&clone, self, &originals);
+        observe::duplicated(&clone, self, &originals, is_child);
         clone
     }
 
     /// A graph whose only node is a child graph, cloned from this one.
     pub(super) fn nest(self: &Arc<Graph>) -> Arc<Graph> {
-        let (id, child) = (next_id(), Some(self.duplicate()));
+        let (id, child) = (next_id(), Some(self.cloned(true)));
         let objects = Mutex::new(lock(&self.objects).clone());
         let outer = Arc::new(Graph { id, device: self.device, state: Mutex::default(), child, objects });
         observe::graph_created(&outer);
@@ -213,12 +217,13 @@ impl Graph {
 
     /// Makes an executable graph.
     pub(super) fn instantiate(self: &Arc<Graph>) -> Result<Arc<Exec>, Error> {
+        observe::instantiating(self);
         let id = next_id();
-        // The clone that it executes contains a clone of the child graph, and the nodes' ids come
-        // from that.
-        let (of, nodes_of) = match &self.child {
-            Some(child) => (child, next_id()),
-            None => (self, id),
+        // The child graph's nodes are cloned into a graph of their own first. Then the clone that is
+        // executed takes them in, after the node that was the child graph (seen on an H200).
+        let (of, cloned_into, first) = match &self.child {
+            Some(child) => (child, next_id(), 1),
+            None => (self, id, 0),
         };
         let state = lock(&of.state);
         let mut streams = HashMap::new();
@@ -232,13 +237,11 @@ impl Graph {
                 let next = || context.next_stream_id();
                 *streams.entry(number).or_insert_with(next)
             });
+            let (root, action, origin) = (node.root, node.action.clone(), node.origin);
+            let own = Arc::new(Node { id: node_id(id, first + index as u32), root, action, origin });
             nodes.push(ExecNode {
-                node: Arc::new(Node {
-                    id: node_id(nodes_of, index as u32),
-                    root: node.root,
-                    action: node.action.clone(),
-                    origin: node.origin,
-                }),
+                node: Arc::clone(&own),
+                own,
                 original_handle: handle(node) as usize,
                 stream,
                 waits_for: entry.dependencies.len() as u32,
@@ -257,9 +260,10 @@ impl Graph {
         let made_of = lock(&self.objects).clone();
         let exec = Arc::new(Exec {
             id,
-            nodes_of,
+            cloned_into,
             device: self.device,
             original_handle: handle(self) as usize,
+            nodes_original_handle: handle(of) as usize,
             nodes: Mutex::new(Arc::new(nodes)),
             order,
             launches: AtomicU64::new(0),
@@ -297,11 +301,13 @@ fn in_order(nodes: &[ExecNode]) -> Result<Vec<u32>, Error> {
 pub(super) struct Exec {
     /// The id of the clone that it executes.
     pub(super) id: u32,
-    /// The id of the graph that its nodes are in: that clone's, or that of a clone of its child
-    /// graph.
-    pub(super) nodes_of: u32,
+    /// The id of the graph that its nodes were in when they were cloned: that clone, or a clone of
+    /// its child graph.
+    pub(super) cloned_into: u32,
     pub(super) device: u32,
     pub(super) original_handle: usize,
+    /// The handle of the graph that its nodes were cloned from.
+    pub(super) nodes_original_handle: usize,
     nodes: Mutex<Arc<Vec<ExecNode>>>,
     order: Vec<u32>,
     launches: AtomicU64,
@@ -314,6 +320,9 @@ pub(super) struct Exec {
 /// A node of an executable graph.
 #[derive(Clone)]
 pub(super) struct ExecNode {
+    /// The node as it was made, whose handle it keeps.
+    pub(super) own: Arc<Node>,
+    /// The same with what it does since the last update.
     pub(super) node: Arc<Node>,
     /// The handle of the node it was cloned from.
     pub(super) original_handle: usize,
@@ -337,7 +346,7 @@ impl Exec {
     }
 
     /// Makes it do what another graph of the same shape does. Its nodes keep their ids.
-    pub(super) fn update(&self, graph: &Graph) -> Result<(), Error> {
+    pub(super) fn update(self: &Arc<Exec>, graph: &Graph) -> Result<(), Error> {
         let state = lock(&graph.child.as_deref().unwrap_or(graph).state);
         let mut nodes = lock(&self.nodes);
         let same = |(node, entry): (&ExecNode, &Entry)| {
@@ -351,10 +360,13 @@ impl Exec {
         let updated = nodes.iter().zip(&state.nodes).map(|(node, entry)| {
             let (action, origin) = (entry.node.action.clone(), entry.node.origin);
             let of = Arc::new(Node { id: node.node.id, root: entry.node.root, action, origin });
-            ExecNode { node: of, original_handle: handle(&entry.node) as usize, ..node.clone() }
+            ExecNode { node: of, ..node.clone() }
         });
-        let updated = Arc::new(updated.collect());
-        *nodes = updated;
+        let updated: Arc<Vec<ExecNode>> = Arc::new(updated.collect());
+        *nodes = Arc::clone(&updated);
+        let sources: Vec<Arc<Node>> = state.nodes.iter().map(|entry| Arc::clone(&entry.node)).collect();
+        drop((nodes, state));
+        observe::updated(self, &updated, &sources);
         lock(&self.objects).extend(lock(&graph.objects).iter().cloned());
         Ok(())
     }

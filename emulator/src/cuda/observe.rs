@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ::observe::{Activity, Gpu, Observer, Resource, ResourceKind};
 
 use super::device::{self, Device};
-use super::graph::{Exec, Graph, Node};
+use super::graph::{self, Exec, ExecNode, Graph, Node};
 use super::names::Name;
 use super::registry::handle;
 use super::stream::Stream;
@@ -291,23 +291,28 @@ pub(super) fn graph_created(graph: &Arc<Graph>) {
     graph_resource(ResourceKind::GraphCreated, graph);
 }
 
-/// A graph was cloned of another one, with these nodes.
-pub(super) fn duplicated(clone: &Arc<Graph>, of: &Arc<Graph>, originals: &[Arc<Node>]) {
+/// A graph was cloned of another one, with these nodes: into a graph of the user's, or as a child
+/// graph.
+pub(super) fn duplicated(clone: &Arc<Graph>, of: &Arc<Graph>, originals: &[Arc<Node>], is_child: bool) {
     if observer().is_none() {
         return;
     }
-    resource(ResourceKind::GraphCloned, self::of(clone.device), |resource| {
-        (resource.graph, resource.graph_id) = (handle(clone), clone.id);
-        resource.original_graph = handle(of);
-    });
+    graph_created(clone);
     let nodes = clone.nodes();
     for (node, original) in nodes.iter().zip(originals).filter(|(node, _)| node.action.is_observed()) {
+        node_resource(ResourceKind::NodeCreated, clone, node);
         resource(ResourceKind::NodeCloned, self::of(node.origin.device), |resource| {
             (resource.graph, resource.graph_id) = (handle(clone), clone.id);
             resource.original_graph = handle(of);
             (resource.node, resource.node_id) = (handle(node), node.id);
             resource.original_node = handle(original);
             resource.node_type = node.action.node_type();
+        });
+    }
+    if !is_child {
+        resource(ResourceKind::GraphCloned, self::of(clone.device), |resource| {
+            (resource.graph, resource.graph_id) = (handle(clone), clone.id);
+            resource.original_graph = handle(of);
         });
     }
 }
@@ -320,8 +325,17 @@ pub(super) fn node_created(graph: &Arc<Graph>, index: u32) {
 
 pub(super) fn graph_destroyed(graph: &Arc<Graph>) {
     if observer().is_some() {
-        graph.nodes().iter().for_each(|node| node_resource(ResourceKind::NodeDestroyed, graph, node));
         graph_resource(ResourceKind::GraphDestroyed, graph);
+        graph.nodes().iter().for_each(|node| node_resource(ResourceKind::NodeDestroyed, graph, node));
+    }
+}
+
+/// A graph is about to become executable.
+pub(super) fn instantiating(graph: &Arc<Graph>) {
+    if observer().is_some() {
+        resource(ResourceKind::GraphInstantiating, of(graph.device), |resource| {
+            resource.original_graph = handle(graph);
+        });
     }
 }
 
@@ -329,14 +343,41 @@ pub(super) fn instantiated(exec: &Arc<Exec>) {
     if observer().is_none() {
         return;
     }
-    exec_resource(ResourceKind::GraphCloned, exec, |resource| {
-        resource.original_graph = exec.original_handle as *mut c_void;
-    });
-    exec_nodes(ResourceKind::NodeCloned, exec);
+    exec_resource(ResourceKind::GraphCreated, exec, |_| {});
+    for (index, node) in exec.nodes().iter().enumerate() {
+        let id = graph::node_id(exec.cloned_into, index as u32);
+        exec_node(ResourceKind::NodeCreated, exec, node, |resource| {
+            (resource.graph_id, resource.node_id) = (exec.cloned_into, id);
+            (resource.original_graph, resource.original_node) = (std::ptr::null_mut(), std::ptr::null_mut());
+        });
+        exec_node(ResourceKind::NodeCloned, exec, node, |resource| {
+            (resource.graph_id, resource.node_id) = (exec.cloned_into, id);
+        });
+    }
+    if exec.cloned_into != exec.id {
+        exec.nodes().iter().for_each(|node| exec_node(ResourceKind::NodeMoved, exec, node, |_| {}));
+    }
     exec_resource(ResourceKind::GraphInstantiated, exec, |resource| {
         resource.original_graph = exec.original_handle as *mut c_void;
         resource.exec = handle(exec);
     });
+}
+
+/// The nodes of an executable graph do the work of others from now on.
+pub(super) fn updated(exec: &Arc<Exec>, nodes: &[ExecNode], sources: &[Arc<Node>]) {
+    if observer().is_none() {
+        return;
+    }
+    for (node, source) in nodes.iter().zip(sources) {
+        exec_node(ResourceKind::NodeUpdated, exec, node, |resource| {
+            (resource.graph, resource.original_graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+            (resource.node, resource.node_id) = (handle(source), source.id);
+            (resource.original_node, resource.exec) = (handle(&node.own), handle(exec));
+        });
+        exec_node(ResourceKind::NodeSet, exec, node, |resource| {
+            (resource.graph, resource.exec) = (std::ptr::null_mut(), handle(exec));
+        });
+    }
 }
 
 pub(super) fn exec_destroyed(exec: &Arc<Exec>) {
@@ -344,8 +385,8 @@ pub(super) fn exec_destroyed(exec: &Arc<Exec>) {
         return;
     }
     exec_resource(ResourceKind::ExecDestroyed, exec, |resource| resource.exec = handle(exec));
-    exec_nodes(ResourceKind::NodeDestroyed, exec);
     exec_resource(ResourceKind::GraphDestroyed, exec, |_| {});
+    exec.nodes().iter().for_each(|node| exec_node(ResourceKind::NodeDestroyed, exec, node, |_| {}));
 }
 
 fn exec_resource(kind: ResourceKind, exec: &Arc<Exec>, fill: impl FnOnce(&mut Resource)) {
@@ -355,16 +396,17 @@ fn exec_resource(kind: ResourceKind, exec: &Arc<Exec>, fill: impl FnOnce(&mut Re
     });
 }
 
-fn exec_nodes(kind: ResourceKind, exec: &Arc<Exec>) {
-    for node in exec.nodes().iter().filter(|node| node.node.action.is_observed()) {
-        resource(kind, of(node.node.origin.device), |resource| {
-            resource.graph = exec.clone_handle();
-            resource.graph_id = exec.nodes_of;
-            resource.original_graph = exec.original_handle as *mut c_void;
-            resource.node = handle(&node.node);
-            resource.node_id = node.node.id;
-            resource.original_node = node.original_handle as *mut c_void;
-            resource.node_type = node.node.action.node_type();
-        });
+fn exec_node(kind: ResourceKind, exec: &Arc<Exec>, node: &ExecNode, fill: impl FnOnce(&mut Resource)) {
+    if !node.node.action.is_observed() {
+        return;
     }
+    resource(kind, of(node.node.origin.device), |resource| {
+        (resource.graph, resource.graph_id) = (exec.clone_handle(), exec.id);
+        resource.original_graph = exec.nodes_original_handle as *mut c_void;
+        resource.node = handle(&node.own);
+        resource.node_id = node.node.id;
+        resource.original_node = node.original_handle as *mut c_void;
+        resource.node_type = node.node.action.node_type();
+        fill(resource);
+    });
 }

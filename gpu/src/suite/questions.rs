@@ -176,12 +176,13 @@ fn graph_ids(ended: &Ended) -> Answer {
         return Answer::by(parts.join("; "), &faults);
     }
     let ([kernels, _, first], [_, _, second]) = (of("updated"), of("renewed"));
+    let is_told = figure(ended, "updated_nodes") > 0.0;
     let to = match (first == kernels, second == kernels) {
-        (true, false) => "lead to the first capture",
-        (false, true) => "lead to the capture that they were updated to",
+        (true, false) if !is_told => "lead to the first capture, and CUPTI reports no updates",
+        (false, true) if is_told => "lead to the capture that they were updated to, as CUPTI reports",
         _ => {
             faults.push("updated: the trail is lost".into());
-            "lead to neither capture"
+            "lead nowhere"
         }
     };
     parts.push(format!("updated: {kernels} kernels {to}"));
@@ -413,7 +414,7 @@ mod tests {
         };
         assert_eq!(answer(&[]).state, State::Ok, "{:?}", answer(&[]));
         assert!(answer(&[]).figure.contains("updated: 200 kernels lead to the first capture"));
-        let renewed = answer(&[("updated_followed", 0.0), ("renewed_followed", 200.0)]);
+        let renewed = answer(&[("updated_followed", 0.0), ("renewed_followed", 200.0), ("updated_nodes", 2.0)]);
         assert!(renewed.state == State::Ok && renewed.figure.contains("the capture that they were updated to"));
         let moved = |followed| answer(&[("moved_kernels", 200.0), ("moved_nodes", 2.0), ("moved_followed", followed)]);
         assert_eq!([moved(200.0).state, moved(199.0).state], [State::Ok, State::NotOk]);
@@ -424,6 +425,7 @@ mod tests {
             ("updated_followed", 100.0),
             ("updated_kernels", 100.0),
             ("renewed_followed", 200.0),
+            ("updated_nodes", 2.0),
             ("update_calls", 0.0),
         ] {
             assert_eq!(answer(&[change]).state, State::NotOk, "{change:?}");

@@ -36,6 +36,10 @@ pub(super) struct Seen {
     created: Vec<u64>,
     /// Nodes that were cloned, and their originals.
     cloned: BTreeMap<u64, u64>,
+    /// The addresses and numbers of the clones since a graph last began to become executable.
+    clones: Vec<(usize, u64)>,
+    /// Nodes that do the work of others since an update.
+    updated: BTreeMap<u64, u64>,
     /// Both in words, with the nodes' addresses: for where a trail is lost.
     trail: Vec<String>,
 }
@@ -218,7 +222,8 @@ fn subscribe(workload: &Workload) -> Result<(Tap, sys::CUpti_SubscriberHandle), 
         for id in CALLS {
             (api.cuptiEnableCallback)(1, subscriber, sys::CUPTI_CB_DOMAIN_DRIVER_API, id);
         }
-        for id in [sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED] {
+        let updates = (version >= UPDATES).then_some(sys::CUPTI_CBID_RESOURCE_GRAPH_NODE_UPDATED);
+        for id in NODES.into_iter().chain(updates) {
             let domain = sys::CUPTI_CB_DOMAIN_RESOURCE;
             check("cuptiEnableCallback", (api.cuptiEnableCallback)(1, subscriber, domain, id))?;
         }
@@ -308,17 +313,26 @@ pub(super) fn external(workload: &Workload, is_single: bool, told: &mut Told) ->
 }
 
 /// The number of kernels in the captured graph.
-const NODES: usize = 2;
+const CAPTURED: usize = 2;
+/// What is asked for to follow nodes.
+const NODES: [u32; 4] = [
+    sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
+    sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
+    sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING,
+    sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
+];
+/// The release of CUPTI that reports updates of nodes.
+const UPDATES: u32 = 130_000;
 
 /// Whether the node that a record names leads back to the kernel that was captured, and to no
-/// other: directly, through a copy of the graph, and after an update. After the update it also
-/// reports which of the two captures the node leads to.
+/// other: directly, through a copy of the graph, inside another graph, and after an update. After the
+/// update it also reports which of the two captures the node leads to, and whether CUPTI said so.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     let capture_by = |begin: &dyn Fn() -> Result<(), String>| {
         let before = with_seen(|seen| seen.created.len());
         begin()?;
-        for _ in 0..NODES {
+        for _ in 0..CAPTURED {
             trial.launch()?;
         }
         let graph = trial.stream.end_capture()?;
@@ -334,7 +348,7 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     let mut tell = |name: String, value: usize| told.figures.insert(name, value as f64);
     let mut lost = BTreeMap::new();
     let mut follow = |what: &str, kernels: &[Ran], created: &[u64]| {
-        let (right, trail) = with_seen(|seen| (followed(kernels, created, &seen.cloned), seen.trail.split_off(0)));
+        let (right, trail) = with_seen(|seen| (followed(kernels, created, seen), seen.trail.split_off(0)));
         tell(format!("{what}_kernels"), kernels.len());
         tell(format!("{what}_nodes"), created.len());
         tell(format!("{what}_followed"), right);
@@ -381,6 +395,7 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
     follow("renewed", &kernels, &created_later);
     let updates = with_seen(|seen| seen.calls.get(&UPDATE).copied());
     told.figures.insert("update_calls".into(), updates.unwrap_or_default().into());
+    told.figures.insert("updated_nodes".into(), with_seen(|seen| seen.updated.len()) as f64);
     told.words.extend(lost);
     Ok(())
 }
@@ -392,12 +407,12 @@ fn node_name(node: u64) -> String {
 
 /// How many kernels of a graph's replays, in the order in which they ran, have nodes that lead
 /// back to the nodes created for them.
-fn followed(kernels: &[Ran], created: &[u64], cloned: &BTreeMap<u64, u64>) -> usize {
+fn followed(kernels: &[Ran], created: &[u64], seen: &Seen) -> usize {
     // A limit on clones of clones.
     const GENERATIONS: usize = 16;
-    let leads_to = |node: u64, origin: u64| {
-        std::iter::successors(Some(node), |node| cloned.get(node).copied()).take(GENERATIONS).any(|node| node == origin)
-    };
+    let before = |node: &u64| seen.updated.get(node).or_else(|| seen.cloned.get(node)).copied();
+    let leads_to =
+        |node: u64, origin: u64| std::iter::successors(Some(node), before).take(GENERATIONS).any(|node| node == origin);
     let pairs = kernels.iter().zip(created.iter().cycle());
     pairs.filter(|(kernel, origin)| leads_to(kernel.node, **origin)).count()
 }
@@ -440,9 +455,23 @@ unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const
             seen.created.extend(created);
             seen.trail.extend(created.map(|node| format!("created {} at {:?}", node_name(node), graph.node)));
         }),
+        sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING => with_seen(|seen| seen.clones.clear()),
+        sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED => with_seen(|seen| {
+            for (node, before) in std::mem::take(&mut seen.clones) {
+                let now = number(node as sys::CUgraphNode).filter(|now| *now != before);
+                seen.cloned.extend(now.map(|now| (now, before)));
+                seen.trail.extend(now.map(|now| format!("{} became {}", node_name(before), node_name(now))));
+            }
+        }),
+        sys::CUPTI_CBID_RESOURCE_GRAPH_NODE_UPDATED => with_seen(|seen| {
+            let updated = number(graph.originalNode).zip(number(graph.node));
+            seen.updated.extend(updated);
+            seen.trail.extend(updated.map(|(node, to)| format!("updated {} to {}", node_name(node), node_name(to))));
+        }),
         _ => with_seen(|seen| {
             let cloned = number(graph.node).zip(number(graph.originalNode));
             seen.cloned.extend(cloned);
+            seen.clones.extend(cloned.map(|(node, _)| (graph.node as usize, node)));
             let [to, from] = [graph.node, graph.originalNode];
             let words = |(node, original)| {
                 format!("cloned {} at {from:?} to {} at {to:?}", node_name(original), node_name(node))
@@ -485,13 +514,16 @@ mod tests {
     #[test]
     fn a_node_must_lead_to_the_kernel_that_was_captured_at_its_place() {
         let ran = |nodes: &[u64]| nodes.iter().map(|&node| Ran { node, ..Ran::default() }).collect::<Vec<_>>();
-        let cloned = BTreeMap::from([(20, 10), (21, 11), (30, 20), (31, 21), (99, 98)]);
-        let right = |nodes: &[u64]| followed(&ran(nodes), &[10, 11], &cloned);
-        assert_eq!(right(&[20, 21, 20, 21]), 4);
-        assert_eq!(right(&[30, 31]), 2, "of a copy");
-        assert_eq!(right(&[21, 20]), 0, "those of each other");
-        assert_eq!(right(&[20, 20]), 1);
+        let cloned = BTreeMap::from([(22, 10), (23, 11), (20, 10), (32, 22), (33, 23), (99, 98)]);
+        let seen = Seen { cloned, updated: BTreeMap::from([(40, 10), (41, 11), (20, 98)]), ..Seen::default() };
+        let right = |nodes: &[u64]| followed(&ran(nodes), &[10, 11], &seen);
+        assert_eq!(right(&[22, 23, 22, 23]), 4);
+        assert_eq!(right(&[32, 33]), 2, "of a copy");
+        assert_eq!(right(&[40, 41]), 2, "updated to them");
+        assert_eq!(right(&[20, 23]), 1, "a clone, but updated to another");
+        assert_eq!(right(&[23, 22]), 0, "those of each other");
+        assert_eq!(right(&[22, 22]), 1);
         assert_eq!(right(&[99, 0]), 0, "some node, and none");
-        assert_eq!(followed(&ran(&[20]), &[], &cloned), 0);
+        assert_eq!(followed(&ran(&[22]), &[], &seen), 0);
     }
 }

@@ -210,7 +210,12 @@ impl Player {
                 let original = Fields::new(fields).number("of", 0);
                 Body::GraphNode { node: node.parse().ok()?, original, launch: Handle::NONE }
             }
-            ["update-graph", graph] => Body::GraphChange { graph: graph.parse().ok()? },
+            ["update-node", node, ref fields @ ..] => {
+                let fields = Fields::new(fields);
+                let (source, graph) = (fields.number("to", 0), fields.number("graph", 0));
+                Body::GraphUpdate { node: node.parse().ok()?, source, graph }
+            }
+            ["change-graph", graph] => Body::GraphChange { graph: graph.parse().ok()? },
             ["graph", graph, ref fields @ ..] => {
                 let correlation = Fields::new(fields).number("corr", 0);
                 Body::GraphLaunch { graph: graph.parse().ok()?, correlation }

@@ -24,6 +24,8 @@ pub(super) struct Fake {
     pub(super) request: cupti::CUpti_BuffersCallbackRequestFunc,
     pub(super) complete: cupti::CUpti_BuffersCallbackCompleteFunc,
     pub(super) thread_ids: u32,
+    /// The numbers of nodes by handle, where they differ from it.
+    pub(super) nodes: HashMap<u64, u64>,
     pub(super) clock: cupti::CUpti_TimestampCallbackFunc,
 }
 
@@ -148,8 +150,10 @@ mod functions {
     }
 
     pub(super) unsafe extern "C" fn get_graph_node(node: CUgraphNode, id: *mut u64) -> CUptiResult {
+        let handle = node.addr() as u64;
+        let number = fake(|fake| fake.nodes.get(&handle).copied()).unwrap_or(handle);
         // SAFETY: the caller's promise.
-        unsafe { id.write(node.addr() as u64) };
+        unsafe { id.write(number) };
         0
     }
 

@@ -31,6 +31,10 @@ fn launch(site: u32, id: u32, correlation: u32, symbol: &CString) {
 }
 
 fn node(id: u32, node: usize, original: usize) {
+    node_in(id, node, original, 0);
+}
+
+fn node_in(id: u32, node: usize, original: usize, exec: usize) {
     let mut graph = cupti::CUpti_GraphData {
         graph: std::ptr::null_mut(),
         originalGraph: std::ptr::null_mut(),
@@ -38,7 +42,7 @@ fn node(id: u32, node: usize, original: usize) {
         originalNode: std::ptr::without_provenance_mut(original),
         nodeType: 0,
         dependency: std::ptr::null_mut(),
-        graphExec: std::ptr::null_mut(),
+        graphExec: std::ptr::without_provenance_mut(exec),
     };
     let data = cupti::CUpti_ResourceData {
         context: std::ptr::null_mut(),
@@ -46,6 +50,157 @@ fn node(id: u32, node: usize, original: usize) {
         resourceDescriptor: (&raw mut graph).cast(),
     };
     event(3, id, &data);
+}
+
+/// What this thread has recorded. Its few records fit into one segment, so nothing is given back.
+fn own_records(rings: &'static Rings, mut each: impl FnMut(Body<'_>)) {
+    // A thread's first record names it.
+    let is_ours = |reader: &mut ring::Reader| {
+        reader.peek(rings).is_some_and(|(header, _)| (header >> 32) as i32 == sys::thread_id())
+    };
+    let mut readers = (0..rings.used_slots()).map(ring::Reader::new);
+    let mut ours = readers.find_map(|mut reader| is_ours(&mut reader).then_some(reader)).unwrap();
+    let mut buffer = [0; MAX_WORDS];
+    while ours.peek(rings).is_some() {
+        each(Record::decode(ours.read(rings, &mut buffer)).unwrap().body);
+    }
+}
+
+/// The handle of a node, which is also its number until that changes.
+fn numbered(graph: usize, index: usize) -> usize {
+    graph << 32 | index
+}
+
+#[test]
+fn nodes_are_followed_through_child_graphs_and_updates() {
+    /// An executable graph.
+    const EXEC: usize = 0x9000;
+    let [starting, made, updated, set] = [17, 18, 22, 23];
+    let [captured, child, clone, taken_in] = [numbered(2, 4), numbered(3, 4), numbered(5, 4), numbered(4, 36)];
+    let _one = fresh(130_000, &[]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    // Changes of single kernels are reported as updates.
+    let asked = calls();
+    let is_asked = |id: &str| asked.contains(&format!("callback(1 {id})"));
+    assert!(["3/22", "3/23", "1/561"].into_iter().all(is_asked) && !["1/538", "1/692"].into_iter().any(is_asked));
+    let rings = recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    let lost = recorder::lost_launches();
+    let records = std::thread::spawn(move || {
+        let capture = |graph: usize| {
+            let open = start_launch();
+            node(13, numbered(graph, 4), 0);
+            recorder::stop(open);
+        };
+        // One that fails, and one that succeeds: the numbers are asked for again when all is done.
+        capture(2);
+        node_in(starting, 0, 0, 0);
+        node(20, numbered(7, 4), captured);
+        node(20, child, captured);
+        node_in(starting, 0, 0, 0);
+        node(20, clone, child);
+        let numbers = [(clone as u64, taken_in as u64), (numbered(7, 4) as u64, 1)];
+        fake(|fake| fake.nodes.extend(numbers));
+        node_in(made, 0, 0, EXEC);
+        // A node of the application's own, the first of an update with NCCL's; then NCCL's.
+        capture(6);
+        node_in(updated, numbered(6, 0), numbered(4, 32), EXEC);
+        node_in(set, numbered(4, 32), 0, EXEC);
+        node_in(updated, numbered(6, 1), numbered(4, 33), EXEC);
+        node_in(updated, numbered(6, 4), clone, EXEC);
+        node_in(set, clone, 0, EXEC);
+        // By hand: NCCL's, and one that is not.
+        node_in(set, clone, 0, EXEC);
+        node_in(set, numbered(4, 33), 0, EXEC);
+        // An update without anything of NCCL's.
+        node_in(updated, numbered(8, 1), numbered(4, 33), EXEC);
+        let mut records = Vec::new();
+        own_records(rings, |body| match body {
+            Body::GraphNode { node, original, launch } => records.push((node, original, launch.is_none())),
+            Body::GraphUpdate { node, source, graph } => {
+                assert_eq!(graph, EXEC as u64);
+                records.push((node, source, true));
+            }
+            Body::GraphChange { .. } => panic!(),
+            _ => {}
+        });
+        records
+    });
+    let records: Vec<_> = records.join().unwrap().into_iter().map(|(a, b, c)| (a as usize, b as usize, c)).collect();
+    let expected = [
+        (captured, 0, false),
+        (numbered(7, 4), captured, true),
+        (child, captured, true),
+        (clone, child, true),
+        (taken_in, clone, true),
+        (numbered(6, 4), 0, false),
+        (numbered(4, 32), numbered(6, 0), true),
+        (taken_in, numbered(6, 4), true),
+        (taken_in, 0, true),
+    ];
+    assert_eq!(records, expected);
+    assert_eq!(recorder::lost_launches(), lost);
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn nodes_beyond_the_room_for_them_are_counted() {
+    let _one = fresh(130_000, &[]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    let lost = std::thread::spawn(|| {
+        let open = start_launch();
+        node(13, numbered(0x50, 1), 0);
+        recorder::stop(open);
+        let before = recorder::lost_launches();
+        let clones = |graph: usize, count: usize| {
+            node_in(17, 0, 0, 0);
+            (1..=count).for_each(|index| node(20, numbered(graph, index), numbered(0x50, 1)));
+        };
+        clones(0x51, 2048);
+        assert_eq!(recorder::lost_launches(), before);
+        clones(0x52, 2050);
+        let lost = recorder::lost_launches() - before;
+        node_in(18, 0, 0, 0x9000);
+        lost
+    });
+    assert_eq!(lost.join().unwrap(), 2);
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn an_update_that_fails_leaves_its_graph_unknown() {
+    /// `cuGraphExecUpdate`, and `cuGraphNodeSetEnabled`, of which nothing is told.
+    const UPDATE: u32 = 561;
+    const ENABLE: u32 = 650;
+    for (version, expected) in [(130_000, &[2, 3][..]), (28, &[1, 2, 3])] {
+        let _one = fresh(version, &[]);
+        let (cupti, _reader) = start(&options()).unwrap();
+        let rings = recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+        let changed = std::thread::spawn(move || {
+            let open = start_launch();
+            node(13, numbered(0x60, 1), 0);
+            recorder::stop(open);
+            for (id, exec, mut result) in [(UPDATE, 1_usize, 0), (UPDATE, 2, 910), (ENABLE, 3, 0)] {
+                for site in [cupti::CUPTI_API_ENTER, cupti::CUPTI_API_EXIT] {
+                    // SAFETY: a C structure of numbers and pointers.
+                    let mut data: cupti::CUpti_CallbackData = unsafe { std::mem::zeroed() };
+                    data.callbackSite = site;
+                    data.functionParams = (&raw const exec).cast();
+                    data.functionReturnValue = (&raw mut result).cast();
+                    event(1, id, &data);
+                }
+            }
+            let mut changed = Vec::new();
+            own_records(rings, |body| {
+                if let Body::GraphChange { graph } = body {
+                    changed.push(graph);
+                }
+            });
+            changed
+        });
+        assert_eq!(changed.join().unwrap(), expected, "{version}");
+        assert!(cupti.release(Duration::from_secs(10)));
+    }
 }
 
 #[test]
@@ -83,24 +238,12 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
         );
         // SAFETY: the pointer is checked for null first.
         unsafe { callbacks::on_event(std::ptr::null_mut(), 1, 307, std::ptr::null()) };
-        let is_ours = |reader: &mut ring::Reader| {
-            // A thread's first record names it.
-            reader.peek(rings).is_some_and(|(header, _)| (header >> 32) as i32 == sys::thread_id())
-        };
-        let mut ours = (0..rings.used_slots())
-            .map(ring::Reader::new)
-            .find_map(|mut reader| is_ours(&mut reader).then_some(reader))
-            .unwrap();
         let (mut launches, mut nodes) = (Vec::new(), Vec::new());
-        let mut buffer = [0; MAX_WORDS];
-        // The few records fit into one segment, so nothing is given back.
-        while ours.peek(rings).is_some() {
-            match Record::decode(ours.read(rings, &mut buffer)).unwrap().body {
-                Body::Launch { correlation, nccl, launch, .. } => launches.push((correlation, nccl, launch)),
-                Body::GraphNode { node, original, launch } => nodes.push((node, original, launch)),
-                _ => {}
-            }
-        }
+        own_records(rings, |body| match body {
+            Body::Launch { correlation, nccl, launch, .. } => launches.push((correlation, nccl, launch)),
+            Body::GraphNode { node, original, launch } => nodes.push((node, original, launch)),
+            _ => {}
+        });
         (opened, launches, nodes)
     })
     .join()

@@ -167,6 +167,10 @@ unsafe fn event(domain: u32, id: u32, data: *const c_void) {
             // SAFETY: as above.
             copy(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
         }
+        cupti::CUPTI_CB_DOMAIN_DRIVER_API if graphs::INSTANTIATIONS.contains(&id) => {
+            // SAFETY: as above.
+            graphs::instantiation(unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });
+        }
         cupti::CUPTI_CB_DOMAIN_DRIVER_API if recorder::is_on() && graphs::is_change(id) => {
             // SAFETY: as above.
             graphs::change(id, unsafe { &*data.cast::<cupti::CUpti_CallbackData>() });

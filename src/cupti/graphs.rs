@@ -27,6 +27,15 @@ use crate::record::recorder;
 pub(super) const LAUNCHES: [u32; 2] =
     [cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch, cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz];
 
+/// Functions that make a graph executable. Its nodes are cloned between their begin and their end.
+pub(super) const INSTANTIATIONS: [u32; 5] = [
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate_v2,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithFlags,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams,
+    cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams_ptsz,
+];
+
 /// Functions that change nodes of an executable graph. All of them take the graph as their first
 /// parameter, as its launch does. Some releases lack some of them.
 pub(super) const CHANGES: [u32; 5] = [
@@ -44,10 +53,9 @@ pub(super) const KERNEL_CHANGES: [u32; 2] = [
 ];
 
 /// Events of a graph's nodes, and its becoming executable.
-pub(super) const NODES: [u32; 4] = [
+pub(super) const NODES: [u32; 3] = [
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
-    cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING,
     cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
 ];
 
@@ -112,36 +120,32 @@ impl Making {
         self.nodes.iter().take(self.count.load(Ordering::Relaxed)).map(of)
     }
 
-    fn clear(&self) {
-        self.count.store(0, Ordering::Relaxed);
-    }
-
     fn give_back(&self) {
-        self.clear();
+        self.count.store(0, Ordering::Relaxed);
         self.is_taken.store(false, Ordering::Release);
     }
 }
 
-/// A graph is about to become executable on this thread.
-fn begin() {
-    let _ = MAKER.try_with(|maker| match maker.get() {
-        // The last one failed.
-        Maker::Making(making) => making.clear(),
-        Maker::Idle | Maker::Placeless => maker.set(Making::take()),
+/// One of [`INSTANTIATIONS`] begins or ends on this thread.
+pub(super) fn instantiation(call: &cupti::CUpti_CallbackData) {
+    let begins = call.callbackSite == cupti::CUPTI_API_ENTER;
+    let _ = MAKER.try_with(|maker| {
+        let before = maker.replace(if begins { Making::take() } else { Maker::Idle });
+        if let Maker::Making(making) = before {
+            making.give_back();
+        }
     });
 }
 
-/// The graph is executable.
-fn end(shared: &Shared) {
-    let maker = MAKER.try_with(|maker| maker.replace(Maker::Idle)).unwrap_or(Maker::Idle);
-    let Maker::Making(making) = maker else { return };
+/// The graph is executable: its nodes have the numbers that they keep.
+fn made(shared: &Shared) {
+    let Ok(Maker::Making(making)) = MAKER.try_with(Cell::get) else { return };
     for (handle, before) in making.nodes() {
         // It belongs to the executable graph, which has just been made.
         if let Some(now) = number(shared, handle).filter(|now| *now != before) {
             recorder::graph_node_cloned(now, before);
         }
     }
-    making.give_back();
 }
 
 /// A node of NCCL's was cloned.
@@ -187,9 +191,8 @@ pub(super) fn resource(id: u32, graph: &cupti::CUpti_GraphData) {
                 cloned(graph.node, node);
             }
         }
-        cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING => begin(),
         cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED => {
-            end(shared);
+            made(shared);
             recorder::graph_launch(exec, 0);
         }
         // Here the node is the other graph's, and the original the executable one.

@@ -116,11 +116,12 @@ impl Subscription {
         if options.matching != Matching::Timer {
             enable(Some("graph nodes"), cupti::CUPTI_CB_DOMAIN_RESOURCE, &graphs::NODES);
             enable(Some("graph launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::LAUNCHES);
+            // Releases without a function refuse it.
+            enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::INSTANTIATIONS);
             let updates = &graphs::UPDATES[..if self.version >= UPDATES { 2 } else { 0 }];
             let updates = enable(Some("graph updates"), cupti::CUPTI_CB_DOMAIN_RESOURCE, updates);
             let reports_updates = updates == graphs::UPDATES.len();
             self.shared.reports_updates.store(reports_updates, Ordering::Relaxed);
-            // Releases without a function refuse it.
             enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::CHANGES);
             if !reports_updates {
                 enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::KERNEL_CHANGES);

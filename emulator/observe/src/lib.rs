@@ -131,12 +131,12 @@ pub enum ResourceKind {
     NodeDestroyed,
     /// A node was cloned from `original_node` of `original_graph`.
     NodeCloned,
-    /// An executable graph is about to be made of `original_graph`.
+    /// An executable graph is about to be made of `original_graph`. The clone that it executes, and
+    /// the clones of the nodes, have been reported before.
     GraphInstantiating,
     /// A node got another id, because another graph took it in.
     NodeMoved,
-    /// An executable graph was made of `original_graph`. The clone that it executes, and the
-    /// clones of the nodes, have been reported before.
+    /// An executable graph was made of `original_graph`.
     GraphInstantiated,
     /// `original_node` of an executable graph does the work of the node from now on.
     NodeUpdated,

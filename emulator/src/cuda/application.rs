@@ -35,7 +35,7 @@ pub(super) extern "C" fn function(name: *const c_char) -> *const c_void {
         "cuGraphDestroy": runtime::cudaGraphDestroy,
         "cuGraphExecDestroy": runtime::cudaGraphExecDestroy,
         "cuGraphExecUpdate_v2": runtime::graph_exec_update,
-        "cuGraphInstantiateWithFlags": runtime::cudaGraphInstantiate,
+        "cuGraphInstantiateWithFlags": runtime::graph_instantiate,
         "cuGraphLaunch": runtime::graph_launch,
         "cuMemAlloc_v2": runtime::cudaMalloc,
         "cuMemFree_v2": runtime::cudaFree,

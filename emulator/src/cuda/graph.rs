@@ -217,7 +217,6 @@ impl Graph {
 
     /// Makes an executable graph.
     pub(super) fn instantiate(self: &Arc<Graph>) -> Result<Arc<Exec>, Error> {
-        observe::instantiating(self);
         let id = next_id();
         // The child graph's nodes are cloned into a graph of their own first. Then the clone that is
         // executed takes them in, after the node that was the child graph (seen on an H200).

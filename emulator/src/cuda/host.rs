@@ -318,7 +318,7 @@ impl Graph {
     ///
     /// None so far; CUDA's can fail.
     pub fn instantiate(&self) -> Result<Exec, Error> {
-        let make = |out: Out<_>| runtime::cudaGraphInstantiate(out, self.handle(), 0);
+        let make = |out: Out<_>| runtime::graph_instantiate(out, self.handle(), 0);
         Owned::new(make, runtime::cudaGraphExecDestroy).map(Exec)
     }
 

@@ -330,15 +330,6 @@ pub(super) fn graph_destroyed(graph: &Arc<Graph>) {
     }
 }
 
-/// A graph is about to become executable.
-pub(super) fn instantiating(graph: &Arc<Graph>) {
-    if observer().is_some() {
-        resource(ResourceKind::GraphInstantiating, of(graph.device), |resource| {
-            resource.original_graph = handle(graph);
-        });
-    }
-}
-
 pub(super) fn instantiated(exec: &Arc<Exec>) {
     if observer().is_none() {
         return;
@@ -354,6 +345,10 @@ pub(super) fn instantiated(exec: &Arc<Exec>) {
             (resource.graph_id, resource.node_id) = (exec.cloned_into, id);
         });
     }
+    exec_resource(ResourceKind::GraphInstantiating, exec, |resource| {
+        resource.original_graph = exec.original_handle as *mut c_void;
+        resource.exec = handle(exec);
+    });
     if exec.cloned_into != exec.id {
         exec.nodes().iter().for_each(|node| exec_node(ResourceKind::NodeMoved, exec, node, |_| {}));
     }

@@ -53,7 +53,7 @@ const WALL_CLOCK: &str = "clock step, wall clock";
 const CONFUSED: &str = "lent, launches confused";
 
 /// The fixed cases.
-const FIXED: [Fixed; 40] = [
+const FIXED: [Fixed; 41] = [
     ("training", "training", "13.0", "", Demand::Whole),
     ("groups", "groups", "12.9", "", Demand::Whole),
     ("communicators", "communicators", "13.0", "", Demand::Whole),

@@ -36,8 +36,8 @@ pub(super) struct Seen {
     created: Vec<u64>,
     /// Nodes that were cloned, and their originals.
     cloned: BTreeMap<u64, u64>,
-    /// The addresses and numbers of the clones since a graph last began to become executable.
-    clones: Vec<(usize, u64)>,
+    /// The clones since a graph last became executable, by address, and their numbers.
+    clones: BTreeMap<usize, u64>,
     /// Nodes that do the work of others since an update.
     updated: BTreeMap<u64, u64>,
     /// Both in words, with the nodes' addresses: for where a trail is lost.
@@ -153,7 +153,12 @@ impl Trial {
     }
 
     fn launch(&self) -> Result<(), String> {
-        self.gpu.spin(self.stream, 2_000)
+        self.launch_for(2_000)
+    }
+
+    /// Launches a kernel that runs for so many ns.
+    fn launch_for(&self, duration_ns: u64) -> Result<(), String> {
+        self.gpu.spin(self.stream, duration_ns)
     }
 
     /// All records since the last call.
@@ -318,7 +323,7 @@ const CAPTURED: usize = 2;
 const NODES: [u32; 4] = [
     sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
     sys::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
-    sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING,
+    sys::CUPTI_CBID_RESOURCE_GRAPHNODE_DESTROY_STARTING,
     sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
 ];
 /// The release of CUPTI that reports updates of nodes.
@@ -329,11 +334,14 @@ const UPDATES: u32 = 130_000;
 /// update it also reports which of the two captures the node leads to, and whether CUPTI said so.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
+    let durations = std::cell::Cell::new(2_000);
     let capture_by = |begin: &dyn Fn() -> Result<(), String>| {
         let before = with_seen(|seen| seen.created.len());
         begin()?;
         for _ in 0..CAPTURED {
-            trial.launch()?;
+            // An update is told of nodes whose parameters differ.
+            durations.set(durations.get() + 100);
+            trial.launch_for(durations.get())?;
         }
         let graph = trial.stream.end_capture()?;
         Ok::<_, String>((graph, with_seen(|seen| seen.created.split_off(before))))
@@ -455,7 +463,10 @@ unsafe extern "C" fn on_event(_: *mut c_void, domain: u32, id: u32, data: *const
             seen.created.extend(created);
             seen.trail.extend(created.map(|node| format!("created {} at {:?}", node_name(node), graph.node)));
         }),
-        sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATE_STARTING => with_seen(|seen| seen.clones.clear()),
+        // The node that was a child graph goes when the other graph has its nodes.
+        sys::CUPTI_CBID_RESOURCE_GRAPHNODE_DESTROY_STARTING => {
+            with_seen(|seen| _ = seen.clones.remove(&(graph.node as usize)));
+        }
         sys::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED => with_seen(|seen| {
             for (node, before) in std::mem::take(&mut seen.clones) {
                 let now = number(node as sys::CUgraphNode).filter(|now| *now != before);

@@ -66,6 +66,14 @@ fn own_records(rings: &'static Rings, mut each: impl FnMut(Body<'_>)) {
     }
 }
 
+/// `cuGraphInstantiateWithFlags` begins or ends.
+fn instantiation(site: u32) {
+    // SAFETY: a C structure of numbers and pointers.
+    let mut data: cupti::CUpti_CallbackData = unsafe { std::mem::zeroed() };
+    data.callbackSite = site;
+    event(1, 643, &data);
+}
+
 /// The handle of a node, which is also its number until that changes.
 fn numbered(graph: usize, index: usize) -> usize {
     graph << 32 | index
@@ -75,7 +83,7 @@ fn numbered(graph: usize, index: usize) -> usize {
 fn nodes_are_followed_through_child_graphs_and_updates() {
     /// An executable graph.
     const EXEC: usize = 0x9000;
-    let [starting, made, updated, set] = [17, 18, 22, 23];
+    let [made, updated, set] = [18, 22, 23];
     let [captured, child, clone, taken_in] = [numbered(2, 4), numbered(3, 4), numbered(5, 4), numbered(4, 36)];
     let _one = fresh(130_000, &[]);
     let (cupti, _reader) = start(&options()).unwrap();
@@ -93,14 +101,16 @@ fn nodes_are_followed_through_child_graphs_and_updates() {
         };
         // One that fails, and one that succeeds: the numbers are asked for again when all is done.
         capture(2);
-        node_in(starting, 0, 0, 0);
+        instantiation(cupti::CUPTI_API_ENTER);
         node(20, numbered(7, 4), captured);
+        instantiation(cupti::CUPTI_API_EXIT);
         node(20, child, captured);
-        node_in(starting, 0, 0, 0);
+        instantiation(cupti::CUPTI_API_ENTER);
         node(20, clone, child);
         let numbers = [(clone as u64, taken_in as u64), (numbered(7, 4) as u64, 1)];
         fake(|fake| fake.nodes.extend(numbers));
         node_in(made, 0, 0, EXEC);
+        instantiation(cupti::CUPTI_API_EXIT);
         // A node of the application's own, the first of an update with NCCL's; then NCCL's.
         capture(6);
         node_in(updated, numbered(6, 0), numbered(4, 32), EXEC);
@@ -153,14 +163,15 @@ fn nodes_beyond_the_room_for_them_are_counted() {
         recorder::stop(open);
         let before = recorder::lost_launches();
         let clones = |graph: usize, count: usize| {
-            node_in(17, 0, 0, 0);
+            instantiation(cupti::CUPTI_API_ENTER);
             (1..=count).for_each(|index| node(20, numbered(graph, index), numbered(0x50, 1)));
         };
         clones(0x51, 2048);
+        instantiation(cupti::CUPTI_API_EXIT);
         assert_eq!(recorder::lost_launches(), before);
         clones(0x52, 2050);
         let lost = recorder::lost_launches() - before;
-        node_in(18, 0, 0, 0x9000);
+        instantiation(cupti::CUPTI_API_EXIT);
         lost
     });
     assert_eq!(lost.join().unwrap(), 2);

@@ -51,12 +51,12 @@ fn cupti_is_taken_and_given_back_in_the_right_order() {
         ids.iter().map(|id| format!("callback(1 {domain}/{id})")).collect()
     };
     let launches = [307, 442, 652, 653];
-    let graphs = [514, 515, 561, 696, 714, 586, 650, 538, 692];
+    let graphs = [514, 515, 513, 578, 643, 656, 657, 561, 696, 714, 586, 650, 538, 692];
     let copies = [306, 418, 281, 423, 776, 777, 796, 797];
     let expected = [
         ["version", "subscribe", "thread ids(1)", "register"].map(str::to_owned).to_vec(),
         callbacks(1, &launches),
-        callbacks(3, &[13, 20, 17, 18]),
+        callbacks(3, &[13, 20, 18]),
         callbacks(1, &graphs),
         callbacks(1, &copies),
         callbacks(6, &[1, 2, 3]),

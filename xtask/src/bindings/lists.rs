@@ -75,6 +75,7 @@ pub(super) const KEPT: &[(&str, &[&str])] = &[
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch",
             "CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled",
             "CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync",

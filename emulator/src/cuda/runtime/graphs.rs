@@ -177,11 +177,6 @@ exported! {
         unsafe { add_node(out, graph, dependencies, count, Action::Kernel(kernel)) }
     }
 
-    fn cudaGraphInstantiate(out: Out<Handle>, graph: Handle, _flags: u64) {
-        let exec = machine().graphs.get(graph)?.instantiate()?;
-        out.put(handle(&exec))
-    }
-
     fn cudaGraphExecDestroy(exec: Handle) {
         Exec::destroy(exec)
     }
@@ -314,6 +309,15 @@ pub(in crate::cuda) extern "C" fn graph_launch(exec: Handle, stream: Handle) -> 
         nested_call(c"cuGraphLaunch", None, parameters, origin, || {
             let exec: Arc<Exec> = machine().execs.get(exec)?;
             exec.launch(&device::stream(stream)?, origin)
+        })
+    })
+}
+
+pub(in crate::cuda) extern "C" fn graph_instantiate(out: Out<Handle>, graph: Handle, _flags: u64) -> c_int {
+    call_of(c"cudaGraphInstantiateWithFlags", None, std::ptr::null(), |origin| {
+        nested_call(c"cuGraphInstantiateWithFlags", None, std::ptr::null(), origin, || {
+            let exec = machine().graphs.get(graph)?.instantiate()?;
+            out.put(handle(&exec))
         })
     })
 }

@@ -147,7 +147,7 @@ fn an_observer_is_told_everything_in_order() {
     let kinds: Vec<_> = resources(&all).iter().map(|(kind, _)| *kind).collect();
     use ResourceKind::*;
     let captured = [GraphCreated, NodeCreated, NodeCreated];
-    let made = [GraphInstantiating, GraphCreated, NodeCreated, NodeCloned, NodeCreated, NodeCloned, GraphInstantiated];
+    let made = [GraphCreated, NodeCreated, NodeCloned, NodeCreated, NodeCloned, GraphInstantiating, GraphInstantiated];
     assert_eq!(kinds, [&captured[..], &made].concat());
     let node = all.iter().position(|told| matches!(told, Told::Resource { kind: NodeCreated, .. })).unwrap();
     assert!(all[node - 1].is_call("cuLaunchKernelEx", false));

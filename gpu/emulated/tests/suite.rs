@@ -172,7 +172,7 @@ fn every_question_has_its_row_and_what_the_emulator_can_answer_is_ok() {
         "{:?}",
         run.row("launches")
     );
-    assert!(run.row("graph-ids")[1].contains("lead to the first capture"), "{:?}", run.row("graph-ids"));
+    assert!(run.row("graph-ids")[1].contains("to the capture that they were updated to"), "{:?}", run.row("graph-ids"));
 }
 
 #[test]

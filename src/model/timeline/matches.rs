@@ -15,7 +15,8 @@ pub enum Method {
     GraphNode,
     /// As `GraphNode`, but the count of launches does not show which run of the graph it was:
     /// launches were not seen, or NCCL's records and times contradict the count. The run is
-    /// inferred from times, or left open.
+    /// inferred from times, or left open. Or its graph was updated, and CUPTI did not say that the
+    /// node was, because its parameters stayed the same.
     GraphReplay,
     /// It was launched inside a GroupApi, without a KernelLaunch, so it belongs to the calls of
     /// that group about which NCCL reports nothing else.

@@ -118,9 +118,9 @@ impl Subscription {
             enable(Some("graph launches"), cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::LAUNCHES);
             // Releases without a function refuse it.
             enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::INSTANTIATIONS);
-            let updates = &graphs::UPDATES[..if self.version >= UPDATES { 2 } else { 0 }];
-            let updates = enable(Some("graph updates"), cupti::CUPTI_CB_DOMAIN_RESOURCE, updates);
-            let reports_updates = updates == graphs::UPDATES.len();
+            let updates = if self.version >= UPDATES { &graphs::UPDATES[..] } else { &[] };
+            let enabled = enable(Some("graph updates"), cupti::CUPTI_CB_DOMAIN_RESOURCE, updates);
+            let reports_updates = enabled == graphs::UPDATES.len();
             self.shared.reports_updates.store(reports_updates, Ordering::Relaxed);
             enable(None, cupti::CUPTI_CB_DOMAIN_DRIVER_API, &graphs::CHANGES);
             if !reports_updates {

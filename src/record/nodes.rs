@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_nodes_added_last_are_remembered_and_the_others_make_room() {
-        let node = |number: u64| (number / 10 + 1) << 32 | number % 10;
+        let node = |number: u64| ((number / 10 + 1) << 32) | (number % 10);
         assert!(NODES.is_empty() && !NODES.contains(node(0)));
         let all = 5 * u64::from(FULL) + 7;
         for number in 0..all {

@@ -118,7 +118,8 @@ pub(crate) fn on_resource(resource: &Resource) {
         original_graph: resource.original_graph,
         node: resource.node,
         original_node: resource.original_node,
-        node_type: resource.node_type,
+        // Whatever it is (13.0 Update 1 on H200).
+        node_type: 0,
         dependency: std::ptr::null_mut(),
         exec: resource.exec,
     };

@@ -175,9 +175,6 @@ pub struct Resource {
     pub node_id: u64,
     /// The node it was cloned from, or null.
     pub original_node: *mut c_void,
-    /// `CUgraphNodeType`: 0 kernel, 1 memcpy, 2 memset, 3 host, 5 empty, 6 wait event, 7 event
-    /// record.
-    pub node_type: u32,
     /// The executable graph's handle, or null.
     pub exec: *mut c_void,
 }
@@ -199,7 +196,6 @@ impl Resource {
             node: null,
             node_id: 0,
             original_node: null,
-            node_type: 0,
             exec: null,
         }
     }

@@ -361,11 +361,14 @@ impl Exec {
             let of = Arc::new(Node { id: node.node.id, root: entry.node.root, action, origin });
             ExecNode { node: of, ..node.clone() }
         });
-        let updated: Arc<Vec<ExecNode>> = Arc::new(updated.collect());
-        *nodes = Arc::clone(&updated);
-        let sources: Vec<Arc<Node>> = state.nodes.iter().map(|entry| Arc::clone(&entry.node)).collect();
+        let updated: Vec<ExecNode> = updated.collect();
+        // Only other parameters are reported (seen on an H200).
+        let pairs = nodes.iter().zip(&state.nodes);
+        let changed = pairs.filter(|(node, entry)| !node.node.action.has_parameters_of(&entry.node.action));
+        let changed: Vec<_> = changed.map(|(node, entry)| (node.clone(), Arc::clone(&entry.node))).collect();
+        *nodes = Arc::new(updated);
         drop((nodes, state));
-        observe::updated(self, &updated, &sources);
+        observe::updated(self, &changed);
         lock(&self.objects).extend(lock(&graph.objects).iter().cloned());
         Ok(())
     }

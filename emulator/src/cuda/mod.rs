@@ -113,7 +113,7 @@ pub struct Launch {
 }
 
 /// A kernel's arguments: a copy of the buffer that the launch passed, aligned to 16 bytes.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
     words: Arc<[u128]>,
     bytes: usize,

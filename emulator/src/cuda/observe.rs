@@ -283,7 +283,6 @@ fn node_resource(kind: ResourceKind, graph: &Arc<Graph>, node: &Arc<Node>) {
         resource.graph_id = graph.id;
         resource.node = handle(node);
         resource.node_id = node.id;
-        resource.node_type = node.action.node_type();
     });
 }
 
@@ -306,7 +305,6 @@ pub(super) fn duplicated(clone: &Arc<Graph>, of: &Arc<Graph>, originals: &[Arc<N
             resource.original_graph = handle(of);
             (resource.node, resource.node_id) = (handle(node), node.id);
             resource.original_node = handle(original);
-            resource.node_type = node.action.node_type();
         });
     }
     if !is_child {
@@ -359,11 +357,11 @@ pub(super) fn instantiated(exec: &Arc<Exec>) {
 }
 
 /// The nodes of an executable graph do the work of others from now on.
-pub(super) fn updated(exec: &Arc<Exec>, nodes: &[ExecNode], sources: &[Arc<Node>]) {
+pub(super) fn updated(exec: &Arc<Exec>, nodes: &[(ExecNode, Arc<Node>)]) {
     if observer().is_none() {
         return;
     }
-    for (node, source) in nodes.iter().zip(sources) {
+    for (node, source) in nodes {
         exec_node(ResourceKind::NodeUpdated, exec, node, |resource| {
             (resource.graph, resource.original_graph) = (std::ptr::null_mut(), std::ptr::null_mut());
             (resource.node, resource.node_id) = (handle(source), source.id);
@@ -401,7 +399,6 @@ fn exec_node(kind: ResourceKind, exec: &Arc<Exec>, node: &ExecNode, fill: impl F
         resource.node = handle(&node.own);
         resource.node_id = node.node.id;
         resource.original_node = node.original_handle as *mut c_void;
-        resource.node_type = node.node.action.node_type();
         fill(resource);
     });
 }

@@ -129,6 +129,18 @@ impl Action {
         !matches!(self, Action::Unobserved(_))
     }
 
+    /// Whether it surely has the same parameters as another one.
+    pub(super) fn has_parameters_of(&self, other: &Action) -> bool {
+        let (Action::Kernel(one), Action::Kernel(other)) = (self, other) else { return false };
+        let launch = |kernel: &Kernel| (kernel.function, kernel.grid, kernel.block, kernel.shared_memory);
+        launch(one) == launch(other)
+            && match (&one.body, &other.body) {
+                (Body::Nccl(one), Body::Nccl(other)) => one == other,
+                (Body::Compute { duration_ns: one, .. }, Body::Compute { duration_ns: other, .. }) => one == other,
+                _ => false,
+            }
+    }
+
     /// Whether observers are told when it is done.
     pub(super) fn is_activity(&self) -> bool {
         matches!(self, Action::Kernel(_) | Action::Copy(_) | Action::Set(_))

@@ -8,65 +8,15 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use cupti_sys::bindings as cupti;
 
-use super::buffers::Pool;
-use super::contact::Contact;
-use super::door::Door;
+use super::shared::{Shared, has_succeeded};
 use super::{graphs, names};
 use crate::model::ids::Handle;
 use crate::record::recorder::{self, Bracket};
 use crate::{fault, sys};
-
-/// What the callbacks need, from the first subscription to the end of the process.
-pub(super) struct Shared {
-    pub(super) api: cupti_sys::Cupti,
-    pub(super) pool: Pool,
-    /// Failures that CUPTI reported of itself; the code of the last is in `last_failure`.
-    pub(super) failures: AtomicU64,
-    pub(super) last_failure: AtomicU32,
-    /// How many of them were fatal: CUPTI has detached itself.
-    pub(super) fatal: AtomicU64,
-    /// Whether we get what CUPTI records.
-    pub(super) contact: Contact,
-    /// CUPTI reports what an update makes of each node of an executable graph.
-    pub(super) reports_updates: AtomicBool,
-    /// CUPTI is shared, from the first subscription to the last: `door` leads to the subscriber.
-    pub(super) shares: AtomicBool,
-    pub(super) door: Door,
-}
-
-static SHARED: OnceLock<Shared> = OnceLock::new();
-
-impl Shared {
-    /// The process's only instance, made at the first call, with `pool` for its buffers.
-    pub(super) fn get_or_init(api: cupti_sys::Cupti, pool: impl FnOnce() -> Option<Pool>) -> Option<&'static Shared> {
-        if SHARED.get().is_none() {
-            let shared = Shared {
-                api,
-                pool: pool()?,
-                failures: AtomicU64::new(0),
-                last_failure: AtomicU32::new(0),
-                fatal: AtomicU64::new(0),
-                contact: Contact::default(),
-                reports_updates: AtomicBool::new(false),
-                shares: AtomicBool::new(false),
-                door: Door::default(),
-            };
-            // Only one thread at a time starts; a second pool would merely be unused.
-            let _ = SHARED.set(shared);
-        }
-        SHARED.get()
-    }
-}
-
-/// What the callbacks need, once there was a subscription.
-pub(super) fn shared() -> Option<&'static Shared> {
-    SHARED.get()
-}
 
 /// Functions whose start is recorded: kernel launches.
 pub(super) const LAUNCHES: [u32; 4] = [
@@ -103,7 +53,7 @@ pub(super) const BRACKET: Bracket = Bracket { open: push_id, close: pop_id };
 /// Pushes a KernelLaunch's handle as the external id of this thread's calls. The handle carries the
 /// tag of this process.
 fn push_id(launch: Handle) -> bool {
-    let Some(shared) = SHARED.get() else { return false };
+    let Some(shared) = Shared::get() else { return false };
     if shared.shares.load(Ordering::Relaxed) {
         return shared.door.push(EXTERNAL, launch.0);
     }
@@ -115,7 +65,7 @@ fn push_id(launch: Handle) -> bool {
 /// Pops the id. Also if CUPTI was given up in between: otherwise the id would stay with this
 /// thread.
 fn pop_id() {
-    let Some(shared) = SHARED.get() else { return };
+    let Some(shared) = Shared::get() else { return };
     if shared.shares.load(Ordering::Relaxed) {
         return shared.door.pop(EXTERNAL);
     }
@@ -195,25 +145,13 @@ unsafe fn event(domain: u32, id: u32, data: *const c_void) {
 
 /// A kernel launch begins or ends on this thread.
 fn launch(call: &cupti::CUpti_CallbackData) {
+    let Some(shared) = Shared::get() else { return };
     if call.callbackSite == cupti::CUPTI_API_ENTER {
-        count(Contact::begins);
+        shared.contact.begins();
         // SAFETY: the symbol is null or a C string.
         recorder::launch(call.correlationId, || unsafe { names::is_nccl_kernel(call.symbolName) });
     } else if has_succeeded(call) {
-        count(Contact::made);
-    }
-}
-
-/// Whether a driver call that ends has succeeded.
-pub(super) fn has_succeeded(call: &cupti::CUpti_CallbackData) -> bool {
-    // SAFETY: null or the result of this function, a `CUresult`, for the length of this callback.
-    call.callbackSite == cupti::CUPTI_API_EXIT
-        && unsafe { call.functionReturnValue.cast::<u32>().as_ref() }.is_some_and(|result| *result == 0)
-}
-
-pub(super) fn count(what: impl FnOnce(&Contact)) {
-    if let Some(shared) = SHARED.get() {
-        what(&shared.contact);
+        shared.contact.made();
     }
 }
 
@@ -226,7 +164,7 @@ fn copy(call: &cupti::CUpti_CallbackData) {
 
 /// CUPTI reports a failure of its own.
 fn failure(id: u32, result: u32) {
-    let Some(shared) = SHARED.get() else { return };
+    let Some(shared) = Shared::get() else { return };
     shared.last_failure.store(result, Ordering::Relaxed);
     shared.failures.fetch_add(1, Ordering::Relaxed);
     if id == cupti::CUPTI_CBID_STATE_FATAL_ERROR {
@@ -243,7 +181,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
     let mut lent = (std::ptr::null_mut(), 0);
     fence(|| {
         fault::at("cupti request");
-        if let Some(shared) = SHARED.get() {
+        if let Some(shared) = Shared::get() {
             shared.contact.heard(sys::boottime_ns());
             lent = shared.pool.request();
         }
@@ -264,7 +202,7 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
 pub(super) unsafe extern "C" fn on_complete(_: cupti::CUcontext, _: u32, buffer: *mut u8, _: usize, valid: usize) {
     fence(|| {
         fault::at("cupti complete");
-        if let Some(shared) = SHARED.get() {
+        if let Some(shared) = Shared::get() {
             let now = sys::boottime_ns();
             shared.contact.heard(now);
             shared.pool.complete(buffer, valid, now);

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use cupti_sys::bindings as cupti;
 
-use super::callbacks::Shared;
 use super::clock::{Reading, Stamp};
 use super::contact::{Contact, Unheard};
 use super::share::Subscriber;
+use super::shared::Shared;
 use super::subscription::Subscription;
 use super::{Change, Silence};
 use crate::model::time::HostNs;

@@ -18,8 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 
 use cupti_sys::bindings as cupti;
 
-use super::callbacks::{self, Shared};
-use super::contact::Contact;
+use super::shared::{Shared, has_succeeded};
 use crate::record::recorder;
 
 /// Graph launches. They tell the runs of a graph's nodes apart: all nodes of a run have the
@@ -176,7 +175,7 @@ pub(super) fn is_resource(id: u32) -> bool {
 
 /// Such a thing has happened to a graph.
 pub(super) fn resource(id: u32, graph: &cupti::CUpti_GraphData) {
-    let Some(shared) = callbacks::shared() else { return };
+    let Some(shared) = Shared::get() else { return };
     let exec = graph.graphExec.addr() as u64;
     let of = |node| number(shared, node);
     match id {
@@ -211,10 +210,11 @@ pub(super) fn resource(id: u32, graph: &cupti::CUpti_GraphData) {
 
 /// One of [`LAUNCHES`] begins or ends.
 pub(super) fn launch(call: &cupti::CUpti_CallbackData) {
+    let Some(shared) = Shared::get() else { return };
     if call.callbackSite == cupti::CUPTI_API_ENTER {
         graph_of(call).into_iter().for_each(|graph| recorder::graph_launch(graph, call.correlationId));
-    } else if callbacks::has_succeeded(call) {
-        callbacks::count(Contact::graph_made);
+    } else if has_succeeded(call) {
+        shared.contact.graph_made();
     }
 }
 
@@ -223,14 +223,14 @@ pub(super) fn is_change(id: u32) -> bool {
     CHANGES.contains(&id) || KERNEL_CHANGES.contains(&id)
 }
 
-/// Such a function begins or ends. Where CUPTI reports [`UPDATES`], nothing
-/// else needs to be known of a change, unless it fails halfway or turns nodes off.
+/// Such a function begins or ends. Where CUPTI reports [`UPDATES`], nothing else needs to be known of
+/// a change, unless it fails halfway or turns nodes off.
 pub(super) fn change(id: u32, call: &cupti::CUpti_CallbackData) {
-    let Some(shared) = callbacks::shared() else { return };
+    let Some(shared) = Shared::get() else { return };
     let is_told =
         shared.reports_updates.load(Ordering::Relaxed) && id != cupti::CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled;
     let is_due = if is_told {
-        call.callbackSite == cupti::CUPTI_API_EXIT && !callbacks::has_succeeded(call)
+        call.callbackSite == cupti::CUPTI_API_EXIT && !has_succeeded(call)
     } else {
         call.callbackSite == cupti::CUPTI_API_ENTER
     };

@@ -44,6 +44,7 @@ mod names;
 mod nvtx;
 mod reader;
 mod share;
+mod shared;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -58,13 +59,13 @@ use cupti_sys::records;
 
 pub use self::absent::Absent;
 use self::buffers::Pool;
-use self::callbacks::Shared;
 use self::decode::{Asked, Process};
 use self::find::Found;
 use self::flush::{Desk, Flusher};
 use self::intake::Source;
 pub use self::reader::{Reader, Taker};
 pub use self::share::Sharing;
+use self::shared::Shared;
 use self::subscription::Subscription;
 use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;

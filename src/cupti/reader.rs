@@ -7,11 +7,11 @@ use cupti_sys::records::{Library, Own, Walker};
 
 use super::Change;
 use super::buffers::Taken;
-use super::callbacks::Shared;
 use super::clock::Reading;
 use super::decode::{Outside, Process};
 use super::flush::{self, Desk};
 use super::intake::{Source, Standing};
+use super::shared::Shared;
 use crate::model::time::HostNs;
 use crate::sys;
 

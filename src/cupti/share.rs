@@ -18,8 +18,9 @@ use cupti_sys::records::{self, Library};
 
 use super::Absent;
 use super::absent::error_name;
-use super::callbacks::{self, Shared};
+use super::callbacks;
 use super::door::{Ids, Pop, Push};
+use super::shared::Shared;
 
 /// Whether CUPTI is to be shared with other subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

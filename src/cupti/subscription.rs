@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use cupti_sys::bindings as cupti;
 
-use super::callbacks::{self, COPYING, LAUNCHES, STATES, Shared};
+use super::callbacks::{self, COPYING, LAUNCHES, STATES};
 use super::share::Subscriber;
+use super::shared::Shared;
 use super::{Absent, Options, graphs};
 use crate::config::Matching;
 use crate::record::recorder;

@@ -9,6 +9,8 @@ use crate::model::time::HostNs;
 
 /// How many graph nodes of NCCL's are remembered.
 const NODES: usize = 28 << 10;
+/// How many nodes of a graph can be inferred to be those that an update did not report.
+const OF_GRAPH: usize = 1024;
 /// How many updates of a node are remembered until kernels of later ones arrive.
 const UPDATES: usize = 512;
 
@@ -16,7 +18,7 @@ const UPDATES: usize = 512;
 #[derive(Debug, Default)]
 pub(in super::super) struct Nodes {
     known: Bounded<u64, Node>,
-    /// Graphs with nodes that belong to a launch, and those nodes.
+    /// Graphs with nodes that belong to a launch, and the first of those nodes.
     graphs: Bounded<u64, Vec<u64>>,
     /// What nodes of executable graphs were updated to, oldest first.
     updates: Bounded<u64, VecDeque<Update>>,
@@ -60,7 +62,10 @@ impl Nodes {
     pub(super) fn insert(&mut self, node: u64, launch: Handle, is_clone: bool) {
         self.known.insert(node, Node { launch, is_clone, is_cloned: false }, NODES);
         if !launch.is_none() {
-            self.graphs.entry(graph_of(node), CAPTURED).push(node);
+            let nodes = self.graphs.entry(graph_of(node), CAPTURED);
+            if nodes.len() < OF_GRAPH {
+                nodes.push(node);
+            }
         }
     }
 

@@ -9,8 +9,8 @@
 //! captured 2:4  ──clone──►  child 3:4  ──clone──►  5:4  becomes 4:36, which the kernels have
 //! ```
 //!
-//! An update reports each node that gets other parameters, with the node whose work it does from now
-//! on. A node that has them already is not reported.
+//! An update reports each kernel's node that gets other parameters, with the node whose work it does
+//! from now on. One that has them already is not reported. Nodes of other kinds were always reported.
 
 use std::cell::Cell;
 use std::ptr;

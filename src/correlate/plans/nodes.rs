@@ -83,8 +83,8 @@ impl Nodes {
     /// graph's node from now on; or, if that is 0, nobody knows what. Returns the launches that have
     /// become those behind a node.
     ///
-    /// Nodes that need no other parameters are not told. They are those whose numbers are as far
-    /// apart as all others that were told.
+    /// Kernels' nodes that keep their parameters are not told. They are taken for those whose numbers
+    /// are as far apart as those of all nodes that were told.
     pub(super) fn updated(&mut self, node: u64, source: u64, at: HostNs, launches: u64) -> Vec<Handle> {
         let mut behind = Vec::new();
         let told = Update { at, source, launches, is_told: true };

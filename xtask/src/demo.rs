@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::steps::{self, Failure, Place, call, call_for};
 
 /// The scenario if none is named.
-const DEFAULT: &str = "training";
+const DEFAULT: &str = "straggler";
 
 /// The NCCL release unless told otherwise.
 pub(crate) const RELEASE: &str = "2.30.7";
@@ -17,7 +17,7 @@ const USAGE: &str = "\
 usage: cargo xtask demo [SCENARIO] [--nccl VERSION or PATH] [--seed N]
        cargo xtask demo --list
 
-  SCENARIO   a name from --list, or a file; training if none is given
+  SCENARIO   a name from --list, or a file; straggler if none is given
   --nccl     a release to fetch from PyPI into your cache (2.30.7), or a libnccl.so.2 that you have
   --seed     another seed for what the scenario leaves to chance
 ";
@@ -66,9 +66,11 @@ fn demo(place: &Place, wish: &Wish) -> Result<(), Failure> {
     let library = built.library(place, &wish.nccl)?;
     let after_fetch = start.elapsed();
     let joined = built.play(place, &library, &wish.scenario, wish.seed.as_deref())?;
-    println!();
-    // It warns about a job that was killed.
-    call_for(place.command(built.program("ncclscope")).arg("info").arg(&joined), &[0, 1])?;
+    for verb in ["info", "diagnose"] {
+        println!();
+        // They say so in their exit code if the job was killed or hung.
+        call_for(place.command(built.program("ncclscope")).arg(verb).arg(&joined), &[0, 1])?;
+    }
     let shown = joined.strip_prefix(&place.root).unwrap_or(&joined).display();
     println!(
         "\nThe real NCCL ran on emulated GPUs: its calls, threads and order are real, the times are not performance.\n\

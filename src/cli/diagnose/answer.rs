@@ -356,7 +356,8 @@ impl Report {
             let rows = self.critical_path.iter().filter(|it| it.share >= LITTLE).take(ROWS).map(row);
             table(&["what", "a step", "share", "mostly on"], rows, 1, out)?;
         }
-        let whole = if self.steps.count > 0 { "A STEP" } else { "THE TIME" };
+        let has_steps = self.steps.count > 0;
+        let whole = if has_steps { "A STEP" } else { "THE TIME" };
         writeln!(out, "\nWHAT {whole} GOES INTO, BY RANK")?;
         let heads = ["rank", "host", "own kernels", "hidden comm.", "exposed comm.", "waits", "idle", "comes last"];
         // The ranks that wait least are the ones the others wait for.
@@ -380,17 +381,20 @@ impl Report {
             return Ok(());
         }
         writeln!(out, "\nWHAT COMMUNICATION GOES INTO, KERNEL BY KERNEL")?;
-        let heads = ["operation", "a step", "waits", "transfer", "hidden", "exposed", "most often last"];
+        let often = if has_steps { "a step" } else { "times" };
+        let heads = ["operation", often, "waits", "transfer", "hidden", "exposed", "most often last"];
         let row = |it: &OfOperation| {
             let last = it.last.map(|(rank, part)| format!("{}, {}", self.ranks[rank].rank, percent(part)));
-            let mut row = vec![short(&it.name).into_owned(), format!("{:.1}", it.kernels)];
+            let often = if has_steps { format!("{:.1}", it.kernels) } else { format!("{:.0}", it.kernels) };
+            let mut row = vec![short(&it.name).into_owned(), often];
             row.extend([it.wait_ns, it.transfer_ns, it.hidden_ns, it.transfer_ns - it.hidden_ns].map(duration));
             row.push(last.unwrap_or_default());
             row
         };
         table(&heads, self.operations.iter().take(ROWS).map(row), 1, out)?;
         if self.communicators.len() > 1 {
-            writeln!(out, "\nWHAT COMMUNICATION GOES INTO, BY COMMUNICATOR AND STEP")?;
+            let each = if has_steps { " AND STEP" } else { "" };
+            writeln!(out, "\nWHAT COMMUNICATION GOES INTO, BY COMMUNICATOR{each}")?;
             let row = |it: &OfCommunicator| {
                 let mut row = vec![it.name.clone()];
                 row.extend([it.waits_ns, it.hidden_ns, it.exposed_ns].map(duration));

@@ -73,6 +73,7 @@ fn a_diagnosis_says_what_these_files_do_not_show() {
     let text = ncclscope(&["diagnose"], &[&kineto()]).unwrap();
     assert!(text.starts_with("Cannot tell: no steps repeat in these files; name what each step begins with"), "{text}");
     assert!(text.contains("\nThe file of 1 rank is not here"), "{text}");
+    assert!(text.contains(" times ") && !text.contains("a step") && !text.contains("STEP"), "{text}");
     let all_reduce = "AllReduce 7.8 MiB f32 on default_pg (0)";
     let text = ncclscope(&["diagnose", "--step", all_reduce], &[&kineto()]).unwrap();
     assert!(text.starts_with("Cannot tell: it takes 5 steps after warm-up; these files have 1.\n"), "{text}");

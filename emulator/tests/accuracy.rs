@@ -9,6 +9,12 @@ use crate::support::accuracy::{Case, RIGHT_AGAIN, named, random, read};
 use emulator::accuracy::{Claim, Demand, Seen, SeenKernel, Verdict, judge};
 use emulator::truth::Line;
 
+/// Examples of what was wrong, and why kernels were not matched.
+fn why(verdict: &Verdict) -> String {
+    let unmatched = verdict.unmatched.iter().map(|(reason, number)| format!("{number} unmatched: {reason}"));
+    verdict.examples.iter().cloned().chain(unmatched).collect::<Vec<_>>().join("\n")
+}
+
 /// Plays cases with NCCL releases; each must meet its demand.
 #[track_caller]
 fn check(cases: &[(&str, &str)]) {
@@ -16,7 +22,7 @@ fn check(cases: &[(&str, &str)]) {
         let case = named(name);
         let verdict = case.judge(nccl);
         let faults = case.faults(nccl, &verdict);
-        assert!(faults.is_empty(), "{name} with {nccl}: {faults:?}\n{}", verdict.examples.join("\n"));
+        assert!(faults.is_empty(), "{name} with {nccl}: {faults:?}\n{}", why(&verdict));
     }
 }
 
@@ -81,7 +87,7 @@ fn check_random(seed: u64) {
     let verdict = case.judge(nccl);
     let faults = case.faults(nccl, &verdict);
     let again = format!("cargo xtask accuracy --scenario none --runs 1 --seed {seed}");
-    assert!(faults.is_empty(), "seed {seed}, {nccl}, {case:?}: {faults:?}\n{}\n{again}", verdict.examples.join("\n"));
+    assert!(faults.is_empty(), "seed {seed}, {nccl}, {case:?}: {faults:?}\n{}\n{again}", why(&verdict));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn plugin(place: &Place) -> Result<Outcome, Failure> {
 fn test(place: &Place) -> Result<Outcome, Failure> {
     reliability::forget(place);
     // Most tests wait for other processes most of the time.
-    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let all = ["test", "--workspace", "--no-fail-fast"];
     call(place.cargo().args(all).env("RUST_TEST_THREADS", threads.to_string()))?;
     Ok(Outcome::Done)

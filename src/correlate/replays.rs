@@ -196,10 +196,10 @@ impl Runs {
             // Some launches were not reported.
             _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
         };
-        // No run that was handed over fits: the graph may be another one by now. Where everything
-        // done to graphs was reported, the times must be wrong.
+        // No run that was handed over fits: the graph may have been updated while CUPTI was lent.
+        // Where everything done to graphs was reported, the times must be wrong.
         if !seen.is_whole && place.is_none() && !(low..high).any(|place| free(&place)) {
-            return Err(Unmatched::NoGroup);
+            return Err(Unmatched::GraphChanged);
         }
         let at_least = number(place.map_or(low, |place| place + 1));
         if let Some(Span { start, .. }) = seen.span

@@ -240,6 +240,18 @@ impl Info {
     }
 
     fn take(&mut self, packet: &Packet<'_>, numbers: &Numbers) {
+        match &packet.event {
+            Some(event) if event.kind == kind::TYPE_SLICE_BEGIN => self.slice(event, numbers),
+            Some(event) if event.kind == kind::TYPE_INSTANT => self.instant(event, numbers),
+            Some(_) => {}
+            None => {
+                self.descriptor(packet);
+                self.attributes(packet);
+            }
+        }
+    }
+
+    fn descriptor(&mut self, packet: &Packet<'_>) {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
@@ -248,12 +260,6 @@ impl Info {
             // A process's further GPUs come after it.
             self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
             self.processes.push(process);
-        }
-        let Some(event) = &packet.event else { return self.attributes(packet) };
-        match event.kind {
-            kind::TYPE_SLICE_BEGIN => self.slice(event, numbers),
-            kind::TYPE_INSTANT => self.instant(event, numbers),
-            _ => {}
         }
     }
 

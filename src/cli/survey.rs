@@ -294,19 +294,25 @@ impl Looking {
     /// Takes the next packet; returns the numbers among the arguments of its event.
     pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
         self.numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
-        packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
+        if packet.event.is_none() {
+            packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
+            self.attributes(packet);
+        }
+        if let Some(time) = packet.time {
+            self.timed(packet, time);
+        }
+        &self.numbers
+    }
+
+    fn attributes(&mut self, packet: &Packet<'_>) {
+        let tag = tag_of_sequence(packet.sequence);
         for (key, value) in packet.attributes() {
-            let tag = tag_of_sequence(packet.sequence);
             match (key.as_str(), value.parse::<u64>()) {
                 (attribute::BOOT, _) => _ = self.boots.insert(tag, value),
                 (attribute::FLUSH, Ok(ms)) => _ = self.flush_ns.insert(tag, ms.saturating_mul(1_000_000)),
                 _ => {}
             }
         }
-        if let Some(time) = packet.time {
-            self.timed(packet, time);
-        }
-        &self.numbers
     }
 
     fn timed(&mut self, packet: &Packet<'_>, time: HostNs) {

@@ -77,20 +77,9 @@ impl Load {
 
     /// Takes a packet; returns its process.
     fn take(&mut self, packet: &Packet<'_>) -> Option<usize> {
-        if let Some(descriptor) = packet.track_descriptor() {
-            let uuid = descriptor.uuid();
-            // The first name counts: a process's further GPUs come after it.
-            if let Some(process) = &descriptor.process {
-                let place = self.process(uuid >> TRACK_BITS);
-                self.processes[place].process(process.process_name());
-            }
-            let track = self.tracks.entry(uuid).or_default();
-            track.parent = descriptor.parent_uuid();
-            descriptor.name().clone_into(&mut track.name);
-            return None;
-        }
         self.first = self.first.into_iter().chain(packet.time).min();
         let Some(event) = &packet.event else {
+            self.descriptor(packet);
             self.attributes(packet);
             return None;
         };
@@ -112,6 +101,19 @@ impl Load {
             self.tags.push(tag);
             self.tags.len() - 1
         })
+    }
+
+    fn descriptor(&mut self, packet: &Packet<'_>) {
+        let Some(descriptor) = packet.track_descriptor() else { return };
+        let uuid = descriptor.uuid();
+        // The first name counts: a process's further GPUs come after it.
+        if let Some(process) = &descriptor.process {
+            let place = self.process(uuid >> TRACK_BITS);
+            self.processes[place].process(process.process_name());
+        }
+        let track = self.tracks.entry(uuid).or_default();
+        track.parent = descriptor.parent_uuid();
+        descriptor.name().clone_into(&mut track.name);
     }
 
     fn attributes(&mut self, packet: &Packet<'_>) {

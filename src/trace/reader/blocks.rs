@@ -131,6 +131,7 @@ enum Frame {
     Wrong,
 }
 
+#[inline]
 fn frame(bytes: &[u8]) -> Frame {
     let Some((tag, mut rest)) = bytes.split_first() else { return Frame::Cut(1) };
     if *tag != PACKET {

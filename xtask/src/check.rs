@@ -78,8 +78,8 @@ fn plugin(place: &Place) -> Result<Outcome, Failure> {
 
 fn test(place: &Place) -> Result<Outcome, Failure> {
     reliability::forget(place);
-    // Most tests wait for other processes most of the time.
-    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    // Most tests wait for other processes most of the time, and a few for a minute.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 4;
     let all = ["test", "--workspace", "--no-fail-fast"];
     call(place.cargo().args(all).env("RUST_TEST_THREADS", threads.to_string()))?;
     Ok(Outcome::Done)

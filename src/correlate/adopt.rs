@@ -283,6 +283,7 @@ struct Range<'a> {
     low: i64,
     high: i64,
     plan: usize,
+    orphan: usize,
     kernel: &'a Kernel,
 }
 
@@ -294,11 +295,11 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
         // Without a range from the host there is nothing to search in.
         let Some((begin, error)) = plan.range else { continue };
         let drift = ((plan.first.0.abs_diff(middle.0) / 1_000_000 + 1) * DRIFT_PPM) as i64;
-        for &(_, kernel) in kernels.around(device, begin, error, plan.step, HEAD_NS) {
+        for &(orphan, kernel) in kernels.around(device, begin, error, plan.step, HEAD_NS) {
             if plan.could_be(kernel) && plan.is_as_long(kernel) {
                 let (low, high) = plan.offsets(kernel);
                 debug_assert!(low <= high, "a kernel that could be the plan's has an offset for it");
-                ranges.push(Range { low: low - drift, high: high + drift, plan: index, kernel });
+                ranges.push(Range { low: low - drift, high: high + drift, plan: index, orphan, kernel });
             }
         }
     }
@@ -313,14 +314,12 @@ fn agree(device: u32, kernels: &ByStart<'_>, plans: &[&Candidate]) -> Option<Vec
     if rivals.map(|(_, count)| *count).max().is_some_and(|second| second * 2 > most) {
         return None;
     }
-    let mut pairs = Vec::new();
-    for (index, plan) in plans.iter().enumerate() {
-        // A plan that lies in two kernels tells us nothing.
-        let mut its = chosen.iter().filter(|range| range.plan == index);
-        if let (Some(range), None) = (its.next(), its.next()) {
-            pairs.push(Pair { host: range.kernel.span, device: [plan.first, plan.last] });
-        }
-    }
+    // A plan that lies in two kernels tells us nothing, and neither does a kernel that holds two
+    // plans, as a long one does while the timer's step is not known.
+    let is_alone = |range: &Range<'_>| chosen.iter().all(|it| (it.plan == range.plan) == (it.orphan == range.orphan));
+    let alone = chosen.iter().filter(|range| is_alone(range));
+    let pair = |it: &&Range<'_>| Pair { host: it.kernel.span, device: [plans[it.plan].first, plans[it.plan].last] };
+    let pairs: Vec<Pair> = alone.map(pair).collect();
     (pairs.len() >= AGREEING).then_some(pairs)
 }
 
@@ -392,5 +391,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn plans_that_fit_into_one_kernel_do_not_agree_on_a_timer() {
+        let orphan = |start, end| Orphan {
+            kernel: kernel(start, end, 1_000),
+            reason: Unmatched::UnknownNode,
+            since: HostNs(end),
+        };
+        // The first plan ran in this kernel. Those of the others have not arrived, and the step of
+        // the timer is not known yet.
+        let length = 13_000_000;
+        let orphans = [orphan(50_000_000, 50_000_000 + length)];
+        let begun = |n: u64| (5_000_000 + n * 2_500_000 + n * n * 150_000, 2_000_000 + n);
+        let plans = (0..6).map(|n| {
+            let (first, ran) = begun(n);
+            let range = Some((HostNs(first + 45_000_000), 100_000_000));
+            Candidate { step: length, range, ..plan(first, first + ran) }
+        });
+        let plans: Vec<Candidate> = plans.collect();
+        assert_eq!(bootstrap(&FxHashMap::default(), &orphans, &plans), []);
+        // With the kernels of all, their offset is found.
+        let all: Vec<Orphan> =
+            (0..6).map(begun).map(|(first, ran)| orphan(first + 45_000_000, first + 45_003_000 + ran)).collect();
+        let plans: Vec<Candidate> = plans.into_iter().map(|plan| Candidate { step: 32, ..plan }).collect();
+        let [(0, pairs)] = &bootstrap(&FxHashMap::default(), &all, &plans)[..] else { panic!("no offset") };
+        assert_eq!(pairs.len(), 6);
     }
 }

@@ -502,16 +502,15 @@ impl Channels {
         let samples = || run.samples.iter().filter(reliable);
         let seen = samples().map(|sample| sample.seen[1]).max();
         let stamps: Vec<GpuNs> = samples().flat_map(|sample| [sample.facts.start, sample.stop]).collect();
-        if !run.told_comm
-            && !self.trust.is_distrusted(run)
-            && let (Some(start), Some(end)) = (run.since, seen)
-        {
+        if !run.told_comm && !self.trust.is_distrusted(run) {
             run.told_comm = true;
-            let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
-            // A contradiction of so wide a bound shows in the checks of the samples.
             let clock = self.clocks.by_comm.entry(run.context).or_default();
             clock.see(stamps.iter().copied());
-            clock.add(Pair { host, device: device_stamps });
+            if let (Some(start), Some(end)) = (run.since, seen) {
+                let host = Span { start, end: end.max(start), error_ns: RECORD_ERROR_NS };
+                // A contradiction of so wide a bound shows in the checks of the samples.
+                clock.add(Pair { host, device: device_stamps });
+            }
         }
         if !run.told_device
             && let Some(Ran { span, place, disputed, .. }) = run.kernel

@@ -49,6 +49,8 @@ fn said(at: u64, how: &str) -> String {
 const EXACT: &str = "exact (graph node) C by l";
 const INFERRED: &str = "inferred (graph replay) C by l";
 
+const UPDATED: &str = "its graph may have been updated, so that its nodes are not those captured";
+
 /// The run of a kernel is known, and how.
 fn exact(at: u64, replay: u64) -> String {
     said(at, &format!("{EXACT} replay {replay}"))
@@ -381,8 +383,7 @@ fn a_run_has_one_kernel() {
 fn after_lending_a_kernel_without_a_hand_over_stays_unmatched() {
     let input = TOLD.to_owned() + &run(100, 7) + "150000 0 lent\n";
     let input = input + &launch(200, 8) + &kernel(200, 8);
-    let unmatched = "202000 kernel to 205000 unmatched: its graph may have been updated, so that its nodes are not those captured\n";
-    check(&input, &(exact(100, 1) + unmatched));
+    check(&input, &(exact(100, 1) + &format!("202000 kernel to 205000 unmatched: {UPDATED}\n")));
 }
 
 #[test]
@@ -419,10 +420,7 @@ fn runs_of_one_graph_do_not_overlap() {
     // run nor that one.
     let input =
         TOLD.to_owned() + "50000 0 lent\n" + &group(100) + &group(104) + "108000 0 kernel 102000 corr=8 node=60\n";
-    check(
-        &input,
-        "102000 kernel to 108000 unmatched: its graph may have been updated, so that its nodes are not those captured",
-    );
+    check(&input, &format!("102000 kernel to 108000 unmatched: {UPDATED}"));
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
         }
         while let Some(activity) = activities.pop(HostNs(u64::MAX)) {
             if stage >= Stage::Match {
-                correlator.push_activity(&activity, &mut |entry| {
+                correlator.push_activity(activity, &mut |entry| {
                     matched += u64::from(matches!(entry.what, What::Kernel { .. }));
                     if stage == Stage::Draw {
                         tracks.draw(entry);

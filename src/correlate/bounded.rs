@@ -99,17 +99,7 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
-        self.take(key).map(|(_, value)| value)
-    }
-
-    /// Removes a value, and returns it with the age that [`Bounded::put_back`] takes.
-    pub(super) fn take(&mut self, key: &K) -> Option<(u64, V)> {
-        self.map.remove(key)
-    }
-
-    /// Puts back what was just taken, with the same age.
-    pub(super) fn put_back(&mut self, key: K, age: u64, value: V) {
-        self.map.insert(key, (age, value));
+        self.map.remove(key).map(|(_, value)| value)
     }
 
     /// Removes what is not to be kept.
@@ -195,9 +185,7 @@ mod tests {
         map.insert(1, "again", 2);
         assert_eq!(map.insert(3, "third", 2), Some("second"), "the oldest that is still there");
         assert_eq!(map.get(&1), Some(&"again"));
-        // A value that is taken and put back keeps its age, and so does a value that replaces it.
-        let (age, value) = map.take(&1).unwrap();
-        map.put_back(1, age, value);
+        // A value that replaces another keeps its age.
         assert_eq!(map.insert(1, "once more", 2), None);
         assert_eq!(map.insert(4, "fourth", 2), Some("once more"));
     }

@@ -35,17 +35,17 @@ pub(super) struct Doubted {
 impl Correlator {
     /// Emits a kernel with what it carried, or holds it back. `by_host` is whether the host's times
     /// of its launch and work contradict the match.
-    pub(super) fn owned(&mut self, kernel: &Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
-        self.channels.kernel(found.group, found.context, found.stream, kernel, self.last);
+    pub(super) fn owned(&mut self, kernel: Kernel, found: Found, by_host: bool, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.channels.kernel(found.group, found.context, found.stream, &kernel, self.last);
         let is_open = by_host || self.channels.agreement(found.group, false) == Agreement::Open;
         if !is_open || self.doubted.len() >= WAITING {
-            return self.decided(kernel, found, by_host, sink);
+            return self.decided(&kernel, found, by_host, sink);
         }
-        self.trail.say(kernel, || {
+        self.trail.say(&kernel, || {
             let who = if by_host { "the host's times" } else { "its channels" };
             [format!("waits: {who} contradict the match, and later kernels will show which is wrong")]
         });
-        self.doubted.push(Doubted { kernel: kernel.clone(), found, since: self.last, by_host });
+        self.doubted.push(Doubted { kernel, found, since: self.last, by_host });
     }
 
     /// Emits the kernels whose match has been decided; all of them if `is_last`.
@@ -71,17 +71,17 @@ impl Correlator {
         let Found { method, context, operations, group, launch, replay, replayed, untold, .. } = found;
         let are_times_off = by_host && self.are_times_off(kernel.place.device);
         self.matches.mistimed += u64::from(are_times_off);
-        let is_contradicted =
-            by_host && !are_times_off || self.channels.agreement(group, false) == Agreement::Contradicts;
-        if self.trail.follows(kernel.correlation) {
-            let channels = match self.channels.agreement(group, false) {
+        let agreement = self.channels.agreement(group, false);
+        let is_contradicted = by_host && !are_times_off || agreement == Agreement::Contradicts;
+        self.trail.say(kernel, || {
+            let channels = match agreement {
                 Agreement::Unknown => "say nothing",
                 Agreement::Open => "may lie outside it, which is not decided yet",
                 Agreement::Agrees => "lie in it",
                 Agreement::Contradicts => "lie outside it, or the order of its stream contradicts the match",
             };
-            self.trail.say(kernel, || [format!("its channels: {channels}")]);
-        }
+            [format!("its channels: {channels}")]
+        });
         // No arrow to a kernel whose match may be wrong.
         let (method, launch) = if is_contradicted { (Method::Contradicted, Handle::NONE) } else { (method, launch) };
         let carried = Carried { context, group, operations: &operations, launch, replay, replayed, untold };

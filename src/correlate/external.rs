@@ -40,9 +40,9 @@ impl Waiting {
 
     /// Makes a kernel wait. Returns the one it displaces, if two name the same call.
     #[must_use]
-    pub(super) fn push(&mut self, call: Call, kernel: &Kernel, now: HostNs) -> Option<Kernel> {
+    pub(super) fn push(&mut self, call: Call, kernel: Kernel, now: HostNs) -> Option<Kernel> {
         self.order.push_back((HostNs(now.0.saturating_add(PATIENCE_NS)), call));
-        self.kernels.insert(call, kernel.clone())
+        self.kernels.insert(call, kernel)
     }
 
     /// Removes the kernel that waits for this call's id.

@@ -38,14 +38,15 @@ impl Correlator {
         sink(&Entry { time: copy.span.start, what: What::Copy { copy, of } });
     }
 
-    pub(super) fn kernel(&mut self, kernel: &Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
-        self.trail.say(kernel, || [trail::kernel(kernel)]);
-        match self.claim(kernel) {
+    pub(super) fn kernel(&mut self, kernel: Kernel, sink: &mut dyn FnMut(&Entry<'_>)) {
+        self.trail.say(&kernel, || [trail::kernel(&kernel)]);
+        match self.claim(&kernel) {
             // Only NCCL's kernels wait: no external id is expected for others.
             Err(Unmatched::NoLaunch) if self.waiting.expects() && is_nccl(&kernel.name) => {
-                self.trail.say(kernel, || ["waits: an external id may name its launch".into()]);
-                if let Some(other) = self.waiting.push(self.call_of(kernel), kernel, self.last.max(kernel.span.end)) {
-                    self.claimed(&other, Err(Unmatched::NoLaunch), sink);
+                self.trail.say(&kernel, || ["waits: an external id may name its launch".into()]);
+                let (call, now) = (self.call_of(&kernel), self.last.max(kernel.span.end));
+                if let Some(other) = self.waiting.push(call, kernel, now) {
+                    self.claimed(other, Err(Unmatched::NoLaunch), sink);
                 }
                 self.give_up_waiting(self.last, sink);
             }
@@ -111,32 +112,33 @@ impl Correlator {
         }
     }
 
-    fn claimed(&mut self, kernel: &Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let call = self.call_of(kernel);
-        let overtaken = claimed.as_ref().ok().and_then(|found| self.streams.add(call, kernel, found));
+    fn claimed(&mut self, mut kernel: Kernel, claimed: Result<Found, Unmatched>, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let call = self.call_of(&kernel);
+        let overtaken = claimed.as_ref().ok().and_then(|found| self.streams.add(call, &kernel, found));
         let found = claimed.as_ref().ok().filter(|_| overtaken.is_none());
-        let (kernel, is_doubted) = &self.with_error(kernel, found, sink);
+        let is_doubted = self.judge_times(&mut kernel, found, sink);
         match claimed {
             Ok(found) => {
                 if let Some(other) = overtaken {
-                    self.trail.say(kernel, || {
+                    self.trail.say(&kernel, || {
                         ["its stream: it and another kernel did not begin in the order of their launches".into()]
                     });
                     [other, found.group].into_iter().for_each(|group| self.channels.contradict(group));
                     self.skews.entry(kernel.place.device).or_default().forget_trial();
                 }
-                self.owned(kernel, found, *is_doubted, sink);
+                self.owned(kernel, found, is_doubted, sink);
             }
             Err(reason) if is_nccl(&kernel.name) => {
-                if !self.channels.adopt(kernel, reason, self.last) {
-                    return self.unmatched(kernel, reason, sink);
+                if !self.channels.adopt(&kernel, reason, self.last) {
+                    return self.unmatched(&kernel, reason, sink);
                 }
-                self.trail.say(kernel, || ["waits: its channels may identify its operation".into()]);
+                self.trail.say(&kernel, || ["waits: its channels may identify its operation".into()]);
             }
             Err(_) => {
                 self.matches.application += 1;
-                self.trail.say(kernel, || ["drawn as the application's: its name is not one of NCCL's".into()]);
-                sink(&Entry { time: kernel.span.start, what: What::Kernel { kernel, owner: Owner::Application } });
+                self.trail.say(&kernel, || ["drawn as the application's: its name is not one of NCCL's".into()]);
+                let what = What::Kernel { kernel: &kernel, owner: Owner::Application };
+                sink(&Entry { time: kernel.span.start, what });
             }
         }
     }
@@ -152,7 +154,7 @@ impl Correlator {
         self.plans.external_id(call, id);
         if let Some(kernel) = self.waiting.take(call) {
             let claimed = self.claim(&kernel);
-            self.claimed(&kernel, claimed, sink);
+            self.claimed(kernel, claimed, sink);
             self.say_ready(sink);
         }
     }
@@ -160,7 +162,7 @@ impl Correlator {
     /// Kernels that have waited long enough have no owner.
     pub(super) fn give_up_waiting(&mut self, now: HostNs, sink: &mut dyn FnMut(&Entry<'_>)) {
         while let Some(kernel) = self.waiting.give_up(now) {
-            self.claimed(&kernel, Err(Unmatched::NoLaunch), sink);
+            self.claimed(kernel, Err(Unmatched::NoLaunch), sink);
         }
     }
 

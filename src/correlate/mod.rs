@@ -314,36 +314,36 @@ impl Correlator {
 
     /// Takes something that CUPTI reported. Call it in the order in which things ended, after all
     /// records up to that time: a kernel finds its operations only if these have been pushed.
-    pub fn push_activity(&mut self, activity: &Activity, sink: &mut dyn FnMut(&Entry<'_>)) {
+    pub fn push_activity(&mut self, activity: Activity, sink: &mut dyn FnMut(&Entry<'_>)) {
         match activity {
             Activity::Kernel(kernel) => {
                 self.kernel(kernel, sink);
                 self.say_decided(self.last, false, sink);
                 self.say_ready(sink);
             }
-            Activity::Copy(copy) => self.copy(copy, sink),
-            Activity::CudaCall(call) => sink(&Entry { time: call.span.start, what: What::CudaCall(call) }),
+            Activity::Copy(copy) => self.copy(&copy, sink),
+            Activity::CudaCall(call) => sink(&Entry { time: call.span.start, what: What::CudaCall(&call) }),
             Activity::Marker(marker) => {
-                self.history.follow(marker);
+                self.history.follow(&marker);
                 if let Some((marker, end)) = self.ranges.push(marker) {
                     let what = What::Range { marker: &marker, end, is_open: false };
                     sink(&Entry { time: marker.time, what });
                 }
             }
             Activity::HostFunction(function) => {
-                sink(&Entry { time: function.span.start, what: What::HostFunction(function) });
+                sink(&Entry { time: function.span.start, what: What::HostFunction(&function) });
             }
-            Activity::Device(device) => sink(&Entry { time: self.last, what: What::Device(device) }),
+            Activity::Device(device) => sink(&Entry { time: self.last, what: What::Device(&device) }),
             Activity::Overhead(overhead) => {
-                sink(&Entry { time: overhead.span.start, what: What::Overhead(overhead) });
+                sink(&Entry { time: overhead.span.start, what: What::Overhead(&overhead) });
             }
-            Activity::ExternalId { id, correlation } => self.external_id(*id, *correlation, sink),
+            Activity::ExternalId { id, correlation } => self.external_id(id, correlation, sink),
             Activity::Dropped(count) => {
                 self.matches.dropped += count;
                 self.history.lost();
             }
-            Activity::Unfinished(kernel) => self.unfinished(kernel, sink),
-            Activity::Untimed(kernel) => self.untimed(kernel, sink),
+            Activity::Unfinished(kernel) => self.unfinished(&kernel, sink),
+            Activity::Untimed(kernel) => self.untimed(&kernel, sink),
             Activity::Implausible => self.matches.implausible += 1,
             Activity::Context(_) | Activity::Stream(_) => {}
         }

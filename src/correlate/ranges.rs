@@ -18,12 +18,12 @@ pub(super) struct Ranges {
 
 impl Ranges {
     /// Takes a marker. Returns what is complete now: a range with its end, or a mark.
-    pub(super) fn push(&mut self, marker: &Marker) -> Option<(Marker, Option<HostNs>)> {
+    pub(super) fn push(&mut self, marker: Marker) -> Option<(Marker, Option<HostNs>)> {
         match marker.edge {
-            Edge::Mark => Some((marker.clone(), None)),
+            Edge::Mark => Some((marker, None)),
             Edge::Begin => {
                 let before = self.open.remove(&marker.id);
-                let forgotten = self.open.insert(marker.id, marker.clone(), OPEN);
+                let forgotten = self.open.insert(marker.id, marker, OPEN);
                 self.unpaired += u64::from(before.is_some()) + u64::from(forgotten.is_some());
                 None
             }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn begins_and_ends_are_paired_by_id() {
         let mut ranges = Ranges::default();
-        let mut push = |id, time, edge| ranges.push(&marker(id, time, edge)).map(|(begin, end)| (begin.id, end));
+        let mut push = |id, time, edge| ranges.push(marker(id, time, edge)).map(|(begin, end)| (begin.id, end));
         assert_eq!(push(1, 10, Edge::Begin), None);
         assert_eq!(push(2, 20, Edge::Begin), None);
         assert_eq!(push(3, 25, Edge::Mark), Some((3, None)));
@@ -82,7 +82,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut ranges = Ranges::default();
         for id in 0..40_000 {
-            ranges.push(&marker(id, u64::from(id), Edge::Begin));
+            ranges.push(marker(id, u64::from(id), Edge::Begin));
         }
         assert_eq!(ranges.unpaired(), 40_000 - OPEN as u64);
         assert_eq!((ranges.finish().len(), ranges.unpaired()), (OPEN, 40_000));

@@ -9,15 +9,15 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Entry, Method, What};
 
 impl Correlator {
-    /// A kernel with the error of its times, by all that is known now, and whether the host's times
-    /// of its launch and work contradict its match (unless CUPTI's times are off, which other
+    /// Adds to the error of a kernel's times what is known of it now. Returns whether the host's
+    /// times of its launch and work contradict its match (unless CUPTI's times are off, which other
     /// kernels do not show yet).
-    pub(super) fn with_error(
+    pub(super) fn judge_times(
         &mut self,
-        kernel: &Kernel,
+        kernel: &mut Kernel,
         found: Option<&Found>,
         sink: &mut dyn FnMut(&Entry<'_>),
-    ) -> (Kernel, bool) {
+    ) -> bool {
         let device = kernel.place.device;
         let bounds = found.map_or(Bounds::NONE, |found| self.bounds_of(kernel, found));
         let apart = found.and_then(|found| self.channels.apart(found.group, kernel));
@@ -34,12 +34,11 @@ impl Correlator {
             sink(&Entry { time: kernel.span.start, what });
         }
         let error = u32::try_from(error).unwrap_or(u32::MAX).saturating_add(self.channels.conversion(device));
-        let mut kernel = kernel.clone();
         kernel.span.error_ns = kernel.span.error_ns.saturating_add(error);
         if found.is_some() {
-            self.trail.say(&kernel, || [trail::bounds(bounds, &kernel, contradicts, is_off)]);
+            self.trail.say(kernel, || [trail::bounds(bounds, kernel, contradicts, is_off)]);
         }
-        (kernel, contradicts && !is_off)
+        contradicts && !is_off
     }
 
     /// What NCCL's own times say about CUPTI's times of a kernel whose match is certain.

@@ -530,7 +530,7 @@ impl Pipeline {
             _ => {}
         }
         if let Some(activity) = self.activities.push(activity) {
-            self.draw(&activity);
+            self.draw(activity);
         }
     }
 
@@ -573,12 +573,12 @@ impl Pipeline {
     fn draw_next(&mut self) -> bool {
         let next = self.activities.pop_excess().or_else(|| self.activities.pop(self.due?));
         next.is_some_and(|activity| {
-            self.draw(&activity);
+            self.draw(activity);
             true
         })
     }
 
-    fn draw(&mut self, activity: &Activity) {
+    fn draw(&mut self, activity: Activity) {
         if self.level == Level::Ends {
             self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
             self.gist.doubt();

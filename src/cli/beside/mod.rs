@@ -208,14 +208,14 @@ fn correlate(
     for Recorded { time, ring, body, times, .. } in &records.list {
         let time = time.in_trace();
         while let Some((_, activity)) = activities.next_if(|(end, _)| end.saturating_add(LATE_NS) <= time) {
-            correlator.push_activity(&activity, &mut sink);
+            correlator.push_activity(activity, &mut sink);
         }
         for _ in 0..*times {
             correlator.push(*ring, time, &Record { ticks: Ticks(0), body: *body }, &mut sink);
         }
     }
     for (_, activity) in activities {
-        correlator.push_activity(&activity, &mut sink);
+        correlator.push_activity(activity, &mut sink);
     }
     correlator.finish(&mut sink);
     fate

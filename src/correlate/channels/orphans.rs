@@ -45,7 +45,7 @@ impl Channels {
     pub(super) fn give_up(&mut self, mut orphans: Vec<Orphan>) {
         orphans.sort_unstable_by_key(|orphan| orphan.kernel.span.start);
         let said = orphans.into_iter().map(|orphan| Ready::Kernel(Box::new(orphan.kernel), Err(orphan.reason)));
-        self.ready.extend(said);
+        self.judge.ready.extend(said);
     }
 
     /// Gives up kernels that waited too long for channels: they have no owner.
@@ -60,7 +60,7 @@ impl Channels {
 
     /// How the times of plans without a kernel relate to a kernel without a launch.
     pub(in super::super) fn explain(&self, kernel: &Kernel) -> [String; 1] {
-        [adopt::explain(self.clocks.by_device.get(&kernel.place.device), kernel, &self.candidates())]
+        [adopt::explain(self.judge.clocks.by_device.get(&kernel.place.device), kernel, &self.candidates())]
     }
 
     /// Plans without a kernel whose channels have all ended.
@@ -69,8 +69,8 @@ impl Channels {
             let run = self.runs.get(&key)?;
             let complete = run.kernel.is_none() && !run.loose && run.open == 0;
             let operations = &run.handover.as_ref().filter(|_| complete)?.operations;
-            let doubtful = |sample: &Sample| self.trust.since(run, sample).is_some();
-            if self.trust.is_distrusted(run) || run.samples.iter().any(doubtful) {
+            let doubtful = |sample: &Sample| self.judge.trust.since(run, sample).is_some();
+            if self.judge.trust.is_distrusted(run) || run.samples.iter().any(doubtful) {
                 return None;
             }
             let [first, last] = run.stamps(|sample| sample.is_sound())?;
@@ -78,8 +78,8 @@ impl Channels {
             channels.sort_unstable();
             channels.dedup();
             let place = run.handover.as_ref().and_then(|handed| self.streams.get(&handed.stream));
-            let device = self.clocks.devices.get(&run.context).copied();
-            let clock = self.clocks.by_comm.get(&run.context);
+            let device = self.judge.clocks.devices.get(&run.context).copied();
+            let clock = self.judge.clocks.by_comm.get(&run.context);
             let range = clock.and_then(|clock| clock.to_host(first));
             let step = clock.map_or_else(|| DeviceClock::default().step(), DeviceClock::step);
             let (context, channels) = (run.context, channels.len() as u32);
@@ -98,12 +98,12 @@ impl Channels {
             return;
         }
         let candidates = self.candidates();
-        for (device, pairs) in adopt::bootstrap(&self.clocks.by_device, &self.orphans, &candidates) {
+        for (device, pairs) in adopt::bootstrap(&self.judge.clocks.by_device, &self.orphans, &candidates) {
             for pair in pairs {
-                self.tell_clock(device, pair);
+                self.judge.tell_clock(device, pair);
             }
         }
-        let mut found = adopt::resolve(&self.clocks.by_device, &self.orphans, &candidates);
+        let mut found = adopt::resolve(&self.judge.clocks.by_device, &self.orphans, &candidates);
         // In order of time, which the trace needs: a late kernel takes a lane from those before it.
         found.sort_unstable_by_key(|&(orphan, _)| self.orphans[orphan].kernel.span.start);
         let mut taken = vec![false; self.orphans.len()];
@@ -114,7 +114,7 @@ impl Channels {
             taken[orphan] = true;
             self.kernel(key, context, stream, &kernel, now);
             let adopted = Adopted { group: key, context, operations, launch };
-            self.ready.push_back(Ready::Kernel(Box::new(kernel), Ok(adopted)));
+            self.judge.ready.push_back(Ready::Kernel(Box::new(kernel), Ok(adopted)));
         }
         let mut taken = taken.into_iter();
         self.orphans.retain(|_| !taken.next().unwrap_or(false));

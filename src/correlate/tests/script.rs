@@ -125,7 +125,7 @@ impl Player {
             let time = HostNs(time.parse().unwrap_or_else(|_| panic!("no time: {line}")));
             let labels = &mut self.labels;
             if let Some(activity) = activity_of(labels, time, what) {
-                self.correlator.push_activity(&activity, &mut |entry| sink(labels, entry));
+                self.correlator.push_activity(activity, &mut |entry| sink(labels, entry));
                 continue;
             }
             match what {

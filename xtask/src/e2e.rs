@@ -3,7 +3,7 @@
 use std::env;
 use std::process::{Command, ExitCode};
 
-use crate::steps::{self, Failure, Outcome, Place, Step, call};
+use crate::steps::{self, Failure, Outcome, Place, Step, call, call_both};
 
 /// `cargo xtask e2e [--all]`
 pub(crate) fn run(words: &[String]) -> ExitCode {
@@ -51,21 +51,22 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
             return skip(&format!("{library} does not run here: {reason}"));
         }
     }
-    // What judges how fast a job is has the machine for itself. Otherwise two jobs at a time: each
-    // waits a lot, and has more threads than most machines have cores. With more, they make each
-    // other late. `suite` is the suite for machines with GPUs, run on emulated ones.
-    const JUDGED: [&str; 5] = ["diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
-    let others = JUDGED.map(|name| ["--skip", name]);
-    let alone = ["--test", "jobs", "--", "--test-threads=1"].iter().chain(&JUDGED);
-    let by_two = TESTS.iter().chain(&["--", "--test-threads=2"]).chain(others.as_flattened());
-    for words in [alone.collect::<Vec<_>>(), by_two.collect()] {
+    let tests = |words: &[&str]| {
         let mut tests = place.cargo();
         tests.args(["test", "--workspace"]).args(words);
         if all {
             tests.arg("--include-ignored");
         }
-        call(&mut tests)?;
-    }
+        tests
+    };
+    // What judges how fast a job is has the machine for itself. Otherwise two jobs at a time: each
+    // waits a lot, and has more threads than most machines have cores. With more, they make each
+    // other late. `suite` is the suite for machines with GPUs, run on emulated ones.
+    const JUDGED: [&str; 5] = ["diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
+    let others = JUDGED.map(|name| ["--skip", name]);
+    call(&mut tests(&[&["--test", "jobs", "--", "--test-threads=1"], &JUDGED[..]].concat()))?;
+    let by_two = [&["--test", "jobs", "--", "--test-threads=2"], others.as_flattened()].concat();
+    call_both(&mut tests(&by_two), &mut tests(&["--test", "suite", "--"]))?;
     Ok(Outcome::Done)
 }
 

@@ -2,8 +2,10 @@
 
 use std::env;
 use std::fmt::Write;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus, Output};
+use std::thread;
 use std::time::Instant;
 
 /// A part of a chore that can be run by itself.
@@ -139,7 +141,28 @@ pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
 pub(crate) fn call_for(command: &mut Command, codes: &[i32]) -> Result<(), Failure> {
     let shown = show(command);
     println!("   {shown}");
-    match command.status() {
+    ended(command.status(), codes, shown)
+}
+
+/// Runs two commands at a time, and fails if one fails. What the second prints follows at the end.
+pub(crate) fn call_both(command: &mut Command, beside: &mut Command) -> Result<(), Failure> {
+    let shown = show(beside);
+    println!("   {shown} (its output comes last)");
+    thread::scope(|scope| {
+        let beside = scope.spawn(|| beside.output());
+        let first = call(command);
+        let second = beside.join().map_err(|_| "a thread panicked".to_owned())?;
+        let second = second.map(|Output { status, stdout, stderr }| {
+            println!("   {shown}\n{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+            status
+        });
+        first.and(ended(second, &[0], shown))
+    })
+}
+
+/// Whether a command ended with one of these codes.
+fn ended(status: io::Result<ExitStatus>, codes: &[i32], shown: String) -> Result<(), Failure> {
+    match status {
         Ok(status) if status.code().is_some_and(|code| codes.contains(&code)) => Ok(()),
         Ok(status) => Err(Failure { reason: format!("{status}"), again: Some(shown) }),
         Err(error) => Err(Failure { reason: format!("failed to start it: {error}"), again: Some(shown) }),

@@ -1,28 +1,25 @@
 //! A first pass over a trace: its time range, tracks, processes, communicators and operations.
 
 mod calls;
+mod looking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
+pub(super) use self::looking::Looking;
+use self::looking::{Begun, Open};
 use super::Fault;
 use super::merge::abreast;
 use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
-use crate::trace::fields::{
-    nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
-};
 use crate::trace::names;
-use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Numbers, Packet, blocks};
-use crate::trace::words::{self, Category, attribute};
-use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
+use crate::trace::reader::{Extent, Numbers, Packet, blocks};
+use crate::trace::words;
+use crate::trace::writer::TRACK_BITS;
 
 /// No communicator has more ranks; a damaged file may say so.
 const RANKS: u32 = 1 << 20;
@@ -129,17 +126,6 @@ pub(super) struct Unfinished {
     pub(super) note: String,
 }
 
-/// The same while it may still end, with its arguments as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Begun {
-    kind: Work,
-    begin: HostNs,
-    place: u64,
-    correlation: Option<u64>,
-    name: Arc<str>,
-    args: Vec<u8>,
-}
-
 /// Who has to do the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -175,220 +161,11 @@ pub(super) struct Process {
     pub(super) is_full: bool,
 }
 
-/// An open slice. For those that are listed, its index in the survey's list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Open {
-    Operation(usize),
-    Kernel(usize),
-    /// Boxed, because all others are small.
-    Work(Box<Begun>),
-    /// An operation while the GPU worked on it, and when it was handed over.
-    Run(HostNs),
-    /// A call into NCCL on a host thread, and when it was made.
-    Call(HostNs),
-    Other,
-}
-
-/// What the first pass over one file gathers, with what its processes say, by track.
-#[derive(Default)]
-pub(super) struct Looking {
-    survey: Survey,
-    numbers: Numbers,
-    last: HostNs,
-    /// The UUIDs of GPUs, by the tag of their process and their number there.
-    gpus: BTreeMap<(u64, u64), String>,
-    ended: FxHashMap<u64, HostNs>,
-    /// Counters that were above zero.
-    counted: BTreeSet<u64>,
-    /// Where it says that settings left something out.
-    partial: BTreeSet<u64>,
-    /// Tags of processes whose files are full.
-    stopped: FxHashSet<u64>,
-    /// The boots of their hosts, by the tag of the process.
-    boots: FxHashMap<u64, String>,
-    /// How often recordings wrote, if they say so, by the tag of their process, ns.
-    flush_ns: FxHashMap<u64, u64>,
-}
-
-impl HandedOver {
-    fn take(&mut self, event: &Event<'_>, time: HostNs, seq: Option<u64>) {
-        if let Some((_, before)) = &self.last {
-            self.gap_ns = self.gap_ns.max(time.since(*before));
-        }
-        // Sends and receives are not numbered in the same order on all ranks.
-        if let (Some(correlation), Some(seq)) = (event.correlation, seq) {
-            let (collective, at) = self.collective.get_or_insert_default();
-            (collective.correlation, collective.seq, *at) = (correlation, seq, time);
-            event.name.clone_into(&mut collective.name);
-        }
-        let (last, at) = self.last.get_or_insert_default();
-        event.name.clone_into(last);
-        *at = time;
-    }
-}
-
-impl Track {
-    /// What is open on it, which has this uuid, at the end.
-    fn take_unfinished(&mut self, uuid: u64) -> Vec<Unfinished> {
-        let (open, call) = (std::mem::take(&mut self.open), self.call.take());
-        // A group of calls returns, or does not return, as a whole.
-        let since = open.iter().find_map(|open| if let Open::Call(since) = open { Some(*since) } else { None });
-        let call = call.filter(|call| since.is_some_and(|since| since <= call.begin));
-        let work = open.into_iter().filter_map(|open| if let Open::Work(slice) = open { Some(*slice) } else { None });
-        work.chain(call).map(|begun| begun.unfinished(uuid)).collect()
-    }
-}
-
-impl Begun {
-    /// `args` is memory to use.
-    fn new(kind: Work, event: &Event<'_>, begin: HostNs, place: u64, mut args: Vec<u8>) -> Begun {
-        args.clear();
-        args.extend_from_slice(event.args());
-        Begun { kind, begin, place, correlation: event.correlation, name: event.shared_name(), args }
-    }
-
-    fn unfinished(self, track: u64) -> Unfinished {
-        let args = reader::nccl(&self.args);
-        Unfinished {
-            kind: self.kind,
-            begin: self.begin,
-            place: self.place,
-            track,
-            hash: args.comm,
-            correlation: self.correlation,
-            name: self.name.to_string(),
-            seq: args.seq,
-            peer: args.peer.and_then(|peer| u32::try_from(peer).ok()),
-            replay: args.replay.map(u64::from),
-            note: args.note.unwrap_or_default(),
-        }
-    }
-}
-
 /// What a trace says about a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Communicator {
     pub(super) name: Option<String>,
     pub(super) ranks: Option<u64>,
-}
-
-impl Looking {
-    /// Looks through a trace as far as it can be read, on this many threads; `each` gets its packets
-    /// and the numbers among the arguments of their events, too.
-    fn at(
-        path: &Path,
-        threads: usize,
-        lists_work: bool,
-        mut each: impl FnMut(&Packet<'_>, &Numbers),
-    ) -> (Survey, Result<Extent, Fault>) {
-        let mut looking = Looking { survey: Survey { lists_work, ..Survey::default() }, ..Looking::default() };
-        let extent = super::must_be_trace(path).map_err(Fault::Other).and_then(|()| {
-            reader::read_on(threads, File::open(path).map_err(reader::Error::Io)?, |packet| {
-                each(packet, looking.take(packet));
-                Ok(())
-            })
-        });
-        (looking.done(), extent)
-    }
-
-    /// Takes the next packet; returns the numbers among the arguments of its event.
-    pub(super) fn take(&mut self, packet: &Packet<'_>) -> &Numbers {
-        self.numbers.decode(packet.event.as_ref().map_or(&[], Event::args));
-        if packet.event.is_none() {
-            packet.descriptor.into_iter().for_each(|descriptor| self.survey.describe(descriptor));
-            self.attributes(packet);
-        }
-        if let Some(time) = packet.time {
-            self.timed(packet, time);
-        }
-        &self.numbers
-    }
-
-    fn attributes(&mut self, packet: &Packet<'_>) {
-        let tag = tag_of_sequence(packet.sequence);
-        for (key, value) in packet.attributes() {
-            match (key.as_str(), value.parse::<u64>()) {
-                (attribute::BOOT, _) => _ = self.boots.insert(tag, value),
-                (attribute::FLUSH, Ok(ms)) => _ = self.flush_ns.insert(tag, ms.saturating_mul(1_000_000)),
-                _ => {}
-            }
-        }
-    }
-
-    fn timed(&mut self, packet: &Packet<'_>, time: HostNs) {
-        let (first, last) = self.survey.span.unwrap_or((time, time));
-        self.survey.span = Some((first.min(time), last.max(time)));
-        self.last = self.last.max(time);
-        let Some(event) = &packet.event else { return };
-        match event.kind {
-            kind::TYPE_INSTANT if self.numbers.get(nccl::RECORDED).is_some() => {
-                self.ended.insert(event.track, time);
-            }
-            kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
-                self.partial.insert(event.track);
-            }
-            kind::TYPE_INSTANT if event.name == words::remark::STOPPED => {
-                self.stopped.insert(event.track >> TRACK_BITS);
-            }
-            kind::TYPE_INSTANT if event.name == words::instant::GPU => {
-                if let (Some(number), Some(uuid)) = (self.numbers.get(nccl::DEVICE), event.arg(nccl::UUID)) {
-                    let uuid = String::from_utf8_lossy(uuid.bytes()).into_owned();
-                    self.gpus.insert((event.track >> TRACK_BITS, number), uuid);
-                }
-            }
-            kind::TYPE_COUNTER if event.value.is_some_and(|value| value > 0) => {
-                self.counted.insert(event.track);
-            }
-            _ => {}
-        }
-        self.survey.event(event, &self.numbers, time);
-    }
-
-    /// What the file shows.
-    pub(super) fn done(self) -> Survey {
-        let Looking { mut survey, last, gpus, ended, counted, partial, stopped, boots, flush_ns, .. } = self;
-        let first = survey.span.map_or(last, |it| it.0);
-        let (mut moved, mut beats) = (FxHashMap::default(), FxHashSet::default());
-        for (uuid, track) in &survey.tracks {
-            if let Some((first, last)) = track.moved {
-                let all = moved.entry(uuid >> TRACK_BITS).or_insert((first, last));
-                *all = (first.min(all.0), last.max(all.1));
-            }
-            if track.name == words::track::OWN_CPU {
-                beats.insert(uuid >> TRACK_BITS);
-            }
-        }
-        let process = |uuid: u64, name: &str| {
-            let number = names::without_gpu(name).1;
-            let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
-            let tag = uuid >> TRACK_BITS;
-            let (first, last) = moved.get(&tag).copied().unwrap_or((first, last));
-            let is_full = stopped.contains(&tag);
-            let silence_ns =
-                (beats.contains(&tag) && !is_full).then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
-            Process { first, last, silence_ns, is_full, gpu, boot: boots.get(&tag).cloned(), ..Process::default() }
-        };
-        let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
-        survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();
-        for (track, time) in &ended {
-            // A process with several GPUs is drawn as several, with one tag.
-            let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
-            let processes = survey.processes.iter_mut().filter(|(uuid, _)| same(uuid));
-            processes.for_each(|(_, process)| process.ended = Some(*time));
-        }
-        for track in &counted {
-            let counts_losses = survey.tracks.get(track).is_some_and(|track| track.name == words::track::DROPS);
-            if counts_losses && let Some(process) = survey.process(*track) {
-                survey.processes.entry(process).or_default().is_lossy = true;
-            }
-        }
-        for process in partial.into_iter().filter_map(|track| survey.process(track)).collect::<Vec<_>>() {
-            survey.processes.entry(process).or_default().is_partial = true;
-        }
-        let tracks = survey.tracks.iter_mut();
-        survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
-        survey
-    }
 }
 
 impl Survey {
@@ -490,30 +267,6 @@ impl Survey {
         if self.namesakes.contains(&(file, uuid >> TRACK_BITS)) { uuid | beyond } else { uuid }
     }
 
-    fn describe(&mut self, descriptor: &[u8]) {
-        let mut uuid = 0;
-        let mut track = Track::default();
-        for field in fields(descriptor) {
-            let part = |number| fields(field.bytes()).find(|part| part.number == number);
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            match field.number {
-                track_descriptor::UUID => uuid = field.uint(),
-                track_descriptor::PARENT_UUID => track.parent = Some(field.uint()),
-                track_descriptor::NAME => track.name = text(field.bytes()),
-                track_descriptor::PROCESS => {
-                    track.is_process = true;
-                    track.pid = part(process_descriptor::PID).map(|pid| pid.uint());
-                    track.name =
-                        part(process_descriptor::PROCESS_NAME).map_or_else(String::new, |name| text(name.bytes()));
-                }
-                track_descriptor::THREAD => track.pid = part(thread_descriptor::PID).map(|pid| pid.uint()),
-                _ => {}
-            }
-        }
-        let known = self.tracks.get_mut(&uuid).map(|known| std::mem::take(&mut known.communicators));
-        self.put(uuid, Track { communicators: known.unwrap_or_default(), ..track });
-    }
-
     fn put(&mut self, uuid: u64, track: Track) {
         if let Some(pid) = track.pid.filter(|_| track.is_process) {
             let of_pid = self.by_pid.entry(pid).or_default();
@@ -522,83 +275,6 @@ impl Survey {
             }
         }
         self.tracks.insert(uuid, track);
-    }
-
-    fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
-        let track = self.tracks.entry(event.track).or_default();
-        track.moved = Some(track.moved.map_or((time, time), |(first, last)| (first.min(time), last.max(time))));
-        let number = |field| numbers.get(field).unwrap_or_default();
-        let comm = numbers.get(nccl::COMM);
-        let work = |kind, place| Box::new(Begun::new(kind, event, time, place, Vec::new()));
-        match event.kind {
-            kind::TYPE_SLICE_BEGIN => {
-                self.slices += 1;
-                let open = match event.category {
-                    Some(Category::Operation) => {
-                        track.operations += 1;
-                        track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
-                        let seq = numbers.get(nccl::SEQ);
-                        track.handed_over.take(event, time, seq);
-                        if let (Some(seq), Some(function)) = (seq, numbers.get(nccl::FUNCTION)) {
-                            let (count, root) = (numbers.get(nccl::COUNT), numbers.get(nccl::ROOT));
-                            let request = Request { name: event.shared_name(), count, root };
-                            track.calls.take(function, seq, self.requests.put(request));
-                        }
-                        match self.lists_work {
-                            true => Open::Operation(begun(&mut self.operations, time)),
-                            false => Open::Other,
-                        }
-                    }
-                    Some(Category::Run) => {
-                        track.operations += 1;
-                        track.runs += 1;
-                        track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
-                        Open::Run(time.saturating_sub(number(nccl::QUEUED_NS)))
-                    }
-                    Some(Category::Kernel) if self.lists_work && comm.is_some() => {
-                        Open::Kernel(begun(&mut self.kernels, time))
-                    }
-                    Some(Category::Proxy) if numbers.get(nccl::STEPS).is_some() => {
-                        Open::Work(work(Work::Proxy, self.slices))
-                    }
-                    Some(Category::Api) => {
-                        if comm.is_some() && numbers.get(nccl::COUNT).is_some() {
-                            let memory = track.call.take().map(|call| call.args).unwrap_or_default();
-                            track.call = Some(Begun::new(Work::Call, event, time, self.slices, memory));
-                        }
-                        Open::Call(time)
-                    }
-                    Some(Category::NotDone) => Open::Work(work(Work::Overdue, self.slices)),
-                    _ => Open::Other,
-                };
-                track.open.push(open);
-            }
-            kind::TYPE_SLICE_END => match track.open.pop() {
-                Some(Open::Operation(index)) => self.operations[index].1 = time,
-                Some(Open::Kernel(index)) => self.kernels[index].1 = time,
-                Some(Open::Run(handed_over)) => {
-                    track.longest_ns = track.longest_ns.max(time.since(handed_over));
-                }
-                _ => {}
-            },
-            _ => self.dropped = self.dropped.saturating_add(number(nccl::DROPPED)),
-        }
-        let Some(hash) = comm else { return };
-        // Other tools do not know an interface version.
-        let is_told = [nccl::INTERFACE, nccl::RANK].iter().any(|field| numbers.get(*field).is_some());
-        if track.last_named == Some(hash) && !is_told {
-            return;
-        }
-        track.last_named = Some(hash);
-        if track.communicators.len() < 2 && !track.communicators.contains(&hash) {
-            track.communicators.push(hash);
-        }
-        let comm = self.communicators.entry(hash).or_default();
-        if is_told {
-            comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
-            comm.ranks = numbers.get(nccl::RANKS);
-            track.has_init |= numbers.get(nccl::INTERFACE).is_some();
-        }
     }
 
     /// The process that a track belongs to, by the process's track.
@@ -661,12 +337,6 @@ impl Survey {
     pub(super) fn duration(&self) -> u64 {
         self.span.map_or(0, |(first, last)| last.since(first))
     }
-}
-
-/// Lists what begins at this time, and returns its index.
-fn begun(list: &mut Vec<(HostNs, HostNs)>, time: HostNs) -> usize {
-    list.push((time, time));
-    list.len() - 1
 }
 
 /// The rank in the job that is part of a process's name: `rank 3 · node17`.

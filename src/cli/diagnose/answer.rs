@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::causes::{Cause, ENOUGH, Findings, Measure, What};
-use super::load::Job;
+use super::job::Job;
 use super::shares::{self, OfCommunicator, OfOperation, OfRank};
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;

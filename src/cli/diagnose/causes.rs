@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use self::links::links;
 use self::work::Sums;
 use super::graph::{Graph, Plan, Times};
-use super::load::Job;
+use super::job::Job;
 
 /// The least fraction of a step that a cause costs.
 const LEAST: f64 = 0.03;

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::load::Job;
+use super::job::Job;
 use super::shares;
 
 /// Ranks leave an operation up to this long apart, so a shorter wait says nothing about who was
@@ -135,7 +135,7 @@ impl Axis {
 #[cfg(test)]
 mod tests {
     use super::super::graph::{Graph, Item};
-    use super::super::load::RankFacts;
+    use super::super::job::RankFacts;
     use super::*;
 
     fn rank(number: i32, steps: usize) -> RankFacts {

@@ -1,6 +1,9 @@
 //! Reads the files of a job into a [`Job`]: what ran on each rank's GPU, by step, and which of it
 //! the ranks met in. Of long recordings the first steps are kept.
 
+mod agree;
+mod links;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -8,28 +11,23 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
+pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
+use super::job::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
-use crate::cli::compare::steps::{self, Repeat, Source};
+use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::cli::survey::{Looking, Survey};
-use crate::import::{self, Communicator, Kernel, Operation, Profile, Span, Tool, Wanted};
-use crate::model::time::FileNs;
+use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
 use crate::trace::reader::{Extent, Packet};
-use crate::trace::words::{remark, wait};
+use crate::trace::words::remark;
 
 /// How many items are kept at most; each takes some 150 bytes.
 const ITEMS: usize = 6_000_000;
 /// How many steps of a rank are kept at least.
 const STEPS: usize = 30;
-/// Of how many things that steps may begin with it is tried whether the ranks agree on them.
-const CANDIDATES: usize = 8;
-/// Steps of two ranks are as long if they differ by at most this part.
-const ABOUT: i64 = 4;
-/// How many times longer than others a slow link, or a slow channel, takes.
-pub(super) const SLOW: f64 = 1.7;
 
 /// Which steps to look at, and what a step is.
 #[derive(Clone, Debug, Default)]
@@ -38,95 +36,6 @@ pub(super) struct Wish {
     pub(super) step: Option<String>,
     /// Only these, counted from 0.
     pub(super) steps: Option<Range<usize>>,
-}
-
-/// A rank of the job.
-#[derive(Debug, Default)]
-pub(super) struct RankFacts {
-    /// `rank 3`.
-    pub(super) label: String,
-    pub(super) number: Option<i32>,
-    pub(super) host: Option<String>,
-    pub(super) file: PathBuf,
-    /// The first time in its file.
-    pub(super) begin: FileNs,
-    /// It is one of our traces.
-    pub(super) is_ours: bool,
-    /// For each step, its first item; then the first one after the last step.
-    pub(super) edges: Vec<usize>,
-    /// How many steps the file has.
-    pub(super) steps: usize,
-}
-
-/// The network in one direction between two ranks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Link {
-    /// The rank that sends.
-    pub(super) from: usize,
-    /// The rank that receives, if its file is here; and its number in the communicator.
-    pub(super) to: Option<usize>,
-    pub(super) peer: i32,
-}
-
-/// What an item sent over a link.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Use {
-    pub(super) link: usize,
-    pub(super) item: usize,
-    /// For how long the network had any of it, ns.
-    pub(super) busy: f64,
-    /// For how long it had each transfer, in the middle, on the slowest channel, ns.
-    pub(super) each: f64,
-    /// That channel, if it takes much longer than the others between these ranks.
-    pub(super) channel: Option<u32>,
-}
-
-/// What an item's GPU took from its buffers after it had arrived over links.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
-    /// For how long it took anything, ns.
-    pub(super) busy: f64,
-    /// How long each transfer took; a quarter of them took less, ns.
-    pub(super) each: f64,
-    /// How many transfers there were, on the channel that had most of them.
-    pub(super) count: usize,
-}
-
-/// A job, as its files show it.
-#[derive(Debug, Default)]
-pub(super) struct Job {
-    pub(super) graph: Graph,
-    pub(super) ranks: Vec<RankFacts>,
-    pub(super) kinds: Vec<Kind>,
-    /// The communicators of operations, by kind.
-    pub(super) communicators: FxHashMap<u32, String>,
-    /// How many ranks meet in each operation of a kind; `None` if not always as many.
-    pub(super) sizes: FxHashMap<u32, Option<usize>>,
-    pub(super) links: Vec<Link>,
-    pub(super) uses: Vec<Use>,
-    /// What GPUs took of what they had received over links, by item.
-    pub(super) taken: FxHashMap<usize, Taken>,
-    /// How steps are known; `None` if nothing repeats.
-    pub(super) source: Option<Source>,
-    /// The steps of each rank that are looked at, without those that are left out as warm-up;
-    /// counted from the first one that is kept.
-    pub(super) steps: Range<usize>,
-    /// The number of the first step that is kept.
-    pub(super) first: usize,
-    /// How many steps there are in all.
-    pub(super) all_steps: usize,
-    /// How many ranks of a communicator are missing: their files are not here, or have no kernels
-    /// where those of others have.
-    pub(super) missing: usize,
-    pub(super) without_kernels: usize,
-    /// Some of them share a GPU: if it has nothing to do for one, it may work for another.
-    pub(super) shares_gpus: bool,
-    /// What the settings of a recording left out, if what ran in between is missing.
-    pub(super) gaps: Option<String>,
-    /// Why there are no kernels, where a recording says so.
-    pub(super) no_kernels: Option<String>,
-    /// What could not be read, and other doubts.
-    pub(super) notes: Vec<String>,
 }
 
 /// What the files give so far.
@@ -161,17 +70,6 @@ struct Carrier {
     shared: u64,
     item: usize,
     comm: u64,
-}
-
-/// From when to when the network, or a GPU, had something of a transfer of an item.
-#[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
-    item: usize,
-    comm: u64,
-    peer: i32,
-    channel: Option<u32>,
-    from: i64,
-    to: i64,
 }
 
 /// Reads the files of a job side by side, and hands over what a first pass over each gives, too. A
@@ -385,140 +283,6 @@ impl Loading {
         self.kinds.len() as u32 - 1
     }
 
-    /// For how long the network had something of a rank's sends, by item and peer; and its GPU
-    /// something that it had received.
-    fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &[Carrier]) {
-        let (mut sent, mut taken) = (Vec::new(), Vec::new());
-        for transfer in profile.transfers.iter().filter(|it| it.process == process) {
-            let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
-            let of_it = &carriers[carriers.partition_point(|it| it.shared < number)..];
-            let of_it = of_it.iter().take_while(|it| it.shared == number);
-            // Replays of a graph share a number.
-            let far = |it: &&Carrier| {
-                let item = &self.items[rank][it.item];
-                apart(Span::of(item.start, item.end), transfer.span)
-            };
-            let Some(Carrier { item, comm, .. }) = of_it.min_by_key(far) else { continue };
-            let mut from = transfer.span.start.0;
-            for (what, ns) in &transfer.waits {
-                let to = from.saturating_add_unsigned(*ns);
-                let stretch = Stretch { item: *item, comm: *comm, peer, channel: transfer.channel, from, to };
-                if transfer.is_send && what.starts_with(wait::NETWORK) {
-                    sent.push(stretch);
-                } else if !transfer.is_send && what.starts_with(wait::GPU) {
-                    taken.push(stretch);
-                }
-                from = to;
-            }
-        }
-        sent.sort_unstable_by_key(|it| (it.item, it.comm, it.peer, it.channel));
-        for of_use in sent.chunk_by(|one, other| (one.item, one.comm, one.peer) == (other.item, other.comm, other.peer))
-        {
-            let Stretch { item, comm, peer, .. } = of_use[0];
-            let (each, channel) = slowest(of_use);
-            let it = &mut self.items[rank][item];
-            it.sent = it.sent.max(of_use.iter().map(|it| it.to).max().unwrap_or(0) - it.start);
-            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(of_use), each, channel }));
-        }
-        taken.sort_unstable_by_key(|it| (it.item, it.channel));
-        for of_item in taken.chunk_by(|one, other| one.item == other.item) {
-            let count = by_channel(of_item).map(<[Stretch]>::len).max().unwrap_or(0);
-            let each = lengths(of_item)[of_item.len() / 4] as f64;
-            self.taken.push((rank, of_item[0].item, Taken { busy: covered(of_item), each, count }));
-        }
-    }
-
-    /// Makes the ranks mean the same by a step: what most of them begin theirs with, if that gives a
-    /// rank steps about as long as theirs. Ranks with other work, such as those of another stage of a
-    /// pipeline, may run it more often; their steps follow from the operations that they share with
-    /// the others. A rank that shares none has no steps.
-    fn agree(&mut self) {
-        let mut votes: BTreeMap<&Repeat, usize> = BTreeMap::new();
-        for source in &self.sources {
-            match source {
-                Some(Source::Repeats(repeat)) => *votes.entry(repeat).or_default() += 1,
-                // The program's own steps are the same everywhere.
-                Some(Source::Ranges) => return,
-                None => {}
-            }
-        }
-        let mut candidates: Vec<(usize, Repeat)> =
-            votes.into_iter().map(|(repeat, votes)| (votes, repeat.clone())).collect();
-        candidates.sort_unstable_by(|one, other| other.cmp(one));
-        candidates.truncate(CANDIDATES);
-        let of = |(_, repeat): &(usize, Repeat)| {
-            let edges = self.edges_by(repeat);
-            let lengths: Vec<Option<i64>> =
-                edges.iter().zip(&self.items).map(|(of, items)| middle(items, of)).collect();
-            let (agreed, usual) = usual(&lengths);
-            let agrees = |length: &Option<i64>| length.is_some_and(|it| is_about(it, usual));
-            (agreed, lengths.iter().map(agrees).collect::<Vec<_>>(), edges, repeat.clone())
-        };
-        // Of equals, the first one, which has most votes.
-        let agreement = candidates.iter().map(of).rev().max_by_key(|it| it.0);
-        let Some((_, mut has_steps, edges, common)) = agreement.filter(|it| it.0 > 0) else { return };
-        let agreed = self.ranks.iter_mut().zip(&mut self.sources).zip(edges).zip(&has_steps).filter(|it| *it.1);
-        for (((facts, source), edges), _) in agreed {
-            if !matches!(source, Some(Source::Repeats(own)) if *own == common) {
-                facts.steps = edges.len() - 1;
-            }
-            (facts.edges, *source) = (edges, Some(Source::Repeats(common.clone())));
-        }
-        while self.follow(&mut has_steps) {}
-        for (rank, has_steps) in has_steps.into_iter().enumerate() {
-            self.sources[rank] = has_steps.then(|| Source::Repeats(common.clone()));
-            if !has_steps {
-                (self.ranks[rank].edges, self.ranks[rank].steps) = (Vec::new(), 0);
-            }
-        }
-    }
-
-    /// Where the steps of each rank begin if they begin with this.
-    fn edges_by(&self, repeat: &Repeat) -> Vec<Vec<usize>> {
-        let is_it: Vec<bool> = self.kinds.iter().map(|kind| kind.name == repeat.name).collect();
-        let of = |((items, facts), source): ((&Vec<Item>, &RankFacts), &Option<Source>)| {
-            if matches!(source, Some(Source::Repeats(own)) if own == repeat) {
-                return facts.edges.clone();
-            }
-            let places = items.iter().enumerate().filter(|(_, item)| is_it[item.kind as usize]).map(|it| it.0);
-            places.step_by(repeat.times).collect()
-        };
-        self.items.iter().zip(&self.ranks).zip(&self.sources).map(of).collect()
-    }
-
-    /// Gives ranks without steps those of the ranks with which they share operations. A step begins
-    /// with the first operation that is in it elsewhere.
-    fn follow(&mut self, has_steps: &mut [bool]) -> bool {
-        let mut step_of: FxHashMap<u64, usize> = FxHashMap::default();
-        for (operation, rank, item) in self.joined.iter().filter(|it| has_steps[it.1 as usize]) {
-            let edges = &self.ranks[*rank as usize].edges;
-            if let Some(step) = edges.partition_point(|edge| *edge <= *item as usize).checked_sub(1) {
-                step_of.entry(*operation).or_insert(step);
-            }
-        }
-        let mut shared: BTreeMap<u32, Vec<(u32, usize)>> = BTreeMap::new();
-        for (operation, rank, item) in self.joined.iter().filter(|it| !has_steps[it.1 as usize]) {
-            if let Some(step) = step_of.get(operation) {
-                shared.entry(*rank).or_default().push((*item, *step));
-            }
-        }
-        let mut has_new = false;
-        for (rank, mut steps) in shared {
-            steps.sort_unstable();
-            let mut edges: Vec<usize> = Vec::new();
-            for (item, step) in steps {
-                // A step without a shared operation is empty.
-                edges.resize(edges.len().max(step + 1), item as usize);
-            }
-            if edges.len() > 1 {
-                let facts = &mut self.ranks[rank as usize];
-                (facts.steps, facts.edges) = (edges.len() - 1, edges);
-                (has_steps[rank as usize], has_new) = (true, true);
-            }
-        }
-        has_new
-    }
-
     /// The job of so many files, some of which could not be read.
     fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
         if faults.len() == count {
@@ -592,28 +356,6 @@ impl Loading {
     }
 }
 
-/// How long steps are in the middle, ns; `None` if there are none.
-fn middle(items: &[Item], edges: &[usize]) -> Option<i64> {
-    let mut lengths: Vec<i64> = edges.windows(2).map(|edge| items[edge[1]].start - items[edge[0]].start).collect();
-    let middle = lengths.len() / 2;
-    (!lengths.is_empty()).then(|| *lengths.select_nth_unstable(middle).1)
-}
-
-/// How many of these lengths are about the same, at most; and the one in their middle.
-fn usual(lengths: &[Option<i64>]) -> (usize, i64) {
-    let mut lengths: Vec<i64> = lengths.iter().copied().flatten().collect();
-    lengths.sort_unstable();
-    let of = |(first, length): (usize, &i64)| {
-        let after = lengths.partition_point(|other| is_about(*other, *length) || other < length);
-        (after - first, lengths[(first + after) / 2])
-    };
-    lengths.iter().enumerate().map(of).max_by_key(|it| it.0).unwrap_or_default()
-}
-
-fn is_about(one: i64, other: i64) -> bool {
-    (one - other).abs() <= other / ABOUT
-}
-
 /// A communicator, as it is called in the names of its operations.
 fn name_of(communicator: &Communicator) -> String {
     match (&communicator.name, communicator.ranks) {
@@ -639,45 +381,6 @@ fn only_gives(profile: &Profile, kernel: &Kernel) -> bool {
     !operations.is_empty() && operations.iter().all(|operation| gives(&profile.operations[*operation]))
 }
 
-/// What a transfer takes in the middle on the slowest channel, ns; and the channel, if the others
-/// are much faster.
-fn slowest(stretches: &[Stretch]) -> (f64, Option<u32>) {
-    let middle = |of: &[Stretch]| (lengths(of)[of.len() / 2], of[0].channel);
-    let mut middles: Vec<(i64, Option<u32>)> = by_channel(stretches).map(middle).collect();
-    middles.sort_unstable();
-    let Some((each, channel)) = middles.pop() else { return (0.0, None) };
-    let stands_out = middles.last().is_some_and(|next| each as f64 >= SLOW * next.0 as f64);
-    (each as f64, channel.filter(|_| stands_out))
-}
-
-fn by_channel(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
-    stretches.chunk_by(|one, other| one.channel == other.channel)
-}
-
-/// The shortest comes first, ns.
-fn lengths(stretches: &[Stretch]) -> Vec<i64> {
-    let mut lengths: Vec<i64> = stretches.iter().map(|it| it.to - it.from).collect();
-    lengths.sort_unstable();
-    lengths
-}
-
-/// How much time they cover, ns.
-fn covered(stretches: &[Stretch]) -> f64 {
-    let mut spans: Vec<(i64, i64)> = stretches.iter().map(|it| (it.from, it.to)).collect();
-    spans.sort_unstable();
-    let (mut until, mut sum) = (i64::MIN, 0);
-    for (from, to) in spans {
-        sum += (to - from.max(until)).max(0);
-        until = until.max(to);
-    }
-    sum as f64
-}
-
-/// How far two spans are apart, ns; 0 if they overlap.
-fn apart(one: Span, other: Span) -> i64 {
-    other.start.since(one.end).max(one.start.since(other.end)).max(0)
-}
-
 /// A communicator, in terms that are the same on all ranks.
 fn hash_of(hash: Option<u64>, name: Option<&str>) -> u64 {
     hash.unwrap_or_else(|| mixed(&name))
@@ -687,127 +390,4 @@ fn mixed(value: &impl std::hash::Hash) -> u64 {
     let mut hasher = FxHasher::default();
     value.hash(&mut hasher);
     hasher.finish()
-}
-
-impl Job {
-    /// The items of a rank in one of its steps.
-    pub(super) fn step(&self, rank: usize, step: usize) -> Range<usize> {
-        let (base, edges) = (self.graph.rank(rank).start, &self.ranks[rank].edges);
-        base + edges[step]..base + edges[step + 1]
-    }
-
-    /// From when to when to look at a step of a rank: from its begin to that of the next one; or, for
-    /// what the GPU did not do, with the idle time before the one and without that before the other.
-    pub(super) fn step_times(&self, rank: usize, step: usize, with_idle: bool) -> (i64, i64) {
-        let (items, all) = (self.step(rank, step), self.graph.rank(rank));
-        let edge = |item: usize| {
-            let item = item.min(all.end - 1);
-            self.graph.items[item].start - if with_idle { self.graph.idle(item) } else { 0 }
-        };
-        (edge(items.start), edge(items.end))
-    }
-
-    /// The items of a rank in the steps that are looked at; without steps, all of them.
-    pub(super) fn looked_at(&self, rank: usize) -> Range<usize> {
-        let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else {
-            return self.graph.rank(rank);
-        };
-        self.step(rank, self.steps.start).start..self.step(rank, last).end
-    }
-
-    /// The step that an item lies in.
-    pub(super) fn step_of(&self, item: usize) -> Option<usize> {
-        let rank = self.graph.rank_of(item as u32);
-        let place = item - self.graph.rank(rank).start;
-        let edges = &self.ranks[rank].edges;
-        edges.partition_point(|edge| *edge <= place).checked_sub(1).filter(|step| step + 1 < edges.len())
-    }
-
-    /// Whether what GPUs did beside communication is known.
-    pub(super) fn has_own_work(&self) -> bool {
-        self.kinds.iter().any(|kind| matches!(kind.class, Class::Kernel | Class::Copy))
-    }
-
-    /// Whether there are kernels, not only calls.
-    pub(super) fn has_kernels(&self) -> bool {
-        self.kinds.iter().any(|kind| kind.class != Class::Call)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_channel_that_takes_much_longer_is_named() {
-        let each = |ns: [i64; 2]| {
-            let stretch = |channel, from, to| Stretch { channel: Some(channel), from, to, ..Stretch::default() };
-            let on = |(channel, ns)| {
-                [stretch(channel, 0, ns), stretch(channel, 500, 500 + ns), stretch(channel, 900, 900 + 9 * ns)]
-            };
-            slowest(&(0..).zip(ns).flat_map(on).collect::<Vec<_>>())
-        };
-        assert_eq!(each([100, 300]), (300.0, Some(1)));
-        assert_eq!(each([300, 100]), (300.0, Some(0)));
-        assert_eq!(each([200, 300]), (300.0, None));
-        assert_eq!(slowest(&[Stretch { to: 70, ..Stretch::default() }]), (70.0, None));
-    }
-
-    /// Ranks with three steps of 100 ns, by the kinds that run in each, and by what each rank's own
-    /// steps begin with.
-    fn loading(ranks: &[(&[u32], u32)]) -> Loading {
-        let kind = |name: &str| Kind { class: Class::Kernel, name: name.to_owned() };
-        let mut loading = Loading { kinds: ["forward", "matmul", "update"].map(kind).into(), ..Loading::default() };
-        for (of_step, begin) in ranks {
-            let start = |at: usize| (100 * at / of_step.len()) as i64;
-            let kinds = of_step.repeat(3).into_iter().enumerate();
-            let items: Vec<Item> = kinds.map(|(at, kind)| Item { kind, start: start(at), ..Item::default() }).collect();
-            let own = items.iter().enumerate().filter(|(_, it)| it.kind == *begin);
-            let edges: Vec<usize> = own.map(|it| it.0).collect();
-            loading.ranks.push(RankFacts { steps: edges.len() - 1, edges, ..RankFacts::default() });
-            loading.items.push(items);
-            let name = loading.kinds[*begin as usize].name.clone();
-            loading.sources.push(Some(Source::Repeats(Repeat::once(&name))));
-        }
-        loading
-    }
-
-    fn edges(loading: &Loading) -> Vec<&[usize]> {
-        loading.ranks.iter().map(|rank| rank.edges.as_slice()).collect()
-    }
-
-    #[test]
-    fn all_ranks_begin_their_steps_with_what_most_of_them_do() {
-        // The last rank multiplies four times in each step, and each of that looked like a step.
-        let mut of = loading(&[(&[0, 1], 0), (&[0, 1], 0), (&[0, 1, 1, 1, 1], 1)]);
-        of.agree();
-        assert_eq!(edges(&of), [&[0, 2, 4][..], &[0, 2, 4], &[0, 5, 10]]);
-        assert_eq!(of.ranks[2].steps, 2);
-        assert_eq!(of.sources[2], Some(Source::Repeats(Repeat::once("forward"))));
-
-        // The program's own steps are the same everywhere.
-        of.sources[0] = Some(Source::Ranges);
-        of.sources[2] = Some(Source::Repeats(Repeat::once("matmul")));
-        of.agree();
-        assert_eq!(of.sources[2], Some(Source::Repeats(Repeat::once("matmul"))));
-    }
-
-    #[test]
-    fn a_rank_with_other_work_has_the_steps_of_those_with_which_it_meets() {
-        // A pipeline: the last rank, with more layers, updates four times in each step, and passes
-        // its second kernel's result on.
-        let mut of = loading(&[(&[2, 0], 2), (&[2, 0], 2), (&[2, 2, 2, 2, 0, 1], 1)]);
-        for step in 0..3 {
-            of.joined.extend([(step, 1, 2 * step as u32 + 1), (step, 2, 6 * step as u32 + 4)]);
-        }
-        of.agree();
-        assert_eq!(edges(&of), [&[0, 2, 4][..], &[0, 2, 4], &[4, 10, 16]]);
-        assert!(of.sources.iter().all(|it| *it == Some(Source::Repeats(Repeat::once("update")))));
-
-        // What it shares with nobody cannot be told.
-        let mut of = loading(&[(&[2, 0], 2), (&[2, 0], 2), (&[2, 2, 2, 2, 0, 1], 2)]);
-        of.agree();
-        assert_eq!(edges(&of), [&[0, 2, 4][..], &[0, 2, 4], &[]]);
-        assert_eq!((of.ranks[2].steps, &of.sources[2]), (0, &None));
-    }
 }

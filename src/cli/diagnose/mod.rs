@@ -11,6 +11,7 @@
 mod answer;
 mod causes;
 mod graph;
+mod job;
 mod lateness;
 mod load;
 mod shares;
@@ -82,7 +83,7 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
         }
         // A job that hung in its first operation has no kernels.
         Err(_) if !troubles.are_none() => {
-            (Report::of(&load::Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
+            (Report::of(&job::Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
         }
         Err(reason) => return Err(reason),
     };

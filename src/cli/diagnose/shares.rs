@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::load::Job;
+use super::job::Job;
 
 /// Coming last counts only if the others wait for at least this fraction of a step.
 const COUNTS: f64 = 0.01;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::answer::{Report, Troubles};
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
-use super::load::{Job, Link, RankFacts, Taken, Use};
+use super::job::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::Hang;

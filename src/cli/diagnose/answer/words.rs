@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{LookAt, OfLink, Told, look_at, percent};
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
-use crate::cli::diagnose::load::Job;
+use crate::cli::diagnose::job::Job;
 use crate::cli::diagnose::shares::OfRank;
 use crate::trace::names::{duration, quoted, short};
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::super::load::{Job, SLOW, Taken, Use};
+use super::super::job::{Job, Taken, Use};
+use super::super::load::SLOW;
 use super::{ALIKE, HABIT, Suspect, What, median, quarter};
 
 /// A link at fault stalls this many times longer than any other.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::load::Job;
+use super::super::job::Job;
 use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
 use crate::cli::compare::ranks::Class;
 

@@ -1,0 +1,146 @@
+//! A job, as its files show it: what ran on each rank's GPU, by step, and which of it the ranks met
+//! in.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+
+use super::graph::Graph;
+use crate::cli::compare::ranks::{Class, Kind};
+use crate::cli::compare::steps::Source;
+use crate::model::time::FileNs;
+
+/// A rank of the job.
+#[derive(Debug, Default)]
+pub(super) struct RankFacts {
+    /// `rank 3`.
+    pub(super) label: String,
+    pub(super) number: Option<i32>,
+    pub(super) host: Option<String>,
+    pub(super) file: PathBuf,
+    /// The first time in its file.
+    pub(super) begin: FileNs,
+    /// It is one of our traces.
+    pub(super) is_ours: bool,
+    /// For each step, its first item; then the first one after the last step.
+    pub(super) edges: Vec<usize>,
+    /// How many steps the file has.
+    pub(super) steps: usize,
+}
+
+/// The network in one direction between two ranks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Link {
+    /// The rank that sends.
+    pub(super) from: usize,
+    /// The rank that receives, if its file is here; and its number in the communicator.
+    pub(super) to: Option<usize>,
+    pub(super) peer: i32,
+}
+
+/// What an item sent over a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub(super) link: usize,
+    pub(super) item: usize,
+    /// For how long the network had any of it, ns.
+    pub(super) busy: f64,
+    /// For how long it had each transfer, in the middle, on the slowest channel, ns.
+    pub(super) each: f64,
+    /// That channel, if it takes much longer than the others between these ranks.
+    pub(super) channel: Option<u32>,
+}
+
+/// What an item's GPU took from its buffers after it had arrived over links.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// For how long it took anything, ns.
+    pub(super) busy: f64,
+    /// How long each transfer took; a quarter of them took less, ns.
+    pub(super) each: f64,
+    /// How many transfers there were, on the channel that had most of them.
+    pub(super) count: usize,
+}
+
+/// A job, as its files show it.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    pub(super) graph: Graph,
+    pub(super) ranks: Vec<RankFacts>,
+    pub(super) kinds: Vec<Kind>,
+    /// The communicators of operations, by kind.
+    pub(super) communicators: FxHashMap<u32, String>,
+    /// How many ranks meet in each operation of a kind; `None` if not always as many.
+    pub(super) sizes: FxHashMap<u32, Option<usize>>,
+    pub(super) links: Vec<Link>,
+    pub(super) uses: Vec<Use>,
+    /// What GPUs took of what they had received over links, by item.
+    pub(super) taken: FxHashMap<usize, Taken>,
+    /// How steps are known; `None` if nothing repeats.
+    pub(super) source: Option<Source>,
+    /// The steps of each rank that are looked at, without those that are left out as warm-up;
+    /// counted from the first one that is kept.
+    pub(super) steps: Range<usize>,
+    /// The number of the first step that is kept.
+    pub(super) first: usize,
+    /// How many steps there are in all.
+    pub(super) all_steps: usize,
+    /// How many ranks of a communicator are missing: their files are not here, or have no kernels
+    /// where those of others have.
+    pub(super) missing: usize,
+    pub(super) without_kernels: usize,
+    /// Some of them share a GPU: if it has nothing to do for one, it may work for another.
+    pub(super) shares_gpus: bool,
+    /// What the settings of a recording left out, if what ran in between is missing.
+    pub(super) gaps: Option<String>,
+    /// Why there are no kernels, where a recording says so.
+    pub(super) no_kernels: Option<String>,
+    /// What could not be read, and other doubts.
+    pub(super) notes: Vec<String>,
+}
+
+impl Job {
+    /// The items of a rank in one of its steps.
+    pub(super) fn step(&self, rank: usize, step: usize) -> Range<usize> {
+        let (base, edges) = (self.graph.rank(rank).start, &self.ranks[rank].edges);
+        base + edges[step]..base + edges[step + 1]
+    }
+
+    /// From when to when to look at a step of a rank: from its begin to that of the next one; or, for
+    /// what the GPU did not do, with the idle time before the one and without that before the other.
+    pub(super) fn step_times(&self, rank: usize, step: usize, with_idle: bool) -> (i64, i64) {
+        let (items, all) = (self.step(rank, step), self.graph.rank(rank));
+        let edge = |item: usize| {
+            let item = item.min(all.end - 1);
+            self.graph.items[item].start - if with_idle { self.graph.idle(item) } else { 0 }
+        };
+        (edge(items.start), edge(items.end))
+    }
+
+    /// The items of a rank in the steps that are looked at; without steps, all of them.
+    pub(super) fn looked_at(&self, rank: usize) -> Range<usize> {
+        let Some(last) = self.steps.end.checked_sub(1).filter(|last| *last >= self.steps.start) else {
+            return self.graph.rank(rank);
+        };
+        self.step(rank, self.steps.start).start..self.step(rank, last).end
+    }
+
+    /// The step that an item lies in.
+    pub(super) fn step_of(&self, item: usize) -> Option<usize> {
+        let rank = self.graph.rank_of(item as u32);
+        let place = item - self.graph.rank(rank).start;
+        let edges = &self.ranks[rank].edges;
+        edges.partition_point(|edge| *edge <= place).checked_sub(1).filter(|step| step + 1 < edges.len())
+    }
+
+    /// Whether what GPUs did beside communication is known.
+    pub(super) fn has_own_work(&self) -> bool {
+        self.kinds.iter().any(|kind| matches!(kind.class, Class::Kernel | Class::Copy))
+    }
+
+    /// Whether there are kernels, not only calls.
+    pub(super) fn has_kernels(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.class != Class::Call)
+    }
+}

@@ -1,0 +1,124 @@
+//! How long the network had what a rank sent, and its GPU what it had received.
+
+use super::super::job::{Taken, Use};
+use super::{Carrier, Loading};
+use crate::import::{Profile, Span};
+use crate::trace::words::wait;
+
+/// How many times longer than others a slow link, or a slow channel, takes.
+pub(in super::super) const SLOW: f64 = 1.7;
+
+/// From when to when the network, or a GPU, had something of a transfer of an item.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    item: usize,
+    comm: u64,
+    peer: i32,
+    channel: Option<u32>,
+    from: i64,
+    to: i64,
+}
+
+impl Loading {
+    /// For how long the network had something of a rank's sends, by item and peer; and its GPU
+    /// something that it had received.
+    pub(super) fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &[Carrier]) {
+        let (mut sent, mut taken) = (Vec::new(), Vec::new());
+        for transfer in profile.transfers.iter().filter(|it| it.process == process) {
+            let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
+            let of_it = &carriers[carriers.partition_point(|it| it.shared < number)..];
+            let of_it = of_it.iter().take_while(|it| it.shared == number);
+            // Replays of a graph share a number.
+            let far = |it: &&Carrier| {
+                let item = &self.items[rank][it.item];
+                apart(Span::of(item.start, item.end), transfer.span)
+            };
+            let Some(Carrier { item, comm, .. }) = of_it.min_by_key(far) else { continue };
+            let mut from = transfer.span.start.0;
+            for (what, ns) in &transfer.waits {
+                let to = from.saturating_add_unsigned(*ns);
+                let stretch = Stretch { item: *item, comm: *comm, peer, channel: transfer.channel, from, to };
+                if transfer.is_send && what.starts_with(wait::NETWORK) {
+                    sent.push(stretch);
+                } else if !transfer.is_send && what.starts_with(wait::GPU) {
+                    taken.push(stretch);
+                }
+                from = to;
+            }
+        }
+        sent.sort_unstable_by_key(|it| (it.item, it.comm, it.peer, it.channel));
+        for of_use in sent.chunk_by(|one, other| (one.item, one.comm, one.peer) == (other.item, other.comm, other.peer))
+        {
+            let Stretch { item, comm, peer, .. } = of_use[0];
+            let (each, channel) = slowest(of_use);
+            let it = &mut self.items[rank][item];
+            it.sent = it.sent.max(of_use.iter().map(|it| it.to).max().unwrap_or(0) - it.start);
+            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(of_use), each, channel }));
+        }
+        taken.sort_unstable_by_key(|it| (it.item, it.channel));
+        for of_item in taken.chunk_by(|one, other| one.item == other.item) {
+            let count = by_channel(of_item).map(<[Stretch]>::len).max().unwrap_or(0);
+            let each = lengths(of_item)[of_item.len() / 4] as f64;
+            self.taken.push((rank, of_item[0].item, Taken { busy: covered(of_item), each, count }));
+        }
+    }
+}
+
+/// What a transfer takes in the middle on the slowest channel, ns; and the channel, if the others
+/// are much faster.
+fn slowest(stretches: &[Stretch]) -> (f64, Option<u32>) {
+    let middle = |of: &[Stretch]| (lengths(of)[of.len() / 2], of[0].channel);
+    let mut middles: Vec<(i64, Option<u32>)> = by_channel(stretches).map(middle).collect();
+    middles.sort_unstable();
+    let Some((each, channel)) = middles.pop() else { return (0.0, None) };
+    let stands_out = middles.last().is_some_and(|next| each as f64 >= SLOW * next.0 as f64);
+    (each as f64, channel.filter(|_| stands_out))
+}
+
+fn by_channel(stretches: &[Stretch]) -> impl Iterator<Item = &[Stretch]> {
+    stretches.chunk_by(|one, other| one.channel == other.channel)
+}
+
+/// The shortest comes first, ns.
+fn lengths(stretches: &[Stretch]) -> Vec<i64> {
+    let mut lengths: Vec<i64> = stretches.iter().map(|it| it.to - it.from).collect();
+    lengths.sort_unstable();
+    lengths
+}
+
+/// How much time they cover, ns.
+fn covered(stretches: &[Stretch]) -> f64 {
+    let mut spans: Vec<(i64, i64)> = stretches.iter().map(|it| (it.from, it.to)).collect();
+    spans.sort_unstable();
+    let (mut until, mut sum) = (i64::MIN, 0);
+    for (from, to) in spans {
+        sum += (to - from.max(until)).max(0);
+        until = until.max(to);
+    }
+    sum as f64
+}
+
+/// How far two spans are apart, ns; 0 if they overlap.
+fn apart(one: Span, other: Span) -> i64 {
+    other.start.since(one.end).max(one.start.since(other.end)).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_channel_that_takes_much_longer_is_named() {
+        let each = |ns: [i64; 2]| {
+            let stretch = |channel, from, to| Stretch { channel: Some(channel), from, to, ..Stretch::default() };
+            let on = |(channel, ns)| {
+                [stretch(channel, 0, ns), stretch(channel, 500, 500 + ns), stretch(channel, 900, 900 + 9 * ns)]
+            };
+            slowest(&(0..).zip(ns).flat_map(on).collect::<Vec<_>>())
+        };
+        assert_eq!(each([100, 300]), (300.0, Some(1)));
+        assert_eq!(each([300, 100]), (300.0, Some(0)));
+        assert_eq!(each([200, 300]), (300.0, None));
+        assert_eq!(slowest(&[Stretch { to: 70, ..Stretch::default() }]), (70.0, None));
+    }
+}

@@ -420,6 +420,18 @@ fn a_gpu_that_is_stuck_is_named_with_its_kernel() {
     assert!(said.starts_with(expected), "{said}");
     assert!(said.contains("; inferred, each with `AllReduce 1 MiB f32 on 2 ranks` 3 times."), "{said}");
     assert!(!said.contains("from its host too late"), "a gap may be the other rank's turn: {said}");
+
+    // The merged trace says so in the row that the viewer shows first.
+    let merged = folder.path().join("merged");
+    ncclscope(&[Path::new("merge"), Path::new("-o"), &merged, folder.path()]).unwrap();
+    let merged = ncclscope_tests::perfetto::Trace::open(&merged).unwrap();
+    let rows = merged.rows(
+        "SELECT slice.name, dur FROM slice JOIN track ON track.id = track_id WHERE track.name = 'Job' AND \
+         track.parent_id IS NULL",
+    );
+    let [hang] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!(hang.str("name"), expected.lines().next().unwrap().trim_end_matches('.'));
+    assert!((5_100_000_000..5_300_000_000).contains(&hang.i64("dur")), "{hang:?}");
 }
 
 /// Each file in `captures/`, and the text beside it that describes it. After an intended change,

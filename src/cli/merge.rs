@@ -36,9 +36,9 @@ use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
 use crate::model::ids::ProcessTag;
-use crate::model::time::HostNs;
 use crate::sys;
 use crate::trace::fields::{trace, trace_packet};
+use crate::trace::job::Diagnosis;
 use crate::trace::names;
 use crate::trace::reader::wire::{Field, fields, put_bytes};
 use crate::trace::reader::{self, Extent, blocks};
@@ -89,7 +89,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     }
     let own: Vec<&Path> = together.files.iter().map(|file| file.path).collect();
     let kernels = theirs.map(|theirs| beside(&own, theirs, out)).transpose()?.unwrap_or_default();
-    let causes = if is_archive { Vec::new() } else { together.causes() };
+    let diagnosis = if is_archive { Diagnosis::default() } else { together.diagnosis() };
     let mut file = super::create(output, false)?;
     let mut left_out = LeftOut::default();
     let written = if is_archive {
@@ -98,7 +98,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         abreast::write(output, &mut file, |pieces| {
             together.copy(pieces)?;
             pieces.put(Piece::Ready(kernels)).map_err(Reason::file(output))?;
-            left_out = together.draw(&causes, pieces).map_err(Reason::file(output))?;
+            left_out = together.draw(&diagnosis, pieces).map_err(Reason::file(output))?;
             Ok(())
         })
     };
@@ -378,27 +378,25 @@ impl<'a> Together<'a> {
     }
 
     /// Draws what only all of them together show; see [`job::draw`].
-    fn draw(&self, causes: &[(HostNs, HostNs, String)], pieces: &mut Pieces<'_>) -> Result<LeftOut, reader::Error> {
+    fn draw(&self, diagnosis: &Diagnosis, pieces: &mut Pieces<'_>) -> Result<LeftOut, reader::Error> {
         let put = |packets| pieces.put(Piece::Packets(packets));
-        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), causes, put)
+        job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), diagnosis, put)
     }
 
-    /// What makes the job slow, unless its files are too large to diagnose: the time range in which
-    /// each cause shows best, on the common clock, and the cause in words.
-    fn causes(&self) -> Vec<(HostNs, HostNs, String)> {
+    /// What `ncclscope diagnose` says about the job, on the common clock; nothing if its files are too
+    /// large for that.
+    fn diagnosis(&self) -> Diagnosis {
         if self.files.iter().map(|file| file.extent.whole).sum::<u64>() > DIAGNOSED {
-            return Vec::new();
+            return Diagnosis::default();
         }
         let paths: Vec<PathBuf> = self.files.iter().map(|file| file.path.to_owned()).collect();
         let of_file = |seen: Seen| {
             let file = self.files.iter().find(|file| file.path == seen.file)?;
-            let [begin, end] = [seen.step.0, seen.step.1].map(|time| match &file.moved {
-                Some(how) => how.offset.shifted(time).time,
-                None => time,
-            });
-            Some((begin, end, seen.text))
+            let moved = |time| file.moved.as_ref().map_or(time, |how| how.offset.shifted(time).time);
+            Some((moved(seen.time.0), moved(seen.time.1), seen.text))
         };
-        diagnose::causes(&paths).into_iter().filter_map(of_file).collect()
+        let (answer, causes) = diagnose::answer(&paths);
+        Diagnosis { answer: answer.and_then(of_file), causes: causes.into_iter().filter_map(of_file).collect() }
     }
 
     /// A tag that no process has.

@@ -69,7 +69,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let is_large = survey.slices > MANY_SLICES;
     let causes = if hangs.is_empty() && !is_large { diagnose::causes(traces) } else { Vec::new() };
     let busy = link::busy(&survey, hangs.first(), span);
-    let view = causes.first().map_or(busy, |cause| cause.step);
+    let view = causes.first().map_or(busy, |cause| cause.time);
     let first = link::First { hang: hangs.first(), causes: &causes, view };
     let link = link::link(&survey, &first, wish.port, &shared.path, wish.ui.is_some());
     introduce(traces, &survey, (busy.0.since(span.0), busy.1.since(span.0)), out).map_err(said)?;

@@ -2,7 +2,7 @@
 //! which receive. `ncclscope merge` draws it beside the traces.
 //!
 //! ```text
-//! Job
+//! Job                           the answer of `ncclscope diagnose`
 //!   Diagnosis                   what makes the job slow, where it shows best
 //!   dp · first to last rank     a slice for each collective, named by the rank that came last
 //!   dp · ranks waiting          how many ranks wait for the last one
@@ -50,6 +50,15 @@ pub struct RankTracks(FamilyId);
 pub struct CommTracks {
     first_to_last: FamilyId,
     waiting: Option<Counter>,
+}
+
+/// What `ncclscope diagnose` says about a job: each from when to when, and in a sentence.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnosis {
+    /// The answer, over the steps that were looked at, or over the time for which the job hung.
+    pub answer: Option<(HostNs, HostNs, String)>,
+    /// What makes the job slow, each in the step in which it shows best.
+    pub causes: Vec<(HostNs, HostNs, String)>,
 }
 
 /// A collective, or the sends and receives of one rank's kernel, and which rank came to it last.
@@ -153,14 +162,21 @@ impl JobTracks {
         Some(CommTracks { first_to_last, waiting })
     }
 
-    /// Draws what makes the job slow: each cause in words, at the time where it shows best.
-    pub fn diagnosis(&mut self, causes: &[(HostNs, HostNs, String)]) {
+    /// Draws what `ncclscope diagnose` says. The answer lies on the group itself, which is in view before
+    /// anything is expanded.
+    pub fn diagnosis(&mut self, Diagnosis { answer, causes }: &Diagnosis) {
         let description = "What `ncclscope diagnose` found, each in the step in which it shows best.";
         let place = Placing { parent: self.group, rank: 0, description };
         let tracks = self.lanes.family(track::DIAGNOSIS.to_owned(), place, LANES);
         for (begin, end, text) in causes {
             let name = Text(text);
             self.lanes.whole(tracks, *begin, *end, &Look::new(Category::Job, &name), self.args.clear());
+        }
+        if let (Some(group), Some((begin, end, text))) = (self.group, answer) {
+            let writer = &mut self.lanes.writer;
+            let sequence = writer.sequence(group, *begin);
+            writer.begin(sequence, group, *begin, Category::Job, &Text(text), &Extra::default());
+            writer.end(sequence, group, *end, &Extra::default());
         }
     }
 

@@ -153,6 +153,17 @@ pub(super) fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
     );
     let causes = answer["causes"].as_array().map_or(&[][..], Vec::as_slice);
     assert_eq!(marks.len(), causes.len(), "{marks:?}");
+    // The answer is in view before anything is expanded, over all steps.
+    let shown = trace.rows(
+        "SELECT slice.name, dur FROM slice JOIN track ON track.id = track_id WHERE track.name = 'Job' AND \
+         track.parent_id IS NULL",
+    );
+    assert_eq!(shown.len(), usize::from(answer["verdict"] != "cannot-tell"), "{shown:?}");
+    for shown in shown {
+        assert_eq!(shown.str("name"), answer["text"].as_str().expect("a text"));
+        let [count, mean] = ["count", "mean_ns"].map(|part| answer["steps"][part].as_f64().expect("a number"));
+        assert!((shown.i64("dur") as f64 - count * mean).abs() <= 0.2 * count * mean, "{shown:?}");
+    }
     for cause in causes {
         let text = cause["text"].as_str().expect("a text");
         let mark = marks.iter().find(|mark| mark.str("name").starts_with(text)).expect("each cause has a mark");

@@ -12,10 +12,11 @@ use super::job::Job;
 use super::shares::{self, OfCommunicator, OfOperation, OfRank};
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
-use crate::cli::hang::Hang;
+use crate::cli::hang::{self, Hang};
 use crate::cli::info::json as info_json;
-use crate::cli::mismatch::Mismatch;
-use crate::cli::shared_gpus::SharedGpu;
+use crate::cli::mismatch::{self, Mismatch};
+use crate::cli::shared_gpus::{self, SharedGpu};
+use crate::cli::survey::Survey;
 use crate::trace::names::{duration, quoted, short};
 
 mod words;
@@ -90,6 +91,20 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
+    pub(super) fn of(survey: &Survey) -> Troubles {
+        let (mismatches, hangs) = (mismatch::find(survey), hang::find(survey));
+        Troubles { mismatches, hangs, shared_gpus: shared_gpus::find(survey) }
+    }
+
+    /// What keeps the job from going on, and what that is in one word. A mismatch explains a hang.
+    pub(super) fn stuck(&self) -> Option<(Verdict, String)> {
+        if let Some(mismatch) = self.mismatches.first() {
+            return Some((Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}")));
+        }
+        let hang = self.hangs.iter().find(|it| it.is_certain)?;
+        Some((Verdict::Hang, format!("The job hangs: {hang}")))
+    }
+
     pub(super) fn are_none(&self) -> bool {
         self.mismatches.is_empty() && self.hangs.is_empty()
     }
@@ -278,6 +293,11 @@ impl Report {
         self
     }
 
+    /// The first line, without its full stop, unless it is that nothing can be told.
+    pub(super) fn told(&self) -> Option<String> {
+        (self.verdict != Verdict::CannotTell).then(|| self.text.clone())
+    }
+
     /// Each cause with its cost; the first one as in the first line.
     pub(super) fn cause_lines(&self) -> Vec<String> {
         let of = |(at, cause): (usize, &Told)| if at == 0 { self.text.clone() } else { cause.line() };
@@ -421,17 +441,14 @@ pub(in crate::cli) fn look_at(file: &Path, from_ns: i64, to_ns: i64) -> String {
 fn verdict(
     names: &Names<'_>,
     found: &Findings,
-    Troubles { mismatches, hangs, shared_gpus }: &Troubles,
+    troubles: &Troubles,
     first: Option<&Told>,
     shares: &[OfRank],
 ) -> (Verdict, String) {
-    // It explains why a job hangs.
-    if let Some(mismatch) = mismatches.first() {
-        return (Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}"));
+    if let Some(stuck) = troubles.stuck() {
+        return stuck;
     }
-    if let Some(hang) = hangs.iter().find(|it| it.is_certain) {
-        return (Verdict::Hang, format!("The job hangs: {hang}"));
-    }
+    let Troubles { hangs, shared_gpus, .. } = troubles;
     let of_shared = || {
         let text = shared_gpus.first()?.to_string();
         Some((Verdict::SharedGpu, format!("{}{}", text[..1].to_uppercase(), &text[1..])))

@@ -19,16 +19,18 @@ mod shares;
 mod tests;
 
 use std::io::Write;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
 use serde_json::Value;
 
 pub(super) use self::answer::look_at;
 use self::answer::{Report, Troubles};
+use self::job::Job;
 pub(super) use self::lateness::{APART_NS, Cell as Late, Lateness};
 use super::compare::runs;
-use super::{hang, mismatch, shared_gpus};
+use super::shared_gpus;
+use super::survey::Survey;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::time::HostNs;
@@ -70,11 +72,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 /// came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let (survey, loaded) = load::load(files, wish);
-    let troubles = Troubles {
-        mismatches: mismatch::find(&survey),
-        hangs: hang::find(&survey),
-        shared_gpus: shared_gpus::find(&survey),
-    };
+    let troubles = Troubles::of(&survey);
     let (report, lateness) = match loaded {
         Ok(mut job) => {
             job.shares_gpus = !troubles.shared_gpus.is_empty();
@@ -99,12 +97,11 @@ pub(super) fn for_report(files: &[PathBuf], named: &[PathBuf]) -> Result<(Value,
     Ok((report, lateness))
 }
 
-/// A cause, for a look at it.
+/// A cause or an answer in a sentence, for a look at it.
 pub(super) struct Seen {
-    /// In a sentence, with what it costs.
     pub(super) text: String,
-    /// The step in which it shows best, on the clock of its file.
-    pub(super) step: (HostNs, HostNs),
+    /// Where it shows best, on the clock of its file.
+    pub(super) time: (HostNs, HostNs),
     pub(super) file: PathBuf,
 }
 
@@ -114,15 +111,50 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     let (survey, loaded) = load::load(traces, &load::Wish::default());
     let Ok(mut job) = loaded else { return Vec::new() };
     job.shares_gpus = !shared_gpus::find(&survey).is_empty();
+    causes_of(&job, &causes::find(&job))
+}
+
+/// The answer about these traces, unless it cannot be told; and the causes, if the job does not hang.
+/// The traces must be ours.
+pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
+    let (survey, loaded) = load::load(traces, &load::Wish::default());
+    let troubles = Troubles::of(&survey);
+    if let Some((_, text)) = troubles.stuck() {
+        return (stuck(text, &troubles, &survey), Vec::new());
+    }
+    let Ok(mut job) = loaded else { return (None, Vec::new()) };
+    job.shares_gpus = !troubles.shared_gpus.is_empty();
     let found = causes::find(&job);
-    let host = |time: i64| u64::try_from(time).ok().map(HostNs);
-    let texts = Report::of(&job, &found, &Troubles::default()).cause_lines();
+    let text = Report::of(&job, &found, &troubles).told();
+    let rank = found.causes.first().and_then(|cause| cause.ranks.first()).copied().unwrap_or(0);
+    let last = job.steps.end.checked_sub(1);
+    let answer = text.zip(last).and_then(|(text, last)| seen(&job, text, rank, job.steps.start..=last, false));
+    (answer, causes_of(&job, &found))
+}
+
+/// Why the job hangs: from when the first rank came, on the clock of one of those that wait.
+fn stuck(text: String, troubles: &Troubles, survey: &Survey) -> Option<Seen> {
+    let hang = troubles.hangs.first()?;
+    let process = hang.came.iter().find_map(|rank| survey.processes.get(hang.processes.get(rank)?))?;
+    let time = (process.last.saturating_sub(hang.age), process.last);
+    Some(Seen { text, time, file: survey.extents.get(process.file)?.0.clone() })
+}
+
+/// Each cause in the step in which it shows best.
+fn causes_of(job: &Job, found: &causes::Findings) -> Vec<Seen> {
+    let texts = Report::of(job, found, &Troubles::default()).cause_lines();
     let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
         let rank = cause.ranks.first().copied().unwrap_or(0);
-        let (begin, end) = job.step_times(rank, cause.step, cause.what.is_idleness());
-        Some(Seen { text, step: (host(begin)?, host(end)?), file: job.ranks[rank].file.clone() })
+        seen(job, text, rank, cause.step..=cause.step, cause.what.is_idleness())
     });
     seen.collect()
+}
+
+/// Something in these steps of a rank; see [`Job::step_times`].
+fn seen(job: &Job, text: String, rank: usize, steps: RangeInclusive<usize>, with_idle: bool) -> Option<Seen> {
+    let [first, last] = [*steps.start(), *steps.end()].map(|step| job.step_times(rank, step, with_idle));
+    let host = |time: i64| u64::try_from(time).ok().map(HostNs);
+    Some(Seen { text, time: (host(first.0)?, host(last.1)?), file: job.ranks[rank].file.clone() })
 }
 
 /// A range of steps.

@@ -8,7 +8,7 @@ use super::members::Labels;
 use super::moved::Move;
 use crate::model::ids::ProcessTag;
 use crate::model::time::{Bounded, HostNs};
-use crate::trace::job::{Collective, CommTracks, JobTracks, Part, RankTracks};
+use crate::trace::job::{Collective, CommTracks, Diagnosis, JobTracks, Part, RankTracks};
 use crate::trace::reader;
 
 /// How many bytes of packets are handed on together.
@@ -84,26 +84,24 @@ pub(super) struct LeftOut {
     pub(super) tracks: u64,
 }
 
-/// Draws who waited for whom, the causes that make the job slow (time range and words), and the
-/// arrows of transfers. Hands the packets to `put`.
+/// Draws who waited for whom, what `ncclscope diagnose` says, and the arrows of transfers. Hands the
+/// packets to `put`.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
     labels: &Labels,
     tag: ProcessTag,
-    causes: &[(HostNs, HostNs, String)],
+    diagnosis: &Diagnosis,
     mut put: impl FnMut(Vec<u8>) -> Result<(), reader::Error>,
 ) -> Result<LeftOut, reader::Error> {
     let entered = |visit: &Visit| Placed::of(visit, shared, moves).entered.time;
     let first = |operations: &[&[Visit]]| operations.iter().copied().flatten().map(entered).min();
     let ends = shared.transfers().flatten().map(|end| moved(end, shared, moves).1);
     let all: Vec<&[Visit]> = shared.operations().collect();
-    let ends = ends.chain(causes.iter().map(|cause| cause.0));
+    let ends = ends.chain(diagnosis.answer.iter().chain(&diagnosis.causes).map(|it| it.0));
     let Some(begin) = first(&all).into_iter().chain(ends).min() else { return Ok(LeftOut::default()) };
     let mut job = JobTracks::new(tag, begin);
-    if !causes.is_empty() {
-        job.diagnosis(causes);
-    }
+    job.diagnosis(diagnosis);
     let mut ranks: HashMap<u32, Option<RankTracks>> = HashMap::new();
     let lonely = lonely(shared);
     for of_comm in all.chunk_by(|one, other| shared.member_of(&one[0]).comm == shared.member_of(&other[0]).comm) {

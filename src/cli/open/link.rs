@@ -108,7 +108,7 @@ fn commands(survey: &Survey, hang: Option<&Hang>, causes: &[Seen]) -> Vec<String
 
 /// A slice for each cause, in words.
 fn diagnosis(causes: &[Seen]) -> String {
-    let slice = |Seen { text, step: (begin, end), .. }: &Seen| {
+    let slice = |Seen { text, time: (begin, end), .. }: &Seen| {
         format!("SELECT {} AS ts, {} AS dur, '{}' AS name", begin.0, end.since(*begin), text.replace('\'', "''"))
     };
     causes.iter().map(slice).collect::<Vec<_>>().join(" UNION ALL ")
@@ -262,7 +262,8 @@ mod tests {
 
     #[test]
     fn causes_are_a_track_unless_merge_drew_one() {
-        let cause = |text: &str| Seen { text: text.to_owned(), step: (HostNs(5), HostNs(25)), file: "a".into() };
+        let time = (HostNs(5), HostNs(25));
+        let cause = |text: &str| Seen { text: text.to_owned(), time, file: "a".into() };
         let causes = [cause("rank 2's host is late"), cause("a link is slow")];
         let drawn = commands(&Survey::default(), None, &causes);
         let query = "SELECT 5 AS ts, 20 AS dur, 'rank 2''s host is late' AS name UNION ALL \

@@ -20,7 +20,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
-use crate::steps::{self, Failure, Outcome, Place, Step};
+use crate::steps::{self, Failure, Outcome, Place, Step, step};
 use compare::compare;
 use generate::bindings;
 use lists::FUNCTIONS;
@@ -48,9 +48,9 @@ pub(crate) const ABOUT: &str = "the bindings of CUPTI agree with the headers of 
 
 /// `cargo xtask bindings [--check | --fetch]`
 pub(crate) fn run(words: &[String]) -> ExitCode {
-    const WRITE: &[Step] = &[Step { name: "bindings", about: "what the headers of CUPTI say", run: write }];
-    const CHECK: &[Step] = &[Step { name: "bindings", about: ABOUT, run: check }];
-    const FETCH: &[Step] = &[Step { name: "bindings", about: "the headers and libraries of CUPTI", run: fetch }];
+    const WRITE: &[Step] = &[step("bindings", "what the headers of CUPTI say", write)];
+    const CHECK: &[Step] = &[step("bindings", ABOUT, check)];
+    const FETCH: &[Step] = &[step("bindings", "the headers and libraries of CUPTI", fetch)];
     match words {
         [] => steps::run(WRITE, &[]),
         [word] if word == "--check" => steps::run(CHECK, &[]),

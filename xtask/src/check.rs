@@ -7,30 +7,22 @@ use crate::elf::Library;
 use crate::imports;
 use crate::instructions;
 use crate::reliability;
-use crate::steps::{Failure, Outcome, Place, Step, call, triple};
+use crate::steps::{Failure, Outcome, Place, Step, call, step, triple};
 
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "fmt", about: "the code is formatted", run: fmt },
-    Step { name: "clippy", about: "no warnings, with the command line and without", run: clippy },
-    Step { name: "doc", about: "the documentation has no broken links", run: doc },
-    Step {
-        name: "imports",
-        about: "each module imports what the table of ARCHITECTURE.md lets it",
-        run: imports::check,
-    },
-    Step { name: "bindings", about: bindings::ABOUT, run: bindings::check },
-    Step { name: "deny", about: deny::ABOUT, run: deny::check },
-    Step { name: "plugin", about: "the release library is what NCCL expects", run: plugin },
-    Step { name: "test", about: "every test", run: test },
-    Step { name: "e2e", about: e2e::ABOUT, run: e2e::some },
-    Step { name: "reliability", about: reliability::ABOUT, run: reliability::check },
-    Step { name: "load", about: "the tests under load, with the optimised library", run: load },
-    Step { name: "calls", about: instructions::ABOUT, run: instructions::check },
-    Step {
-        name: "loom",
-        about: "the recorder, in every order of its threads that has at most three preemptions",
-        run: loom,
-    },
+    step("fmt", "the code is formatted", fmt),
+    step("imports", "each module imports what the table of ARCHITECTURE.md lets it", imports::check),
+    step("deny", deny::ABOUT, deny::check),
+    step("test", "every test", test),
+    step("e2e", e2e::ABOUT, e2e::some),
+    step("reliability", reliability::ABOUT, reliability::check),
+    step("load", "the tests under load, with the optimised library", load),
+    step("calls", instructions::ABOUT, instructions::check),
+    step("plugin", "the release library is what NCCL expects", plugin).aside(),
+    step("bindings", bindings::ABOUT, bindings::check).aside(),
+    step("clippy", "no warnings, with the command line and without", clippy).aside(),
+    step("doc", "the documentation has no broken links", doc).aside(),
+    step("loom", "the recorder, in every order of its threads that has at most three preemptions", loom).aside(),
 ];
 
 /// How the plugin is always built: without the command line.
@@ -49,16 +41,16 @@ fn fmt(place: &Place) -> Result<Outcome, Failure> {
 fn clippy(place: &Place) -> Result<Outcome, Failure> {
     const DENY: [&str; 3] = ["--", "-D", "warnings"];
     let all = ["clippy", "--workspace", "--all-targets"];
-    call(place.cargo().args(all).args(DENY))?;
-    call(place.cargo().arg("clippy").args(PLUGIN).args(DENY))?;
+    call(place.checking_cargo().args(all).args(DENY))?;
+    call(place.checking_cargo().arg("clippy").args(PLUGIN).args(DENY))?;
     // Loom builds the library's tests this way. A test that needs the command line would be
     // noticed only there.
-    call(place.cargo().args(["clippy", "--profile", "test"]).args(PLUGIN).args(DENY))?;
+    call(place.checking_cargo().args(["clippy", "--profile", "test"]).args(PLUGIN).args(DENY))?;
     Ok(Outcome::Done)
 }
 
 fn doc(place: &Place) -> Result<Outcome, Failure> {
-    let mut command = place.cargo();
+    let mut command = place.checking_cargo();
     command.env("RUSTDOCFLAGS", "-D warnings");
     call(command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]))?;
     Ok(Outcome::Done)
@@ -100,7 +92,7 @@ fn load(place: &Place) -> Result<Outcome, Failure> {
 
 fn loom(place: &Place) -> Result<Outcome, Failure> {
     let tests = || {
-        let mut command = place.cargo();
+        let mut command = place.checking_cargo();
         command
             .env("RUSTFLAGS", "--cfg loom")
             // The most preemptions of threads in one execution; more finds little and takes hours.

@@ -16,15 +16,15 @@ use std::process::Command;
 use crate::check::PLUGIN;
 use crate::elf::INTERFACES;
 use crate::package::has_standard_library;
-use crate::steps::{Failure, Outcome, Place, Step, call, show, triple};
+use crate::steps::{Failure, Outcome, Place, Step, call, show, step, triple};
 
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "address", about: "no memory error in any scenario", run: |place| ADDRESS.run(place) },
-    Step { name: "leak", about: "no memory lost in any scenario", run: |place| LEAK.run(place) },
-    Step { name: "thread", about: "no data race in any scenario", run: |place| THREAD.run(place) },
-    Step { name: "captures", about: "fifty thousand changed captures are replayed or refused", run: captures },
-    Step { name: "miri", about: "no undefined behaviour in the recorder", run: miri },
-    Step { name: "aarch64", about: "the scripted host and the library for aarch64, under QEMU", run: aarch64 },
+    step("address", "no memory error in any scenario", |place| ADDRESS.run(place)),
+    step("leak", "no memory lost in any scenario", |place| LEAK.run(place)),
+    step("thread", "no data race in any scenario", |place| THREAD.run(place)),
+    step("captures", "fifty thousand changed captures are replayed or refused", captures),
+    step("miri", "no undefined behaviour in the recorder", miri),
+    step("aarch64", "the scripted host and the library for aarch64, under QEMU", aarch64),
 ];
 
 /// The flood: more threads than cores, and long enough to fill every ring.

@@ -3,12 +3,12 @@
 use std::env;
 use std::process::{Command, ExitCode};
 
-use crate::steps::{self, Failure, Outcome, Place, Step, call, call_both};
+use crate::steps::{self, Failure, Outcome, Place, Step, call, call_both, step};
 
 /// `cargo xtask e2e [--all]`
 pub(crate) fn run(words: &[String]) -> ExitCode {
-    const SOME: &[Step] = &[Step { name: "e2e", about: ABOUT, run: some }];
-    const ALL: &[Step] = &[Step { name: "e2e", about: "the real NCCL on emulated GPUs, all releases", run: all }];
+    const SOME: &[Step] = &[step("e2e", ABOUT, some)];
+    const ALL: &[Step] = &[step("e2e", "the real NCCL on emulated GPUs, all releases", all)];
     match words {
         [] => steps::run(SOME, &[]),
         [word] if word == "--all" => steps::run(ALL, &[]),

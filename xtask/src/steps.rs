@@ -4,7 +4,7 @@ use std::env;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Output};
+use std::process::{Command, ExitCode, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -14,6 +14,20 @@ pub(crate) struct Step {
     /// What it does, as a phrase.
     pub(crate) about: &'static str,
     pub(crate) run: fn(&Place) -> Result<Outcome, Failure>,
+    /// It needs nothing of the other steps, and only computes: it uses what they leave idle.
+    pub(crate) is_aside: bool,
+}
+
+/// A step that has the machine for itself, apart from the steps aside.
+pub(crate) const fn step(name: &'static str, about: &'static str, run: fn(&Place) -> Result<Outcome, Failure>) -> Step {
+    Step { name, about, run, is_aside: false }
+}
+
+impl Step {
+    /// The step, aside.
+    pub(crate) const fn aside(self) -> Step {
+        Step { is_aside: true, ..self }
+    }
 }
 
 /// The result of a step that did not fail.
@@ -58,7 +72,12 @@ pub(crate) struct Place {
     pub(crate) root: PathBuf,
     /// The folder for build output.
     pub(crate) target: PathBuf,
+    /// Commands yield to those of the other steps, and are shown when they end.
+    is_aside: bool,
 }
+
+/// Runs a program with what others leave idle.
+const NICE: &str = "nice";
 
 impl Place {
     pub(crate) fn find() -> Result<Place, String> {
@@ -68,7 +87,17 @@ impl Place {
         // TARGET/debug/xtask
         let target = program.ancestors().nth(2);
         let target = target.ok_or("xtask was not run by cargo")?;
-        Ok(Place { root: root.to_owned(), target: target.to_owned() })
+        Ok(Place { root: root.to_owned(), target: target.to_owned(), is_aside: false })
+    }
+
+    /// Cargo for what builds nothing that others use. Aside, it has a folder of its own, so that nobody
+    /// waits for its lock.
+    pub(crate) fn checking_cargo(&self) -> Command {
+        let mut cargo = self.cargo();
+        if self.is_aside {
+            cargo.env("CARGO_TARGET_DIR", self.target.join("aside"));
+        }
+        cargo
     }
 
     pub(crate) fn cargo(&self) -> Command {
@@ -76,8 +105,11 @@ impl Place {
     }
 
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = Command::new(if self.is_aside { NICE.as_ref() } else { program.as_ref() });
         command.current_dir(&self.root);
+        if self.is_aside {
+            command.args(["-n", "19"]).arg(program);
+        }
         command
     }
 }
@@ -91,40 +123,51 @@ pub(crate) fn run(steps: &[Step], wanted: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let all = wanted.is_empty();
-    let mut summary = String::new();
-    let mut failed = false;
-    for step in steps {
-        if !all && !wanted.iter().any(|name| name == step.name) {
-            continue;
+    let wanted = |step: &&Step| wanted.is_empty() || wanted.iter().any(|name| name == step.name);
+    let (aside, others): (Vec<&Step>, Vec<&Step>) = steps.iter().filter(wanted).partition(|step| step.is_aside);
+    let all_of = |place: Place, steps: &[&Step]| steps.iter().map(|step| one(&place, step)).collect::<Vec<_>>();
+    let reports = if others.is_empty() || aside.is_empty() {
+        all_of(place, &[aside, others].concat())
+    } else {
+        thread::scope(|scope| {
+            let aside_place = Place { root: place.root.clone(), target: place.target.clone(), is_aside: true };
+            let aside = scope.spawn(move || all_of(aside_place, &aside));
+            let others = all_of(place, &others);
+            let panicked = || vec![("a thread panicked\n".to_owned(), true)];
+            [others, aside.join().unwrap_or_else(|_| panicked())].concat()
+        })
+    };
+    let summary: String = reports.iter().map(|(text, _)| text.as_str()).collect();
+    println!("\n{summary}");
+    if reports.iter().any(|(_, failed)| *failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs a step. Returns its part of the summary, and whether it failed.
+fn one(place: &Place, step: &Step) -> (String, bool) {
+    println!("== {}: {}", step.name, step.about);
+    let start = Instant::now();
+    let outcome = (step.run)(place);
+    let seconds = start.elapsed().as_secs_f64();
+    let word = match &outcome {
+        Ok(Outcome::Done) => "ok",
+        Ok(Outcome::Partly(_)) => "partly",
+        Err(_) => "FAILED",
+    };
+    let mut summary = format!("{:<9} {word:<7} {seconds:7.1} s\n", step.name);
+    match &outcome {
+        Ok(Outcome::Done) => {}
+        Ok(Outcome::Partly(what)) => {
+            println!("{what}");
+            let _ = writeln!(summary, "          {what}");
         }
-        println!("== {}: {}", step.name, step.about);
-        let start = Instant::now();
-        let outcome = (step.run)(&place);
-        let seconds = start.elapsed().as_secs_f64();
-        let word = match &outcome {
-            Ok(Outcome::Done) => "ok",
-            Ok(Outcome::Partly(_)) => "partly",
-            Err(_) => "FAILED",
-        };
-        let _ = writeln!(summary, "{:<9} {word:<7} {seconds:7.1} s", step.name);
-        match outcome {
-            Ok(Outcome::Done) => {}
-            Ok(Outcome::Partly(what)) => {
-                println!("{what}");
-                let _ = writeln!(summary, "          {what}");
-            }
-            Err(Failure { reason, again }) => {
-                failed = true;
-                println!("{reason}");
-                let itself = || format!("cargo xtask {} {}", chore(), step.name);
-                let again = again.unwrap_or_else(itself);
-                let _ = writeln!(summary, "          to see it again: {again}");
-            }
+        Err(Failure { reason, again }) => {
+            println!("{reason}");
+            let itself = || format!("cargo xtask {} {}", chore(), step.name);
+            let again = again.clone().unwrap_or_else(itself);
+            let _ = writeln!(summary, "          to see it again: {again}");
         }
     }
-    println!("\n{summary}");
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    (summary, outcome.is_err())
 }
 
 /// The name of the running chore.
@@ -140,24 +183,32 @@ pub(crate) fn call(command: &mut Command) -> Result<(), Failure> {
 /// Runs a command that may end with one of these codes.
 pub(crate) fn call_for(command: &mut Command, codes: &[i32]) -> Result<(), Failure> {
     let shown = show(command);
-    println!("   {shown}");
-    ended(command.status(), codes, shown)
+    let status = if command.get_program() == NICE {
+        shown_at_its_end(command)
+    } else {
+        println!("   {shown}");
+        command.status()
+    };
+    ended(status, codes, shown)
 }
 
-/// Runs two commands at a time, and fails if one fails. What the second prints follows at the end.
-pub(crate) fn call_both(command: &mut Command, beside: &mut Command) -> Result<(), Failure> {
-    let shown = show(beside);
-    println!("   {shown} (its output comes last)");
+/// Runs two commands at a time, and fails if one fails. What the second prints comes last.
+pub(crate) fn call_both(command: &mut Command, second: &mut Command) -> Result<(), Failure> {
     thread::scope(|scope| {
-        let beside = scope.spawn(|| beside.output());
+        let shown = show(second);
+        let second = scope.spawn(|| shown_at_its_end(second));
         let first = call(command);
-        let second = beside.join().map_err(|_| "a thread panicked".to_owned())?;
-        let second = second.map(|Output { status, stdout, stderr }| {
-            println!("   {shown}\n{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-            status
-        });
+        let second = second.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         first.and(ended(second, &[0], shown))
     })
+}
+
+/// Runs a command beside others, whose output its own must not be mixed with.
+fn shown_at_its_end(command: &mut Command) -> io::Result<ExitStatus> {
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output()?;
+    let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    println!("   {}\n{stdout}{stderr}", show(command));
+    Ok(status)
 }
 
 /// Whether a command ended with one of these codes.

@@ -22,23 +22,15 @@ use std::process::Command;
 use crate::check::RELEASED;
 use crate::e2e::lines_of;
 use crate::elf::Library;
-use crate::steps::{Failure, Outcome, Place, Step, call, triple};
+use crate::steps::{Failure, Outcome, Place, Step, call, step, triple};
 
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "tools", about: "cargo-zigbuild, maturin and Zig, where they are missing", run: tools },
-    Step { name: "library", about: "libncclscope.so", run: |place| for_each(place, library) },
-    Step {
-        name: "wheel",
-        about: "the program, and both with the Python module in a wheel",
-        run: |place| for_each(place, wheel),
-    },
-    Step {
-        name: "archive",
-        about: "all of it, completions and manual pages in an archive",
-        run: |place| for_each(place, archive::make),
-    },
-    Step { name: "fresh", about: "wheel and archive where there is nothing else", run: fresh::packages },
-    Step { name: "install", about: "cargo install, and the library as its program says", run: fresh::cargo_install },
+    step("tools", "cargo-zigbuild, maturin and Zig, where they are missing", tools),
+    step("library", "libncclscope.so", |place| for_each(place, library)),
+    step("wheel", "the program, and both with the Python module in a wheel", |place| for_each(place, wheel)),
+    step("archive", "all of it, completions and manual pages in an archive", |place| for_each(place, archive::make)),
+    step("fresh", "wheel and archive where there is nothing else", fresh::packages),
+    step("install", "cargo install, and the library as its program says", fresh::cargo_install),
 ];
 
 /// From PyPI: the name there with the version.

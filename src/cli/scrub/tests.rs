@@ -7,7 +7,7 @@ use super::stand::StandIns;
 use super::words::{self, WORDS, Word};
 
 /// The sources of the texts in traces.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 21] = [
     "src/trace",
     "src/correlate",
     "src/pipeline",
@@ -26,6 +26,9 @@ const SOURCES: [&str; 18] = [
     "src/cli/beside",
     "src/cli/diagnose/answer.rs",
     "src/cli/diagnose/answer",
+    "src/cli/hang",
+    "src/cli/mismatch.rs",
+    "src/cli/shared_gpus.rs",
 ];
 
 fn sources(path: &Path, all: &mut Vec<PathBuf>) {

@@ -89,7 +89,8 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
             text.push_str(if direction == 0.0 { "; but " } else { ": " });
             text.push_str(&first.text);
             text.push_str(&waiters(first, &waiting, &names, slower.steps.is_some()));
-            let beside = more.iter().filter(|cause| cause.growth.abs() >= BESIDE * first.growth.abs()).take(MORE);
+            let counts = |cause: &&Cause| cause.growth.abs() >= BESIDE * first.growth.abs() || is_content(cause);
+            let beside = more.iter().filter(counts).take(MORE);
             beside.for_each(|cause| text.push_str(&format!("; also, {}", cause.text)));
         }
     }
@@ -232,7 +233,7 @@ fn list(words: &[&str]) -> String {
 fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     let fits = |row: &&Row| row.change.verdict.is_change() && direction * row.change.growth() >= 0.0;
     let unit = if slower.steps.is_some() { " a step" } else { "" };
-    let mut causes: Vec<Cause> = other_contents(slower, names, direction).into_iter().collect();
+    let mut causes: Vec<Cause> = Vec::new();
     let rows: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_none()).filter(fits).collect();
     // For each rank, everything it does itself that changed in this direction.
     for part in [Part::Works, Part::Idles] {
@@ -248,6 +249,13 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     }
     let weight = |cause: &Cause| cause.growth.abs() * if cause.part == Part::Idles { IDLE } else { 1.0 };
     causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
+    if let Some((content, most)) = other_contents(slower, names, direction) {
+        let steps = slower.steps.filter(|_| direction != 0.0).map_or(0.0, |steps| steps.growth().abs());
+        let rest = (steps - causes.first().map_or(0.0, |cause| cause.growth.abs())).max(0.0);
+        let own = if content.growth == 0.0 { most.min(rest) } else { content.growth.abs() };
+        let place = causes.partition_point(|cause| weight(cause) > own);
+        causes.insert(place, content);
+    }
     causes
 }
 
@@ -345,8 +353,9 @@ fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
     second.is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs()).then_some(*first)
 }
 
-/// What the steps of one run contain and those of the other do not.
-fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Cause> {
+/// What the steps of one run contain and those of the other do not; and by how much it may at most have
+/// changed them in this direction, ns. That it differs is certain even where its cost is not.
+fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<(Cause, f64)> {
     let only: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_some() && row.part != Part::Waits).collect();
     let of = |side: char| -> Vec<String> {
         let names: BTreeSet<&str> =
@@ -383,8 +392,8 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<Caus
         (old, new) => format!("they have {} instead of {}{whose}, {by}", quoted(new), quoted(old)),
     };
     let part = only.first().map_or(Part::Works, |row| row.part);
-    let growth = if is_noise { 0.0 } else { growth };
-    Some(Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, link: None, text })
+    let (growth, most) = (if is_noise { 0.0 } else { growth }, direction * growth + noise);
+    Some((Cause { part, ranks: alike, what: in_b, instead_of: in_a, growth, link: None, text }, most))
 }
 
 /// Who waits for the ranks of a cause, and in what.

@@ -22,7 +22,7 @@ const RECORD_ERROR_NS: u32 = 500;
 /// The largest drift of a timer, in parts per million, with a margin.
 const DRIFT_PPM: u64 = 400;
 
-/// Judges plans by the clocks, and what can be trusted by plans.
+/// What is known about the clocks and the channels, and what follows from it for a plan.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     /// Kernels are reported, so samples wait for theirs.

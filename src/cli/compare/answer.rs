@@ -251,6 +251,7 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
     causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
     if let Some((content, most)) = other_contents(slower, names, direction) {
         let steps = slower.steps.filter(|_| direction != 0.0).map_or(0.0, |steps| steps.growth().abs());
+        // What the noise hides may be as much as the first cause leaves unexplained.
         let rest = (steps - causes.first().map_or(0.0, |cause| cause.growth.abs())).max(0.0);
         let own = if content.growth == 0.0 { most.min(rest) } else { content.growth.abs() };
         let place = causes.partition_point(|cause| weight(cause) > own);

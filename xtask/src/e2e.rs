@@ -59,14 +59,15 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         }
         tests
     };
-    // What judges how fast a job is runs by itself, and last: the steps aside may be done by then.
-    // Otherwise three jobs at a time: they wait most of the time, but each has more threads than most
-    // machines have cores. With more, they make each other late. `suite` is the suite for machines with
-    // GPUs, run on emulated ones.
-    const JUDGED: [&str; 5] = ["diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
+    // What judges how fast a job is, or how well clocks agree, runs by itself, and last: the steps aside
+    // may be done by then. Otherwise two jobs at a time: they wait most of the time, but each has more
+    // threads than most machines have cores. With more, they make each other late. `suite` is the suite
+    // for machines with GPUs, run on emulated ones.
+    const JUDGED: [&str; 6] =
+        ["clocks::", "diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
     let others = JUDGED.map(|name| ["--skip", name]);
-    let by_three = [&["--test", "jobs", "--", "--test-threads=3"], others.as_flattened()].concat();
-    call_both(&mut tests(&by_three), &mut tests(&["--test", "suite", "--"]))?;
+    let by_two = [&["--test", "jobs", "--", "--test-threads=2"], others.as_flattened()].concat();
+    call_both(&mut tests(&by_two), &mut tests(&["--test", "suite", "--"]))?;
     call(&mut tests(&[&["--test", "jobs", "--", "--test-threads=1"], &JUDGED[..]].concat()))?;
     Ok(Outcome::Done)
 }

@@ -89,7 +89,8 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
             text.push_str(if direction == 0.0 { "; but " } else { ": " });
             text.push_str(&first.text);
             text.push_str(&waiters(first, &waiting, &names, slower.steps.is_some()));
-            let counts = |cause: &&Cause| cause.growth.abs() >= BESIDE * first.growth.abs() || is_content(cause);
+            // Where the noise hides the cost of other work, it may be large.
+            let counts = |cause: &&Cause| cause.growth.abs() >= BESIDE * first.growth.abs() || cause.growth == 0.0;
             let beside = more.iter().filter(counts).take(MORE);
             beside.for_each(|cause| text.push_str(&format!("; also, {}", cause.text)));
         }

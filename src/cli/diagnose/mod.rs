@@ -19,7 +19,7 @@ mod shares;
 mod tests;
 
 use std::io::Write;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -81,7 +81,7 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
         }
         // A job that hung in its first operation has no kernels.
         Err(_) if !troubles.are_none() => {
-            (Report::of(&job::Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
+            (Report::of(&Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
         }
         Err(reason) => return Err(reason),
     };
@@ -127,14 +127,13 @@ pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
     let found = causes::find(&job);
     let text = Report::of(&job, &found, &troubles).told();
     let rank = found.causes.first().and_then(|cause| cause.ranks.first()).copied().unwrap_or(0);
-    let last = job.steps.end.checked_sub(1);
-    let answer = text.zip(last).and_then(|(text, last)| seen(&job, text, rank, job.steps.start..=last, false));
+    let answer = text.and_then(|text| seen(&job, text, rank, job.steps.clone(), false));
     (answer, causes_of(&job, &found))
 }
 
 /// Why the job hangs: from when the first rank came, on the clock of one of those that wait.
 fn stuck(text: String, troubles: &Troubles, survey: &Survey) -> Option<Seen> {
-    let hang = troubles.hangs.first()?;
+    let hang = troubles.hangs.iter().find(|it| it.is_certain).or(troubles.hangs.first())?;
     let process = hang.came.iter().find_map(|rank| survey.processes.get(hang.processes.get(rank)?))?;
     let time = (process.last.saturating_sub(hang.age), process.last);
     Some(Seen { text, time, file: survey.extents.get(process.file)?.0.clone() })
@@ -145,14 +144,15 @@ fn causes_of(job: &Job, found: &causes::Findings) -> Vec<Seen> {
     let texts = Report::of(job, found, &Troubles::default()).cause_lines();
     let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
         let rank = cause.ranks.first().copied().unwrap_or(0);
-        seen(job, text, rank, cause.step..=cause.step, cause.what.is_idleness())
+        seen(job, text, rank, cause.step..cause.step + 1, cause.what.is_idleness())
     });
     seen.collect()
 }
 
-/// Something in these steps of a rank; see [`Job::step_times`].
-fn seen(job: &Job, text: String, rank: usize, steps: RangeInclusive<usize>, with_idle: bool) -> Option<Seen> {
-    let [first, last] = [*steps.start(), *steps.end()].map(|step| job.step_times(rank, step, with_idle));
+/// Something in these steps of a rank, if there are any; see [`Job::step_times`].
+fn seen(job: &Job, text: String, rank: usize, steps: Range<usize>, with_idle: bool) -> Option<Seen> {
+    let last = steps.clone().last()?;
+    let [first, last] = [steps.start, last].map(|step| job.step_times(rank, step, with_idle));
     let host = |time: i64| u64::try_from(time).ok().map(HostNs);
     Some(Seen { text, time: (host(first.0)?, host(last.1)?), file: job.ranks[rank].file.clone() })
 }

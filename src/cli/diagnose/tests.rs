@@ -408,3 +408,11 @@ fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let says = first_line(&job);
     assert!(says.starts_with("Cannot tell for whom the ranks wait. The files of 2 ranks are not here"), "{says}");
 }
+
+#[test]
+fn an_answer_about_no_step_is_not_drawn() {
+    // Its only step was left out as warm-up.
+    let job = Made::healthy().job();
+    let drawn = |steps| super::seen(&job, "ranks share a GPU".into(), 0, steps, false).map(|it| it.time);
+    assert!(drawn(1..1).is_none() && drawn(1..2) < drawn(1..3), "{:?}", drawn(1..2));
+}

@@ -1,7 +1,6 @@
 //! What the first pass over one file gathers.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ pub(in crate::cli) struct Looking {
     flush_ns: FxHashMap<u64, u64>,
 }
 
-/// The same while it may still end, with its arguments as written.
+/// What is [`Unfinished`] unless it still ends, with its arguments as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Begun {
     kind: Work,

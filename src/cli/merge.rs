@@ -392,7 +392,7 @@ impl<'a> Together<'a> {
         let paths: Vec<PathBuf> = self.files.iter().map(|file| file.path.to_owned()).collect();
         let of_file = |seen: Seen| {
             let file = self.files.iter().find(|file| file.path == seen.file)?;
-            let moved = |time| file.moved.as_ref().map_or(time, |how| how.offset.shifted(time).time);
+            let moved = |time| file.moved.as_ref().map_or(time, |how| how.offset.moved(time));
             Some((moved(seen.time.0), moved(seen.time.1), seen.text))
         };
         let (answer, causes) = diagnose::answer(&paths);

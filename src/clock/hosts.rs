@@ -340,35 +340,47 @@ impl Offset {
 
     /// A time of the other host on the reference's clock.
     #[must_use]
-    pub fn shifted(&self, there: HostNs) -> Bounded {
-        Bounded { time: there, error_ns: 0 }.shifted(self.at(there))
+    pub fn moved(&self, there: HostNs) -> HostNs {
+        HostNs(there.0.saturating_add_signed(self.at(there).ns))
+    }
+
+    /// The same for a time that is itself known to an error. The offset may be another one at the
+    /// instant that it really was; the error covers that too.
+    #[must_use]
+    pub fn shifted(&self, there: Bounded) -> Bounded {
+        let ns = self.at(there.time).ns;
+        there.shifted(Shift { ns, error_ns: self.error_of(ns, there.earliest(), there.latest()) })
     }
 
     /// One offset for a whole range of the other host's time: the one in its middle. The error is
     /// the largest within the range, including the drift away from that offset.
     #[must_use]
     pub fn constant(&self, from: HostNs, to: HostNs) -> Shift {
-        let (first, last) = (from.0.min(to.0), to.0.max(from.0));
-        let middle = self.at(HostNs(first.midpoint(last))).ns;
-        // Both are straight between knots, so the largest error is at a knot or at an end.
-        let bends = self.knots.iter().filter_map(|knot| u64::try_from(knot.at).ok());
-        let times = bends.filter(|at| (first..=last).contains(at)).chain([first, last]);
-        let error = |at| {
-            let Shift { ns, error_ns } = self.at(HostNs(at));
-            ns.abs_diff(middle).saturating_add(error_ns)
-        };
-        Shift { ns: middle, error_ns: times.map(error).max().unwrap_or_default() }
+        let middle = self.at(HostNs(from.0.midpoint(to.0))).ns;
+        Shift { ns: middle, error_ns: self.error_of(middle, from.min(to), to.max(from)) }
+    }
+
+    /// How far an offset may be off at worst in a range of the other host's time, in ns.
+    fn error_of(&self, offset: i64, from: HostNs, to: HostNs) -> u64 {
+        let number = |time: HostNs| self.knots.partition_point(|knot| knot.at < time.0 as i64);
+        let knots = &self.knots[number(from)..number(to)];
+        let ends = [from, to].map(|at| self.at(at));
+        // Offsets and errors are straight between knots, so the worst is at a knot or at an end.
+        let all = knots.iter().map(|knot| (knot.offset, knot.error)).chain(ends.map(|it| (it.ns, it.error_ns)));
+        all.map(|(ns, error)| ns.abs_diff(offset).saturating_add(error)).max().unwrap_or_default()
     }
 
     /// The error of the time between two instants of the other host once both are on the
-    /// reference's clock, in ns. It is exact on the other host's clock, which may run at another
-    /// rate.
+    /// reference's clock, in ns. On the other host's clock, which may run at another rate, only
+    /// their own errors count.
     #[must_use]
-    pub fn error_between(&self, one: HostNs, other: HostNs) -> u64 {
-        let each = self.at(one).error_ns.saturating_add(self.at(other).error_ns);
+    pub fn error_between(&self, one: Bounded, other: Bounded) -> u64 {
+        let each = self.shifted(one).error_ns.saturating_add(self.shifted(other).error_ns);
+        let own = one.error_ns.saturating_add(other.error_ns);
+        let apart = one.time.0.abs_diff(other.time.0).saturating_add(own);
         // Neither the true rate nor the stated one differs from the reference's by more than this.
-        let by_rate = 2.0 * DRIFT * seconds(one.0.abs_diff(other.0).min(i64::MAX as u64) as i64);
-        each.min(by_rate.ceil() as u64)
+        let by_rate = 2.0 * DRIFT * seconds(apart.min(i64::MAX as u64) as i64);
+        each.min(own.saturating_add(by_rate.ceil() as u64))
     }
 
     /// The least and the greatest error between the first and the last operation, in ns.
@@ -413,7 +425,7 @@ impl Offset {
         times.dedup();
         let knot = |at: i64| {
             let here = HostNs(at as u64);
-            let Shift { ns, error_ns } = self.at(here).then(next.at(self.shifted(here).time));
+            let Shift { ns, error_ns } = self.at(here).then(next.at(self.moved(here)));
             Knot { at, offset: ns, error: error_ns }
         };
         Offset {

@@ -90,7 +90,7 @@ fn missing_and_shifted_kernel_channels_are_not_made_up() {
 #[test]
 fn kernel_channels_and_phases_keep_the_gpus_times() {
     // Stamps that no launch and no kernel relates to the host's clock.
-    const NO_CLOCK: &str = "as NCCL saw it: the GPU's timer is not related to the host's clock";
+    const NO_CLOCK: &str = "as NCCL saw it: the GPU's timer is not known on the host's clock";
     let timeline = shown(&format!(
         "{COLL}gpu start ch world KernelCh parent=coll channelId=255 pTimer=1000\n\
          gpu start ph world KernelPhase parent=ch channelId=255 phaseId=3 phaseName=reduce_scatter pTimer=1010\n\

@@ -30,12 +30,9 @@ struct Came<'a> {
     clock: usize,
     how: Option<&'a Move>,
     /// On the common clock.
-    at: HostNs,
+    at: Bounded,
     /// On its own clock.
-    there: HostNs,
-    /// How far that may be off on its own clock, and on the common clock, ns.
-    own_error: u64,
-    error: u64,
+    there: Bounded,
 }
 
 impl<'a> Placed<'a> {
@@ -47,32 +44,29 @@ impl<'a> Placed<'a> {
     }
 
     fn came(&self) -> Came<'a> {
-        let [Bounded { time: there, error_ns: own_error }, _] = self.visit.times();
-        let (at, error) = (self.entered.time, self.entered.error_ns);
-        Came { clock: self.member.clock, how: self.how, at, there, own_error, error }
+        let [there, _] = self.visit.times();
+        Came { clock: self.member.clock, how: self.how, at: self.entered, there }
     }
 }
 
 impl Came<'_> {
     /// The error of the time between the two, ns.
     fn error_to(self, other: Came<'_>) -> u64 {
-        if self.clock == other.clock {
-            let between = self.how.map_or(0, |how| how.offset.error_between(self.there, other.there));
-            self.own_error.saturating_add(other.own_error).saturating_add(between)
-        } else {
-            self.error.saturating_add(other.error)
+        match self.how {
+            Some(how) if self.clock == other.clock => how.offset.error_between(self.there, other.there),
+            _ => self.at.error_ns.saturating_add(other.at.error_ns),
         }
     }
 }
 
 /// The error of how long a rank waited for the last one, whichever rank that really was, ns.
 fn wait_error(came: Came<'_>, last: Came<'_>, last_of_hosts: &[Came<'_>]) -> u64 {
-    let latest = last_of_hosts.iter().map(|it| it.at.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
-    latest.saturating_sub(last.at.0).max(came.error_to(last))
+    let latest = last_of_hosts.iter().map(|it| it.at.time.0.saturating_add(came.error_to(*it))).max().unwrap_or(0);
+    latest.saturating_sub(last.at.time.0).max(came.error_to(last))
 }
 
 fn shifted(time: Bounded, how: Option<&Move>) -> Bounded {
-    how.map_or(time, |how| time.shifted(how.offset.at(time.time)))
+    how.map_or(time, |how| how.offset.shifted(time))
 }
 
 /// What is not drawn.
@@ -338,16 +332,18 @@ impl<'a> Last<'a> {
         for came in all.iter().map(Placed::came) {
             match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
                 Some(known) => {
-                    (known.at, known.there) = (known.at, known.there).max((came.at, came.there));
-                    known.own_error = known.own_error.max(came.own_error);
-                    known.error = known.error.max(came.error);
+                    // The largest errors of all, with the last one's times.
+                    for (known, came) in [(&mut known.at, came.at), (&mut known.there, came.there)] {
+                        known.time = known.time.max(came.time);
+                        known.error_ns = known.error_ns.max(came.error_ns);
+                    }
                 }
                 None => last_of_hosts.push(came),
             }
         }
         // How long it came after another one: the least, the likeliest and the most.
         let after = |other: &Placed<'_>| {
-            let (late, error) = (last.at.since(other.entered.time), last.error_to(other.came()));
+            let (late, error) = (last.at.time.since(other.entered.time), last.error_to(other.came()));
             [late.saturating_sub(error), late, late.saturating_add(error)]
         };
         let late = all.iter().filter(|it| it.visit.member != by.visit.member).map(after).reduce(|one, other| {

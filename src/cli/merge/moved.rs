@@ -85,7 +85,7 @@ impl Copier<'_> {
             if packet.is_delta {
                 self.put_delta(packet.sequence, time);
             } else {
-                put_uint(&mut self.packet, trace_packet::TIMESTAMP, self.how.offset.shifted(time).time.0);
+                put_uint(&mut self.packet, trace_packet::TIMESTAMP, self.how.offset.moved(time).0);
                 put_uint(&mut self.packet, trace_packet::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
             }
         }
@@ -107,7 +107,7 @@ impl Copier<'_> {
 
     /// Writes a time, shifted, as the distance from the one before it on its sequence.
     fn put_delta(&mut self, sequence: u64, time: HostNs) {
-        let time = self.how.offset.shifted(time).time.0;
+        let time = self.how.offset.moved(time).0;
         let clock = self.clocks.entry(sequence).or_default();
         put_uint(&mut self.packet, trace_packet::TIMESTAMP, time.saturating_sub(*clock));
         *clock = time.max(*clock);
@@ -122,7 +122,7 @@ impl Copier<'_> {
         let id = |clock: &Field<'_>| uint(clock, clock_snapshot::clock::CLOCK_ID);
         let boottime = clocks().find(|clock| id(clock) == clock_id::BOOTTIME);
         let boottime = boottime.map_or(0, |clock| uint(&clock, clock_snapshot::clock::TIMESTAMP));
-        let shifted = self.how.offset.shifted(HostNs(boottime)).time.0;
+        let shifted = self.how.offset.moved(HostNs(boottime)).0;
         let mut out = Vec::new();
         for clock in clocks() {
             let is_delta = uint(&clock, clock_snapshot::clock::IS_INCREMENTAL) != 0;

@@ -45,6 +45,10 @@ fn seen(orders: &mut Orders, clocks: [Truth; 2], [here, there]: [(u64, u64); 2])
     orders.there_first(clocks[0].at(here.1), clocks[1].at(there.0));
 }
 
+fn exact(time: HostNs) -> Bounded {
+    Bounded { time, error_ns: 0 }
+}
+
 const REFERENCE: Truth = Truth { ahead: 7_000_000_000_000, drift: 3_000.0, swing: 0.0 };
 
 #[test]
@@ -298,15 +302,46 @@ fn the_time_between_two_instants_is_known_better_than_either() {
     let offset = orders.solve().unwrap();
     for number in 1..90 {
         let [one, two] = [number * 20_000_000 + 1_000_000_000, number * 20_100_000 + 1_000_003_000];
-        let shifted = |time| offset.shifted(other.at(time)).time.0 as i64;
+        let shifted = |time| offset.moved(other.at(time)).0 as i64;
         let truth = REFERENCE.reads(two) as i64 - REFERENCE.reads(one) as i64;
         let off = (shifted(two) - shifted(one) - truth).unsigned_abs();
-        let error = offset.error_between(other.at(one), other.at(two));
+        let error = offset.error_between(exact(other.at(one)), exact(other.at(two)));
         assert!(off <= error + 2, "{number}: {off} is more than {error}");
     }
-    let [near, far] =
-        [1_000, 1_000_000_000].map(|by| offset.error_between(other.at(2_000_000_000), other.at(2_000_000_000 + by)));
+    let [near, far] = [1_000, 1_000_000_000]
+        .map(|by| offset.error_between(exact(other.at(2_000_000_000)), exact(other.at(2_000_000_000 + by))));
     assert!(near <= 3 && far > 10_000, "{near} and {far}");
+}
+
+#[test]
+fn a_time_that_is_hardly_known_takes_the_drift_within_its_error_along() {
+    let random = &mut Random(5);
+    let other = Truth { ahead: 5_000_000, drift: -90_000.0, swing: 0.0 };
+    let mut orders = Orders::default();
+    for number in 0..400 {
+        let times = operation(random, number * 20_000_000 + 1_000_000_000, 2_000, 1_000);
+        seen(&mut orders, [REFERENCE, other], times);
+    }
+    let offset = orders.solve().unwrap();
+    // A wall clock was set: the first times are stated a second early, or late.
+    const OFF: u64 = 1_000_000_000;
+    for early in [true, false] {
+        for truth in (0..20).map(|number| 4_000_000_000 + number * 37_000_000) {
+            let (there, near) = (other.at(truth), other.at(truth + 300_000));
+            let stated = if early { there.saturating_sub(OFF) } else { there.saturating_add(OFF) };
+            let stated = Bounded { time: stated, error_ns: OFF };
+            let here = offset.shifted(stated);
+            assert!(
+                (here.earliest()..=here.latest()).contains(&REFERENCE.at(truth)),
+                "{here:?} is not {:?}",
+                REFERENCE.at(truth)
+            );
+            let between = offset.moved(near).0.abs_diff(here.time.0);
+            let error = offset.error_between(stated, exact(near));
+            assert!(between.abs_diff(300_000) <= error + 2, "{between} is not 300 us within {error}");
+            assert!(error < OFF + 250_000, "{error}");
+        }
+    }
 }
 
 #[test]
@@ -320,7 +355,7 @@ fn shifted_times_keep_their_order() {
             seen(&mut orders, [REFERENCE, Truth { ahead: 0, drift: 90_000.0, swing: 5_000.0 }], times);
         }
         let offset = orders.solve().unwrap();
-        let shifted: Vec<u64> = (0..9_000).map(|at| offset.shifted(HostNs(at * 5_000_000)).time.0).collect();
+        let shifted: Vec<u64> = (0..9_000).map(|at| offset.moved(HostNs(at * 5_000_000)).0).collect();
         assert!(shifted.is_sorted(), "seed {seed}");
     }
 }

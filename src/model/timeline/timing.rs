@@ -46,7 +46,7 @@ impl Flaw {
     pub fn text(self) -> &'static str {
         match self {
             Flaw::NoStamp => "as NCCL saw it: no stamp of the GPU",
-            Flaw::ClockUnknown => "as NCCL saw it: the GPU's timer is not related to the host's clock",
+            Flaw::ClockUnknown => "as NCCL saw it: the GPU's timer is not known on the host's clock",
             Flaw::Backwards => "as NCCL saw it: its stamps run back",
             Flaw::OutsideKernel => "as NCCL saw it: its stamps lie outside of the kernel",
             Flaw::BeforeLaunch => "as NCCL saw it: its stamps lie before the launch",

@@ -328,9 +328,9 @@ LEFT JOIN family USING (track_id);
 -- for a collective). `wait` is the time until the last rank, or the last peer, had entered;
 -- `transfer` is the rest, and `queued` is the time before its kernel began. `last_rank` is the rank
 -- of the communicator that came last. `error` is how far off `wait` may be; if `wait` is smaller than
--- that, the hosts' clocks are not exact enough to tell. `gpu_wait`, `peer_wait` and `network_wait`
--- are what its sends through the proxy waited for, summed over sends that overlap; NULL for replays
--- of graphs.
+-- that, the hosts' clocks are not exact enough to tell. `doubt` says why the row may be wrong beyond
+-- that, for instance because a rank is missing. `gpu_wait`, `peer_wait` and `network_wait` are what its
+-- sends through the proxy waited for, summed over sends that overlap; NULL for replays of graphs.
 CREATE PERFETTO VIEW nccl_wait AS
 SELECT
   upid,
@@ -346,7 +346,8 @@ SELECT
   extract_arg(arg_set_id, 'nccl.peer_wait_ns') AS peer_wait,
   extract_arg(arg_set_id, 'nccl.network_wait_ns') AS network_wait,
   extract_arg(arg_set_id, 'nccl.last_rank') AS last_rank,
-  extract_arg(arg_set_id, 'nccl.time_error_ns') AS error
+  extract_arg(arg_set_id, 'nccl.time_error_ns') AS error,
+  extract_arg(arg_set_id, 'nccl.doubt') AS doubt
 FROM nccl_slice
 WHERE category = 'job' AND name = 'transfer';
 

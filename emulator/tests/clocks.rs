@@ -166,7 +166,8 @@ impl Merged {
             named += 1;
         }
         let all_waits = self.trace.rows(
-            "SELECT rank, operation, end_ts - transfer - wait AS ts, wait, error FROM nccl_wait WHERE label = 'world' AND operations IS NULL",
+            "SELECT rank, operation, end_ts - transfer - wait AS ts, wait, error FROM nccl_wait \
+             WHERE label = 'world' AND operations IS NULL AND doubt IS NULL",
         );
         for (rank, begun_here) in &begun {
             let waits: Vec<_> = all_waits.iter().filter(|row| row.i64("rank") == *rank).collect();

@@ -116,8 +116,13 @@ fn unused_shared_memory_is_removed() {
     drop(used);
     remove_orphans(folder.path(), SystemTime::now() + Duration::from_secs(10));
     assert!(left("nccl-used"), "older than the job");
-    remove_orphans(folder.path(), before);
-    assert!(!left("nccl-used"));
+    // A child that another test has just forked holds it until it runs its program.
+    let is_removed = (0..1_000).any(|_| {
+        remove_orphans(folder.path(), before);
+        std::thread::sleep(Duration::from_millis(5));
+        !left("nccl-used")
+    });
+    assert!(is_removed);
 }
 
 #[test]

@@ -13,9 +13,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// If its events take longer, the machine holds a play up, and one with the GPU's times is played
-/// again, this often at most: a timer that the host compares with its own clock only every 20 ms is
-/// not known on that clock.
+/// A play whose events take longer was held up by the machine. One with the GPU's times is then
+/// played again, this often at most: a host that looks at the GPU's timer only every 20 ms does not
+/// know it well enough to draw by it.
 const HELD_UP: Duration = Duration::from_millis(15);
 const PLAYS: usize = 50;
 

@@ -87,7 +87,7 @@ pub struct Skew {
 struct Known {
     /// Of the kernels since the error last changed.
     now: Bounds,
-    /// The same when the last kernel came that is certainly off: the error may have ended unnoticed
+    /// What `now` was after the last kernel that is certainly off: the error may have ended unnoticed
     /// since.
     confirmed: Bounds,
     /// Kernels since then, and how many of them are certainly late, or early, by more than

@@ -323,7 +323,7 @@ impl Played {
                 let channels = kernel.channels.iter().filter(|it| it.operation as usize == index).count() as i64;
                 let peer = operation.root.cast_unsigned();
                 let directions = match (&*operation.function, &*operation.algorithm) {
-                    // Of those of one group that share a channel it reports one.
+                    // Of those of one group that share a channel, 2.27 reports one.
                     ("Send" | "Recv", _) if self.minor() == 227 => &[][..],
                     ("Send", _) if hosts.get(&peer) != hosts.get(rank) => &[true][..],
                     ("Recv", _) if hosts.get(&peer) != hosts.get(rank) => &[false],

@@ -138,6 +138,9 @@ fn the_first_launch_without_a_kernel_is_known() {
     assert_eq!(unseen(player, "60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
     player.correlator.all_seen(HostNs(40));
     assert_eq!(player.correlator.unseen_launch(), None, "nothing more will come of it");
+    // A kernel of the application's does not show that NCCL's has run, too.
+    assert_eq!(unseen(player, "62 0 graph 9 corr=5 | 64 0 kernel 63 corr=5 node=72 name=triton_poi_fused"), Some(62));
+    assert_eq!(unseen(player, "66 0 kernel 65 corr=5 node=71"), None);
     // From 2.29 on a broadcast is not handed over: only its call shows it.
     assert_eq!(unseen(player, "70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some(70));
     assert_eq!(unseen(player, "80 0 kernel 75 corr=8"), None);

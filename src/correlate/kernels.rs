@@ -66,7 +66,7 @@ impl Correlator {
         let span = Some(span).filter(|_| !self.are_times_off(place.device));
         let key = KernelKey { graph_node, call, device: place.device, span };
         if graph_node != 0 {
-            self.plans.graph_seen(graph_node, call);
+            self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }
         self.trail.say(kernel, || self.plans.explain(&key));
         let claimed = self.plans.claim(key, &|context| self.comms.get(&context)?.device);
@@ -102,7 +102,7 @@ impl Correlator {
         let call = self.sessions.call(correlation, self.last);
         let key = KernelKey { graph_node, call, device: place.device, span: None };
         if graph_node != 0 {
-            self.plans.graph_seen(graph_node, call);
+            self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }
         self.matches.implausible += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();

@@ -425,11 +425,9 @@ impl Plans {
         }
     }
 
-    /// A kernel of this call's graph launch has been seen. Earlier launches of the graph are done,
-    /// since one runs at a time.
-    pub(super) fn graph_seen(&mut self, node: u64, call: Call) {
-        let is_of_nccl = self.nodes.is_in_known_graph(node);
-        self.graphs.kernel(call, is_of_nccl);
+    /// A kernel of this call's graph launch has been seen; `is_nccl` is whether it is NCCL's.
+    pub(super) fn graph_seen(&mut self, node: u64, call: Call, is_nccl: bool) {
+        self.graphs.kernel(call, is_nccl, self.nodes.is_in_known_graph(node));
     }
 
     /// When the first launch was made that has no kernel yet and about which NCCL reports nothing

@@ -330,12 +330,32 @@ pub(super) struct Graphs {
 struct Executable {
     /// Its launches so far.
     launched: u64,
-    /// How many of its launches are done: a kernel was seen of them, or of a later one.
+    /// How many of its launches are done: all of NCCL's kernels were seen of them, or a kernel of a
+    /// later one.
     seen: u64,
+    /// The last launch of which a kernel was seen, NCCL's kernels of it, and the most of any launch.
+    last: u64,
+    kernels: u32,
+    most: u32,
     /// When it was made, if that was reported.
     made: HostNs,
     /// It was changed since.
     is_changed: bool,
+}
+
+impl Executable {
+    /// A kernel of this launch was seen. Earlier launches are done, since one runs at a time.
+    fn ran(&mut self, launch: u64, is_nccl: bool) {
+        if launch > self.last {
+            (self.last, self.kernels) = (launch, 0);
+        }
+        if launch == self.last {
+            self.kernels += u32::from(is_nccl);
+        }
+        let is_done = self.kernels >= self.most;
+        self.most = self.most.max(self.kernels);
+        self.seen = self.seen.max(self.last + u64::from(is_done));
+    }
 }
 
 impl Graphs {
@@ -349,7 +369,8 @@ impl Graphs {
     pub(super) fn changed(&mut self, graph: u64) {
         self.changed = true;
         let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
-        known.is_changed = true;
+        // Some of its kernels may be left out from now on.
+        (known.is_changed, known.most) = (true, 0);
         self.graphs.insert(graph, known, GRAPHS);
     }
 
@@ -387,21 +408,22 @@ impl Graphs {
         self.lossy = true;
     }
 
-    /// A kernel ran from a graph that this call launched. Earlier launches of the graph are done,
-    /// since one runs at a time. `is_of_nccl` is whether the graph has a node of NCCL's: launches
-    /// of other graphs need not be reported.
-    pub(super) fn kernel(&mut self, call: Call, is_of_nccl: bool) {
+    /// A kernel ran from a graph that this call launched; `is_nccl` is whether it is NCCL's.
+    /// `is_known` is whether its graph has a node of NCCL's: launches of other graphs need not be
+    /// reported.
+    pub(super) fn kernel(&mut self, call: Call, is_nccl: bool, is_known: bool) {
         match self.launches.get(&call) {
             Some(&Replay { graph, index, .. }) => {
                 if let Some(known) = self.graphs.get_mut(&graph) {
-                    known.seen = known.seen.max(index + 1);
+                    known.ran(index, is_nccl);
                 }
             }
-            None => self.missed |= is_of_nccl,
+            None => self.missed |= is_known,
         }
     }
 
-    /// Whether no kernel was seen of this launch, nor of a later one of the same graph.
+    /// Whether fewer of NCCL's kernels were seen of this launch than of others before, and none of a
+    /// later one of the same graph. Of a graph's first launch any kernel counts.
     pub(super) fn is_unseen(&self, graph: u64, index: u64) -> bool {
         self.graphs.get(&graph).is_some_and(|known| index >= known.seen)
     }

@@ -82,9 +82,8 @@ fn hang(seed: u64) -> Case {
     let operation = verb.replace("SIZE", size);
     let wait = *dice.one_of(&["", "wait world\n", "sync\n"]);
     let step = format!("compute forward 2 ms\n{operation}\n{wait}");
-    let mut misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=200ms"]);
-    // On one host no network proxy tells either.
-    let mut has_cupti = dice.percent(85) || shape.hosts == 1;
+    let misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=200ms"]);
+    let (mut has_cupti, mut limit) = (dice.percent(85), None);
     let missing = |comm: &str, of: u64, rank: u64| {
         vec![format!("on {comm}: {} of {of} ranks", of - 1), format!(" missing: {rank} (")]
     };
@@ -123,10 +122,9 @@ fn hang(seed: u64) -> Case {
             let rest = format!("[[stall]]\nrank = {victim}\nkernel = {before}\nfor = \"60 s\"\n");
             (program, rest, vec![format!("on world: all {ranks} ranks have come")])
         }
-        // In a replayed graph. It goes unnoticed if CUPTI returns another kernel of that replay.
+        // In a replayed graph.
         4 => {
             has_cupti = true;
-            misbehaviour = if misbehaviour == "reorder" { "" } else { misbehaviour };
             let runs = before + 1;
             let program = format!(
                 "capture step {{\ncompute forward 2 ms\n{operation}\ncompute backward 2 ms\n}}\n\
@@ -148,6 +146,22 @@ fn hang(seed: u64) -> Case {
             let expected = vec!["Send 32 MiB f32".into(), "1 of 2 ranks".into(), format!(" missing: {victim} (")];
             (program, String::new(), expected)
         }
+        // One rank calls two operations in another order than the rest.
+        6 if ranks.is_multiple_of(2) && ranks >= 4 && before > 1 => {
+            limit = Some(Duration::from_secs(8));
+            let partner = victim ^ 1;
+            let others: Vec<String> = (0..ranks).filter(|rank| *rank != victim).map(|rank| rank.to_string()).collect();
+            let on_tp = format!("{operation} on tp\n");
+            let earlier = repeated(before, &format!("{on_tp}wait tp\n{step}"));
+            let program = format!(
+                "communicator tp = blocks 2\n{earlier}only ranks {} {{\n{operation}\nsync\n{on_tp}sync\n}}\n\
+                 only rank {victim} {{\n{on_tp}sync\n{operation}\nsync\n}}\n",
+                others.join(",")
+            );
+            let mut expected = vec!["probably a deadlock".to_owned()];
+            expected.extend([victim, partner].map(|rank| format!(" for rank {rank} in {function} ")));
+            (program, String::new(), expected)
+        }
         // One rank stops calling.
         _ => {
             let program = format!("{earlier}only rank {victim} {{\nhang\n}}\nrepeat {after} {{\n{step}}}\nsync\n");
@@ -161,7 +175,7 @@ fn hang(seed: u64) -> Case {
     let program =
         program.replace("repeat 0 {", "repeat 1 {\nonly rank 99 {").replace("only rank 99 {\ncompute", "compute");
     let text = shape.scenario(&program, &rest);
-    Case { text, nccl, has_cupti, misbehaviour, limit: None, expected }
+    Case { text, nccl, has_cupti, misbehaviour, limit, expected }
 }
 
 /// A healthy job with this seed, which is killed at some moment.

@@ -8,7 +8,7 @@ use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::{Repeat, Source};
-use crate::cli::hang::Hang;
+use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
 
 const FORWARD: u32 = 0;
@@ -365,7 +365,8 @@ fn a_single_very_long_step_is_named() {
 fn a_hang_comes_before_everything_else() {
     let made = Made { work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() };
     let (job, found) = made.found();
-    let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, is_certain: true, behind: 3, ..Hang::default() };
+    let operation = Operation { name: "AllReduce".to_owned(), ..Operation::default() };
+    let hang = Hang { operation, is_numbered: true, is_certain: true, behind: 3, ..Hang::default() };
     let says = written(&Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }));
     let lines: Vec<&str> = says.lines().collect();
     assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
@@ -375,7 +376,8 @@ fn a_hang_comes_before_everything_else() {
 #[test]
 fn a_job_that_may_hang_is_not_called_healthy() {
     let (job, found) = Made::healthy().found();
-    let hang = Hang { name: "AllReduce".to_owned(), is_numbered: true, ..Hang::default() };
+    let operation = Operation { name: "AllReduce".to_owned(), ..Operation::default() };
+    let hang = Hang { operation, is_numbered: true, ..Hang::default() };
     let says = written(&Report::of(&job, &found, &Troubles { hangs: vec![hang], ..Troubles::default() }));
     assert!(says.starts_with("Cannot tell whether the job hangs or is slow: AllReduce"), "{says}");
 }

@@ -79,9 +79,9 @@ pub(super) struct Job {
     /// Operations without a mark from NCCL: communicator, function, and which call on each rank
     /// asked for it, counted from 1.
     pub(super) marks: Vec<(u64, String, u64)>,
-    /// What each rank handed over next after the last operation of a rank that fell silent, and
-    /// when.
-    pub(super) next: HashMap<(u64, u64), Vec<Next>>,
+    /// What each rank handed over next after the last operation of a rank that fell silent, if it had
+    /// one, and when.
+    pub(super) next: HashMap<(u64, Option<u64>), Vec<Next>>,
 }
 
 /// The function in `ncclSend 32 MiB f32` or `Send 32 MiB f32 → 2`.
@@ -150,17 +150,29 @@ impl Job {
 
     /// Ranks that handed nothing over for a long time while others of their communicator went on.
     pub(super) fn silent(&self) -> Vec<usize> {
+        let mut of_comm: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (index, member) in self.members.iter().enumerate() {
+            of_comm.entry(member.hash).or_default().push(index);
+        }
         let is_silent = |index: &usize| {
-            let member = &self.members[*index];
-            let Some((last, time)) = &member.collective else { return false };
-            let age = self.age(*index, *time);
-            let went_on = |other: usize| {
-                let it = &self.members[other];
-                let last_of_it = it.collective.as_ref().filter(|_| it.hash == member.hash);
-                last_of_it
-                    .is_some_and(|(of_it, at)| of_it.correlation != last.correlation && self.age(other, *at) < age)
+            let own = self.members[*index].collective.as_ref().map(|(own, time)| (own, self.age(*index, *time)));
+            if self.is_cut(*index) || own.is_some_and(|(_, age)| !self.waits_long(*index, age)) {
+                return false;
+            }
+            // NCCL numbers the calls of each function. Others are told apart by time, which is known
+            // less well: each recording has its own end.
+            let went_on = |other: &usize| {
+                let (last, time) = self.members[*other].collective.as_ref()?;
+                let age = self.age(*other, *time);
+                let is_beyond = own.is_none_or(|(own, since)| match function(&own.name) == function(&last.name) {
+                    true => last.seq > own.seq,
+                    false => last.correlation != own.correlation && age < since,
+                });
+                is_beyond.then_some(age)
             };
-            !self.is_cut(*index) && self.waits_long(*index, age) && (0..self.members.len()).any(went_on)
+            // A rank that never called has been silent since the others did.
+            let since = of_comm[&self.members[*index].hash].iter().filter_map(went_on).max();
+            since.is_some_and(|age| own.is_some() || self.waits_long(*index, age))
         };
         (0..self.members.len()).filter(is_silent).collect()
     }
@@ -190,5 +202,10 @@ impl Job {
     /// ever before.
     pub(super) fn waits_long(&self, member: usize, age: u64) -> bool {
         age >= PATIENCE_NS.max(self.members[member].gap_ns.saturating_mul(BEYOND))
+    }
+
+    /// Whether a rank handed over so little that nothing shows how long it pauses in this job.
+    pub(super) fn is_new(&self, member: usize) -> bool {
+        self.members[member].gap_ns == 0
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::Work;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED};
-use super::{BEYOND, Hang, Missing, PAIRS, PATIENCE_NS, named};
+use super::{BEYOND, FIRST_PATIENCE_NS, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
 use crate::cli::LISTED;
 use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
@@ -17,55 +17,98 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
     by_time.sort_by_key(|(key, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), place(key)));
     // A communicator's first open collective is the one waited for; later ones wait for it.
-    let mut hangs: Vec<(Key, Hang)> = Vec::new();
-    for (key, hang) in by_time {
-        let of_comm = hangs.iter().filter(|(first, _)| first.0 == key.0).count();
-        let is_behind = hangs.iter().any(|(first, it)| first.0 == key.0 && (it.seq.is_some() || hang.seq.is_some()));
-        if !is_behind && of_comm < PAIRS {
-            hangs.push((key, hang));
+    let mut hangs: Vec<Hang> = Vec::new();
+    for (_, hang) in by_time {
+        let of_comm = hangs.iter().filter(|it| it.operation.hash == hang.operation.hash);
+        let is_behind = of_comm.clone().any(|it| it.operation.seq.is_some() || hang.operation.seq.is_some());
+        if !is_behind && of_comm.count() < PAIRS {
+            hangs.push(hang);
         }
     }
-    let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
-    explain(&mut hangs, job);
+    explain(&mut hangs);
     // If a missing rank waits in another operation, that other operation is the cause.
-    let is_explained = |hang: &Hang| hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some());
+    let is_explained = |hang: &Hang| {
+        hang.circle.is_empty() && (hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some()))
+    };
     hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), std::cmp::Reverse(hang.age)));
     hangs
 }
 
-/// For ranks that are missing in one operation, notes the other operation in which they wait.
-fn explain(hangs: &mut [Hang], job: &Job) {
-    let mut waits: HashMap<u64, String> = HashMap::new();
-    // An operation after which the process went on was never closed, but is long over.
-    for standing in job.standing.iter().filter(|it| !job.went_on(it.member, it.begin)) {
-        let member = &job.members[standing.member];
-        let number = standing.seq.map_or_else(String::new, |seq| format!(", seq {seq}"));
-        waits.entry(member.process).or_insert_with(|| format!("{}{number} on {}", standing.name, member.label));
-    }
-    for hang in hangs {
-        for missing in &mut hang.missing {
-            let member = job.members.iter().find(|member| member.hash == hang.hash && member.rank == missing.rank);
-            missing.waits = member.and_then(|member| waits.get(&member.process)).cloned();
+/// For ranks that are missing in one operation, notes the other operation in which they wait, and
+/// whether that leads back to the first.
+fn explain(hangs: &mut [Hang]) {
+    let mut waits: HashMap<u64, Vec<(usize, Operation)>> = HashMap::new();
+    for (index, hang) in hangs.iter().enumerate() {
+        for process in hang.waiting.iter().filter_map(|rank| hang.processes.get(rank)) {
+            waits.entry(*process).or_default().push((index, hang.operation.clone()));
         }
     }
+    let is_certain: Vec<bool> = hangs.iter().map(|hang| hang.is_certain).collect();
+    let mut leads = vec![Vec::new(); hangs.len()];
+    for ((hang, leads), is_from_certain) in hangs.iter_mut().zip(&mut leads).zip(&is_certain) {
+        for missing in &mut hang.missing {
+            let waits = hang.processes.get(&missing.rank).and_then(|process| waits.get(process));
+            let Some(waits) = waits else { continue };
+            missing.waits = waits.first().map(|(_, operation)| operation.clone());
+            let to = waits.iter().find(|(to, _)| *is_from_certain && is_certain[*to]);
+            if let (Some((to, operation)), Some(rank)) = (to, missing.world) {
+                leads.push((*to, Wait { rank, operation: operation.clone() }));
+            }
+        }
+    }
+    if let Some((first, circle)) = circle(&leads) {
+        hangs[first].circle = circle;
+    }
+    // An operation that all have come to may wait on the GPU for one that is older and not certain.
+    for index in 0..hangs.len() {
+        let hang = &hangs[index];
+        let processes = hang.waiting.iter().filter_map(|rank| waits.get(hang.processes.get(rank)?));
+        let is_behind = |&(of, _): &(usize, Operation)| {
+            let it = &hangs[of];
+            !it.missing.is_empty() && !it.is_certain && it.age >= hang.age
+        };
+        if hang.missing.is_empty() && processes.flatten().any(is_behind) {
+            hangs[index].is_certain = false;
+        }
+    }
+}
+
+/// A circle of operations, each of which leads to the next because a rank that is missing in the one
+/// waits in the other; and one of these operations.
+fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<Wait>)> {
+    // Where an end can be reached only, there is no circle.
+    let mut is_left = vec![true; leads.len()];
+    let goes_on = |is_left: &[bool], from: usize| leads[from].iter().find(|(to, _)| is_left[*to]);
+    while let Some(end) = (0..leads.len()).find(|at| is_left[*at] && goes_on(&is_left, *at).is_none()) {
+        is_left[end] = false;
+    }
+    let mut at = is_left.iter().position(|is_left| *is_left)?;
+    let mut path: Vec<(usize, &Wait)> = Vec::new();
+    while !path.iter().any(|(from, _)| *from == at) {
+        let (to, wait) = goes_on(&is_left, at)?;
+        path.push((at, wait));
+        at = *to;
+    }
+    let waits = path.into_iter().skip_while(|(from, _)| *from != at).map(|(_, wait)| wait.clone());
+    Some((at, waits.collect()))
 }
 
 impl Job {
     fn hang(&self, key: Key, on: &[&Standing]) -> Hang {
         let (hash, _, replay) = key;
         let first = on[0];
-        let waiting = &self.members[first.member];
+        let member = &self.members[first.member];
         let ranks = self.ranks.get(&hash).copied().unwrap_or_default();
         let takes: Vec<u32> = match first.peer {
             // Nothing shows who else has come.
             _ if key.1 == UNNUMBERED => {
                 on.iter().map(|it| self.members[it.member].rank).collect::<BTreeSet<_>>().into_iter().collect()
             }
-            Some(peer) if peer != waiting.rank => vec![waiting.rank.min(peer), waiting.rank.max(peer)],
+            Some(peer) if peer != member.rank => vec![member.rank.min(peer), member.rank.max(peer)],
             Some(peer) => vec![peer],
             None => (0..ranks).collect(),
         };
-        let (mut came, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut came, mut waiting, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut processes = BTreeMap::new();
         // The first rank to come, by age; and how long the last has waited.
         let (mut first_came, mut waited, mut behind, mut longest) = ((0, HostNs::default()), u64::MAX, 0, 0);
@@ -80,9 +123,14 @@ impl Job {
             match self.came(key, index, on) {
                 Some(time) => {
                     came.push(rank);
+                    // An operation after which the process went on was never closed, but is long over.
+                    let went_on = time.is_some_and(|time| self.went_on(index, time));
+                    if !went_on {
+                        waiting.push(rank);
+                    }
                     if let Some(time) = time {
                         let age = self.age(index, time);
-                        has_paused |= self.went_on(index, time);
+                        has_paused |= went_on;
                         (first_came, waited) = (first_came.max((age, time)), waited.min(age));
                     }
                     behind = behind.max(self.seen.get(&(key, index)).map_or(0, |seen| seen.behind));
@@ -106,16 +154,13 @@ impl Job {
         }
         let missing = missing.into_iter().map(|index| self.missing(index)).collect();
         Hang {
-            name: first.name.clone(),
-            seq: first.seq,
-            replay,
-            comm: waiting.label.clone(),
-            hash,
+            operation: Operation { name: first.name.clone(), seq: first.seq, replay, comm: member.label.clone(), hash },
             of: takes.len(),
             is_numbered: key.1 != UNNUMBERED,
             is_call: on.iter().all(|it| it.kind == Work::Call),
             in_job,
             came,
+            waiting,
             missing,
             unseen,
             begin,
@@ -124,6 +169,7 @@ impl Job {
             behind,
             is_certain,
             has_paused,
+            circle: Vec::new(),
             notes,
             processes,
             gone: BTreeMap::new(),
@@ -164,7 +210,8 @@ impl Job {
     fn is_missing(&self, index: usize, came: u64) -> bool {
         let Member { process, ref last, .. } = self.members[index];
         let silent = last.as_ref().map_or(came, |(_, time)| self.age(index, *time).min(came));
-        self.processes.get(&process).is_some_and(|it| !it.is_lossy && !it.is_full) && self.waits_long(index, silent)
+        let is_known = self.processes.get(&process).is_some_and(|it| !it.is_lossy && !it.is_full);
+        is_known && self.waits_long(index, silent) && (!self.is_new(index) || silent >= FIRST_PATIENCE_NS)
     }
 
     /// Whether the recordings of all ranks of a communicator ended in an orderly way.
@@ -365,10 +412,65 @@ mod tests {
         let mut job = job(7, 4, 0, &[0, 1, 2]);
         add(&mut job, 9, &[3, 4], &[0], 3);
         let hangs = judge(&job);
-        let missing = |hang: &Hang| hang.missing.iter().map(|it| (it.world, it.waits.clone())).collect::<Vec<_>>();
-        assert_eq!(hangs.iter().map(|hang| hang.hash).collect::<Vec<_>>(), [9, 7], "though 7 waits for longer");
+        let missing = |hang: &Hang| {
+            hang.missing.iter().map(|it| (it.world, it.waits.as_ref().map(|it| it.to_string()))).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            hangs.iter().map(|hang| hang.operation.hash).collect::<Vec<_>>(),
+            [9, 7],
+            "though 7 waits for longer"
+        );
         assert_eq!(missing(&hangs[0]), [(Some(4), None)]);
         assert_eq!(missing(&hangs[1]), [(Some(3), Some("AllReduce 1 MiB f32, seq 5 on comm 9".into()))]);
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_are_named() {
+        // Ranks 0 and 1 share 7, 1 and 2 share 8, 2 and 0 share 9, and each has come to one of them.
+        let mut job = Job::default();
+        for (hash, came) in [(7, 0), (8, 1), (9, 2)] {
+            add(&mut job, hash, &[came, (came + 1) % 3], &[0], 4);
+        }
+        // Rank 3 waits for rank 0, which is no part of the circle.
+        add(&mut job, 5, &[3, 0], &[0], 6);
+        let hangs = judge(&job);
+        let on = |hash: u64| format!("AllReduce 1 MiB f32, seq 5 on comm {hash}");
+        let (seven, eight, nine) = (on(7), on(8), on(9));
+        let text = format!(
+            "probably a deadlock, for 4.0 s: rank 1 waits for rank 2 in {eight}; rank 2 for rank 0 in {nine}; \
+             rank 0 for rank 1 in {seven}. They call these in different orders"
+        );
+        assert_eq!((hangs[0].to_string(), hangs[0].operation.hash), (text, 7));
+        let own = "1 of 2 ranks have come and waited 4.0 s, missing: 1 (last seen: AllReduce 1 MiB f32, seq 4";
+        assert!(hangs[0].details()[0].starts_with(&format!("{seven}: {own}")), "{:?}", hangs[0].details());
+        assert!(hangs[1..].iter().all(|hang| hang.circle.is_empty()), "{hangs:?}");
+
+        // If rank 2 has lost records, it may have come.
+        job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
+        assert!(judge(&job).iter().all(|hang| hang.circle.is_empty()));
+    }
+
+    #[test]
+    fn the_order_of_calls_does_not_depend_on_when_recordings_end() {
+        let mut job = job(7, 2, 0, &[0]);
+        // The recording of the rank that has come ends later, so it seems to have called earlier.
+        *job.ends.get_mut(&0).expect("the end of rank 0") = END[0].saturating_add(2 * SECOND);
+        assert_eq!(job.silent(), [1]);
+    }
+
+    #[test]
+    fn a_rank_that_never_called_may_be_loading_something() {
+        // Rank 2 never called; 0 and 1 have both come to an operation behind the one without it.
+        let mut job = job(7, 3, 0, &[0, 1]);
+        add(&mut job, 8, &[0, 1], &[0, 1], 3);
+        let rank = &mut job.members[2];
+        (rank.last, rank.collective, rank.gap_ns) = (None, None, 0);
+        let labels =
+            |job: &Job| judge(job).iter().map(|hang| (hang.operation.hash, hang.is_certain)).collect::<Vec<_>>();
+        assert_eq!(labels(&job), [(7, false), (8, false)]);
+        assert_eq!(job.silent(), [2]);
+        job.ends.values_mut().for_each(|end| *end = end.saturating_add(30 * SECOND));
+        assert_eq!(labels(&job), [(7, true), (8, true)]);
     }
 
     #[test]
@@ -381,7 +483,7 @@ mod tests {
             job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 2, ran: false });
         }
         let hangs = judge(&job);
-        assert_eq!(hangs.iter().map(|hang| (hang.seq, hang.behind)).collect::<Vec<_>>(), [(Some(5), 3)]);
+        assert_eq!(hangs.iter().map(|hang| (hang.operation.seq, hang.behind)).collect::<Vec<_>>(), [(Some(5), 3)]);
     }
 
     #[test]

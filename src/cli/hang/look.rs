@@ -123,7 +123,7 @@ pub(super) struct Look<'a> {
     pub(super) member_of: &'a FxHashMap<u64, usize>,
     /// Operations that are open somewhere, and the last ones of ranks that fell silent.
     pub(super) wanted: BTreeSet<(u64, u64)>,
-    pub(super) last: BTreeSet<(u64, u64)>,
+    pub(super) last: BTreeSet<(u64, Option<u64>)>,
     /// What a rank has done so far.
     pub(super) on: FxHashMap<usize, OnRank>,
 }
@@ -219,12 +219,12 @@ impl Look<'_> {
             on.at.push((key, on.handed_over));
             self.job.seen.entry((key, member)).or_default().handed_over.get_or_insert(time);
         }
-        if let (Some(seq), None) = (seq, replay)
-            && let Some(last) = on.before.replace(correlation)
-            && self.last.contains(&(hash, last))
-        {
-            let next = Collective { correlation, name: event.name.to_owned(), seq };
-            self.job.next.entry((hash, last)).or_default().push((member, next, time));
+        if let (Some(seq), None) = (seq, replay) {
+            let last = (hash, on.before.replace(correlation));
+            if self.last.contains(&last) {
+                let next = Collective { correlation, name: event.name.to_owned(), seq };
+                self.job.next.entry(last).or_default().push((member, next, time));
+            }
         }
     }
 

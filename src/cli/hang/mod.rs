@@ -23,15 +23,17 @@ use crate::model::time::HostNs;
 
 /// No wait counts as long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// Nor does one for a rank that never called before, or once: it may be loading something, ns.
+const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
 
-/// An operation that a job hangs in.
+/// An operation, written as in `AllReduce 1 MiB f32, seq 5 on tp`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hang {
-    /// The operation, as in `AllReduce 1 MiB f32`, and its number within its communicator.
+pub(super) struct Operation {
+    /// As in `AllReduce 1 MiB f32`, and its number within its communicator.
     pub(super) name: String,
     pub(super) seq: Option<u64>,
     /// For a replayed graph: which run, counted from 1.
@@ -39,6 +41,12 @@ pub(super) struct Hang {
     /// The communicator's name on its tracks, and its hash.
     pub(super) comm: String,
     pub(super) hash: u64,
+}
+
+/// Where a job hangs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hang {
+    pub(super) operation: Operation,
     /// How many ranks take part: all for a collective, two for a send or receive.
     pub(super) of: usize,
     /// It has a number on all ranks, so it is known who has come.
@@ -47,8 +55,10 @@ pub(super) struct Hang {
     pub(super) is_call: bool,
     /// Which ranks of the job the communicator's are; empty if the numbers are the same.
     pub(super) in_job: BTreeMap<u32, u32>,
-    /// Its ranks that have come, those that have not, and those whose files are not here.
+    /// Its ranks that have come, those of them that did nothing later, those that have not come, and
+    /// those whose files are not here.
     pub(super) came: Vec<u32>,
+    pub(super) waiting: Vec<u32>,
     pub(super) missing: Vec<Missing>,
     pub(super) unseen: Vec<u32>,
     /// When the first rank came, on the clock of its trace; how long that was before the end, ns;
@@ -62,6 +72,9 @@ pub(super) struct Hang {
     pub(super) is_certain: bool,
     /// A rank that had come handed over others long after it.
     pub(super) has_paused: bool,
+    /// If ranks wait for each other: each of them, and the operation in which it waits for the next
+    /// one; the last waits for the first. On one of the operations only.
+    pub(super) circle: Vec<Wait>,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
@@ -81,7 +94,14 @@ pub(super) struct Missing {
     /// What it was last seen doing.
     pub(super) last: String,
     /// Another hanging operation in which it waits.
-    pub(super) waits: Option<String>,
+    pub(super) waits: Option<Operation>,
+}
+
+/// A rank of the job that waits in an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub(super) rank: u32,
+    pub(super) operation: Operation,
 }
 
 /// Where the job of these traces hangs, the causes of other waits first; empty if it does not hang.
@@ -91,9 +111,9 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     let silent = job.silent();
     let last = |member: &usize| {
         let member = &job.members[*member];
-        Some((member.hash, member.collective.as_ref()?.0.correlation))
+        (member.hash, member.collective.as_ref().map(|(last, _)| last.correlation))
     };
-    let last: BTreeSet<_> = silent.iter().filter_map(last).collect();
+    let last: BTreeSet<_> = silent.iter().map(last).collect();
     if job.standing.is_empty() && last.is_empty() {
         return Vec::new();
     }
@@ -115,11 +135,34 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     hangs
 }
 
-impl fmt::Display for Hang {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.seq.map_or_else(String::new, |seq| format!(", seq {seq}"));
         let replay = self.replay.map_or_else(String::new, |run| format!(", run {run} of its graph"));
-        write!(f, "{}{number}{replay} on {}: ", self.name, self.comm)?;
+        write!(f, "{}{number}{replay} on {}", self.name, self.comm)
+    }
+}
+
+impl fmt::Display for Hang {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, rest @ ..] = &self.circle[..] else { return self.write_operation(f) };
+        let next = rest.iter().chain([first]).map(|it| it.rank);
+        write!(f, "probably a deadlock, for {:.1} s: ", self.waited as f64 / 1e9)?;
+        for (index, (Wait { rank, operation }, next)) in self.circle.iter().zip(next).take(LISTED).enumerate() {
+            let (before, waits) = if index == 0 { ("", " waits") } else { ("; ", "") };
+            write!(f, "{before}rank {rank}{waits} for rank {next} in {operation}")?;
+        }
+        if self.circle.len() > LISTED {
+            write!(f, "; and {} more", self.circle.len() - LISTED)?;
+        }
+        f.write_str(". They call these in different orders")
+    }
+}
+
+impl Hang {
+    /// The operation, and who has come to it.
+    fn write_operation(&self, f: &mut dyn fmt::Write) -> fmt::Result {
+        write!(f, "{}: ", self.operation)?;
         let waited = format!("{:.1} s", self.waited as f64 / 1e9);
         let (came, of) = (self.came.len(), self.of);
         match (&self.missing[..], &self.unseen[..]) {
@@ -148,12 +191,15 @@ impl fmt::Display for Hang {
         }
         Ok(())
     }
-}
 
-impl Hang {
     /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        if !self.circle.is_empty() {
+            let mut operation = String::new();
+            let _ = self.write_operation(&mut operation);
+            lines.push(operation);
+        }
         let name = |it: &Missing| named(it.rank, &self.in_job);
         let ended = |rank: &u32| self.gone.get(rank).map_or_else(String::new, |gone| format!(": {gone}"));
         for it in self.missing.iter().take(LISTED) {

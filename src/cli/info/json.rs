@@ -36,7 +36,7 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
             "rank": missing.rank,
             "world_rank": missing.world,
             "last": missing.last,
-            "waits_in": missing.waits.as_ref().map(|waits| waits.to_string()),
+            "waits_in": missing.waits.as_ref().map(ToString::to_string),
         })).collect::<Vec<_>>(),
         "circle": hang.circle.iter().map(|wait| json!({
             "world_rank": wait.rank,

@@ -413,7 +413,7 @@ mod tests {
         add(&mut job, 9, &[3, 4], &[0], 3);
         let hangs = judge(&job);
         let missing = |hang: &Hang| {
-            hang.missing.iter().map(|it| (it.world, it.waits.as_ref().map(|it| it.to_string()))).collect::<Vec<_>>()
+            hang.missing.iter().map(|it| (it.world, it.waits.as_ref().map(ToString::to_string))).collect::<Vec<_>>()
         };
         assert_eq!(
             hangs.iter().map(|hang| hang.operation.hash).collect::<Vec<_>>(),

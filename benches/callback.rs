@@ -17,8 +17,9 @@
 //! up and the rings have room; the last line says whether anything was dropped nevertheless. The
 //! mean is over whole bursts. The percentiles are of single calls, each timed by two readings of
 //! the TSC whose own cost is subtracted. They leave out the first call after a pause, when other
-//! programs have had the caches: as one call in 512, it would be all that they show. `first` is
-//! the median of those. All plugins are loaded with `dlopen` and called through their tables.
+//! programs have had the caches: as one call in 512, it would be most of the slowest thousandth.
+//! `first` is the median of those. All plugins are loaded with `dlopen` and called through their
+//! tables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

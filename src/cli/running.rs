@@ -1,7 +1,7 @@
 //! Which recordings are still being written, and which processes have ended without a word, as far as
 //! this machine and the traces tell.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -35,24 +35,28 @@ impl fmt::Display for Gone {
 }
 
 /// The processes that seem to have ended, by their tracks. Either nobody has their traces open any
-/// more, but those of others of the same host, which is this one. Or they show no sign of life at the
-/// end, where others of the host do.
+/// more, but those of others of their run on the same host, which is this one. Or they show no sign of
+/// life at the end, where those others do.
 pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
-    let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
-    let here: BTreeSet<_> =
-        survey.processes.iter().filter(|(_, it)| writes(it)).map(|(track, _)| survey.host(*track)).collect();
-    let ends = survey.ends();
-    let gone = |(track, it): (&u64, &Process)| {
-        let host = survey.host(*track);
-        let (is_there, early_ns) = (writes(it), ends[&host].since(it.last));
-        let is_silent = it.ended.is_none() && it.silence_ns.is_some_and(|silence| early_ns > silence);
-        let known = survey.tracks.get(track);
-        let place = known.and_then(|known| survey::place(known.pid?, &known.name));
-        let early_ns = is_silent.then_some(early_ns);
-        (is_silent || !is_there && here.contains(&host)).then_some((*track, Gone { place, early_ns, is_there }))
-    };
-    survey.processes.iter().filter_map(gone).collect()
+    let mut all = BTreeMap::new();
+    for group in survey.side_by_side() {
+        let group: Vec<_> = group.iter().map(|track| (*track, &survey.processes[track])).collect();
+        let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
+        let is_here = group.iter().any(|(_, it)| writes(it));
+        let end = group.iter().map(|(_, it)| it.last).max().unwrap_or_default();
+        for (track, it) in group {
+            let (is_there, early_ns) = (writes(it), end.since(it.last));
+            let is_silent = it.ended.is_none() && it.silence_ns.is_some_and(|silence| early_ns > silence);
+            if is_silent || !is_there && is_here {
+                let known = survey.tracks.get(&track);
+                let place = known.and_then(|known| survey::place(known.pid?, &known.name));
+                let early_ns = is_silent.then_some(early_ns);
+                all.insert(track, Gone { place, early_ns, is_there });
+            }
+        }
+    }
+    all
 }
 
 /// For each file, whether a process of this machine, one that we may inspect, has it open for writing.
@@ -87,6 +91,7 @@ mod tests {
         for (file, (name, last)) in processes.iter().enumerate() {
             let track = survey.tracks.entry(file as u64).or_default();
             (track.name, track.pid, track.is_process) = ((*name).to_owned(), Some(7), true);
+            track.communicators = vec![1];
             let (last, silence_ns) = (HostNs(last * SECOND), Some(5 * SECOND));
             survey.processes.insert(file as u64, Process { file, last, silence_ns, ..Process::default() });
             survey.extents.push((format!("no file {file}").into(), Extent::default()));
@@ -132,5 +137,22 @@ mod tests {
         one(&mut survey, |it| it.silence_ns = None);
         one(&mut survey, |it| (it.silence_ns, it.ended) = (Some(5 * SECOND), Some(it.last)));
         one(&mut survey, |it| (it.ended, it.boot) = (None, Some("another".into())));
+    }
+
+    #[test]
+    fn an_earlier_run_on_the_same_host_has_not_died_before_the_later_one() {
+        let mut survey = survey(&[("rank 0 · node", 30), ("rank 1 · node", 30), ("rank 0 · node", 90)]);
+        let all = said(&survey);
+        assert_eq!(all.iter().map(|(track, _)| *track).collect::<Vec<_>>(), [0, 1]);
+        survey.tracks.get_mut(&2).unwrap().communicators = vec![2];
+        assert_eq!(said(&survey), [], "it has no communicator in common with them");
+        let files = [(); 3].map(|()| tempfile::NamedTempFile::new().unwrap().into_temp_path());
+        survey.extents.iter_mut().zip(&files).for_each(|(extent, file)| extent.0 = file.to_path_buf());
+        let _open = std::fs::File::options().append(true).open(&files[2]).unwrap();
+        assert_eq!(said(&survey), [], "it alone is being written");
+        // A track of another communicator of a rank of the earlier run.
+        let track = survey.tracks.entry(9).or_default();
+        (track.parent, track.communicators) = (Some(1), vec![2]);
+        assert_eq!(said(&survey), all, "they share a communicator with its rank 1");
     }
 }

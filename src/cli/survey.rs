@@ -305,14 +305,30 @@ impl Survey {
         (name, self.processes.get(&process).and_then(|it| it.boot.as_deref()))
     }
 
-    /// When the last trace of each host ends.
-    pub(super) fn ends(&self) -> HashMap<(Option<&str>, Option<&str>), HostNs> {
-        let mut ends = HashMap::new();
-        for (process, it) in &self.processes {
-            let end: &mut HostNs = ends.entry(self.host(*process)).or_default();
-            *end = it.last.max(*end);
+    /// The processes of each run on each host, by their tracks. Those that share a communicator, directly
+    /// or through others, are of one run; the files of several may have been given.
+    pub(super) fn side_by_side(&self) -> Vec<Vec<u64>> {
+        fn first(before: &HashMap<u64, u64>, mut process: u64) -> u64 {
+            while let Some(next) = before.get(&process) {
+                process = *next;
+            }
+            process
         }
-        ends
+        let (mut before, mut of_hash) = (HashMap::new(), HashMap::new());
+        for (uuid, track) in self.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()) {
+            let Some(process) = self.process(*uuid) else { continue };
+            for hash in &track.communicators {
+                let (one, other) = (first(&before, process), first(&before, *of_hash.entry(*hash).or_insert(process)));
+                if one != other {
+                    before.insert(one.max(other), one.min(other));
+                }
+            }
+        }
+        let mut groups: HashMap<_, Vec<u64>> = HashMap::new();
+        for process in self.processes.keys() {
+            groups.entry((self.host(*process), first(&before, *process))).or_default().push(*process);
+        }
+        groups.into_values().collect()
     }
 
     /// The processes with their rank in the job, if known.

@@ -86,13 +86,16 @@ fn later<T: Clone>(one: &mut Option<(T, HostNs)>, other: &Option<(T, HostNs)>) {
 
 /// When the job ended on the clock of each process.
 fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
-    let by_host = survey.ends();
-    // A recording that lags a little says nothing about what came after. One that stopped long
-    // before was killed.
-    let end = |process: &u64, last: HostNs| {
-        Some(by_host[&survey.host(*process)]).filter(|end| end.since(last) > LAG_NS).unwrap_or(last)
-    };
-    survey.processes.iter().map(|(process, state)| (*process, end(process, state.last))).collect()
+    let mut ends = HashMap::new();
+    for group in survey.side_by_side() {
+        let last = |process: &u64| survey.processes[process].last;
+        let end = group.iter().map(last).max().unwrap_or_default();
+        // A recording that lags a little says nothing about what came after. One that stopped long
+        // before was killed.
+        let lags = |process: &u64| end.since(last(process)) <= LAG_NS;
+        ends.extend(group.iter().map(|process| (*process, if lags(process) { last(process) } else { end })));
+    }
+    ends
 }
 
 /// When the proxy was last active for a communicator of a process.

@@ -294,6 +294,46 @@ fn merged_ranks_stay_separate_processes() {
 }
 
 #[test]
+fn what_pytorch_counts_otherwise_is_counted_as_nccl_does() {
+    // Name, elements in and out, the group's ranks, the peer's argument; then count, peer, number.
+    let group = "[1, 5]";
+    let cases = [
+        ("allreduce", (8000, 8000), group, None, (Some(8000), None, Some(7))),
+        ("all_to_all", (8000, 8000), group, None, (Some(4000), None, Some(7))),
+        ("all_to_all", (8001, 8001), group, None, (None, None, Some(7))),
+        ("all_to_allv", (8000, 6000), group, None, (None, None, Some(7))),
+        ("_allgather_base", (4000, 8000), group, None, (Some(4000), None, Some(7))),
+        ("_reduce_scatter_base", (8000, 4000), group, None, (Some(4000), None, Some(7))),
+        ("scatter", (8000, 4000), group, None, (Some(4000), None, Some(7))),
+        ("send", (300, 0), group, Some(("Dst Rank", 1)), (Some(300), Some(0), None)),
+        ("recv", (0, 300), group, Some(("Src Rank", 5)), (Some(300), Some(1), None)),
+        ("recv", (0, 300), group, Some(("Src Rank", 3)), (Some(300), None, None)),
+        ("send", (300, 0), "[0, 1, ..., 63]", Some(("Dst Rank", 1)), (Some(300), None, None)),
+    ];
+    let mut events = Vec::new();
+    for (number, (name, (elements_in, elements_out), ranks, peer, _)) in (1..).zip(&cases) {
+        let kernel = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)";
+        let mut pair = launched(kernel, number, f64::from(number) * 100.0);
+        let said = json!({
+            "Collective name": name, "In msg nelems": elements_in, "Out msg nelems": elements_out, "Group size": 2,
+            "dtype": "Bool", "Process Group Name": ranks, "Process Group Ranks": ranks, "Seq": 7
+        });
+        let args = pair[1]["args"].as_object_mut().unwrap();
+        args.extend(said.as_object().unwrap().clone());
+        args.extend(peer.map(|(argument, rank)| (argument.to_owned(), rank.into())));
+        events.extend(pair);
+    }
+    let (_folder, path) = file(&events, json!({}));
+    let profile = import::open(&path).unwrap();
+    assert_eq!(profile.kernels.len(), cases.len());
+    for (kernel, (name, .., expected)) in profile.kernels.iter().zip(cases) {
+        let found = &profile.operations[kernel.carried.operations[0]];
+        assert_eq!((found.count, found.peer, found.seq), expected, "{name}");
+        assert_eq!((found.bytes, found.datatype.as_deref()), (found.count, Some("ncclUint8")), "{name}");
+    }
+}
+
+#[test]
 fn a_file_without_a_base_has_a_date_only_if_its_times_are_since_1970() {
     for (base, at, dated) in [
         (json!(BASE), 100.0, true),

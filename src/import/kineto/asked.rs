@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::event::{Arguments, Id};
+use super::event::{self, Arguments, Id};
 use crate::import::{Carried, Communicator, How, Operation, Place, Profile, Request, Span, kernel_name};
 use crate::model::word::Word;
 
@@ -88,27 +88,37 @@ impl Asked {
         let process = profile.kernels[kernel].process;
         let function = function(collective).map_or_else(|| collective.to_owned(), str::to_owned);
         let datatype = args.datatype.as_deref().map(datatype);
-        // NCCL counts what a rank contributes; for reduce-scatter and all-gather it counts the
-        // smaller side.
-        let count = match function.as_str() {
-            "ReduceScatter" | "Recv" => args.elements_out.or(args.elements_in),
-            _ => args.elements_in.or(args.elements_out),
+        let group_size = args.group_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
+        // As NCCL counts: the smaller side of what a rank sends and receives, for an all-to-all what it
+        // sends to each rank. PyTorch's `all_to_allv` has a count for each, and a scatter's input is
+        // that of all ranks.
+        let (count, peer) = match function.as_str() {
+            "ReduceScatter" | "Scatter" => (args.elements_out.or(args.elements_in), None),
+            "AlltoAll" if collective.ends_with('v') => (None, None),
+            "AlltoAll" => {
+                let each = |(all, size): (u64, u64)| all.is_multiple_of(size).then(|| all / size);
+                (args.elements_in.or(args.elements_out).zip(group_size).and_then(each), None)
+            }
+            "Send" => (args.elements_in.or(args.elements_out), args.target_rank),
+            "Recv" => (args.elements_out.or(args.elements_in), args.source_rank),
+            _ => (args.elements_in.or(args.elements_out), None),
         };
+        // PyTorch names the peer by its rank in the job, NCCL by that in the communicator.
+        let members = args.group_ranks.as_deref().map(event::ranks).unwrap_or_default();
+        let peer = peer.and_then(|peer| i32::try_from(members.iter().position(|it| *it == peer)?).ok());
         let size = datatype.as_ref().and_then(|(_, size)| *size);
         let request = Request {
             count,
             bytes: count.zip(size).and_then(|(count, size)| count.checked_mul(size)),
             datatype: datatype.map(|(name, _)| name),
-            peer: match function.as_str() {
-                "Send" => args.target_rank,
-                "Recv" => args.source_rank,
-                _ => None,
-            },
+            peer,
             function,
             ..Request::default()
         };
         let communicator = self.group(profile, process, args);
-        let (request, seq) = (request.into(), args.sequence);
+        // PyTorch numbers sends and receives by themselves, and each rank its own.
+        let seq = args.sequence.filter(|_| !matches!(request.function.as_str(), "Send" | "Recv"));
+        let request = request.into();
         profile.operations.push(Operation { process, communicator, request, seq, ..Operation::default() });
         profile.operations.len() - 1
     }
@@ -212,8 +222,8 @@ fn function(collective: &str) -> Option<&'static str> {
 /// `BFloat16`.
 fn datatype(name: &str) -> (String, Option<u64>) {
     let word = match name {
-        "Char" | "Bool" => Word::INT8,
-        "Byte" => Word::UINT8,
+        "Char" => Word::INT8,
+        "Byte" | "Bool" => Word::UINT8,
         "Int" => Word::INT32,
         "UInt32" => Word::UINT32,
         "Long" => Word::INT64,

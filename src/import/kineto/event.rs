@@ -190,11 +190,15 @@ impl GroupConfig {
     pub(super) fn ranks(&self) -> Vec<i32> {
         match &self.ranks {
             Ranks::List(ranks) => ranks.clone(),
-            Ranks::Text(text) => {
-                text.trim_matches(['[', ']', ' ']).split(',').filter_map(|it| it.trim().parse().ok()).collect()
-            }
+            Ranks::Text(text) => self::ranks(text),
         }
     }
+}
+
+/// World ranks in a text like `[0, 1]`. None of a list that PyTorch has shortened, `[0, 1, ..., 127]`.
+pub(super) fn ranks(text: &str) -> Vec<i32> {
+    let all = text.trim_matches(['[', ']', ' ']).split(',').map(|it| it.trim().parse());
+    all.collect::<Result<_, _>>().unwrap_or_default()
 }
 
 /// A GPU of `deviceProperties`.

@@ -151,6 +151,38 @@ fn kineto_kernels_have_their_process_group() {
 }
 
 #[test]
+fn graphs_that_nsight_records_as_a_whole_are_no_idle_time() {
+    let (folder, path) = nsight();
+    let add = "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER); \
+               INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (1, 2), (3, 4)";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(add).unwrap();
+    let imported = folder.path().join("imported");
+    ncclscope(&["import", "-o"], &[&imported, &path]).unwrap();
+    for path in [path, imported] {
+        let text = ncclscope(&["diagnose"], &[&path]).unwrap();
+        let expected = "Cannot tell: the settings left out a part of what ran (kernels of 2 launches of graphs; \
+                        nsys profile --cuda-graph-trace=node records them)";
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
+
+#[test]
+fn names_and_ends_in_nsight_s_nvtx_table_are_no_marks() {
+    let (_folder, path) = nsight();
+    let before = import::open(&path).unwrap();
+    // A category's name, a thread's, a domain's end; then a mark.
+    let add = "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId) SELECT 1, kind, 'name', \
+               (SELECT globalTid FROM NVTX_EVENTS LIMIT 1), 0 FROM (SELECT 33 AS kind UNION SELECT 39 UNION SELECT 76)";
+    let database = rusqlite::Connection::open(&path).unwrap();
+    database.execute_batch(add).unwrap();
+    let after = import::open(&path).unwrap();
+    assert_eq!((before.ranges.len(), before.extent()), (after.ranges.len(), after.extent()));
+    database.execute_batch(&add.replace("33 AS kind", "34 AS kind")).unwrap();
+    let after = import::open(&path).unwrap();
+    assert_eq!((before.ranges.len() + 1, "name"), (after.ranges.len(), &*after.ranges[0].name));
+}
+
+#[test]
 fn info_describes_files_of_other_tools() {
     let (_folder, path) = nsight();
     let text = ncclscope(&["info"], &[&path]).unwrap();

@@ -72,7 +72,7 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let remark = if fact.remark.is_empty() { String::new() } else { format!(": {}", fact.remark) };
         writeln!(out, "  {:<22} {} of {}{remark}", fact.what, fact.known, fact.of)?;
     }
-    for note in &profile.notes {
+    for note in profile.gaps.iter().chain(&profile.notes) {
         writeln!(out, "  note          {note}")?;
     }
     Ok(())

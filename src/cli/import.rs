@@ -25,7 +25,7 @@ use crate::model::word::Word;
 use crate::sys;
 use crate::trace::names;
 use crate::trace::tracks::{ProcessInfo, Tracks};
-use crate::trace::words::{attribute, instant};
+use crate::trace::words::{attribute, instant, remark};
 use crate::trace::writer::Clocks;
 
 /// How many bytes of packets are kept in memory before they are written.
@@ -182,6 +182,9 @@ impl<'a> Drawing<'a> {
         }
         if profile.source.tool == Tool::Kineto {
             tracks.ranges_by_pytorch();
+        }
+        if let Some(gaps) = &profile.gaps {
+            tracks.note(time, remark::LEFT_OUT, gaps);
         }
         for note in &profile.notes {
             tracks.note(time, instant::IMPORT_NOTE, note);

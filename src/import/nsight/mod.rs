@@ -31,7 +31,14 @@ const ID: i64 = (1 << ID_BITS) - 1;
 const SCHEMA: u32 = 3;
 /// What to do about another version.
 const EXPORT_AGAIN: &str = "export the report again with Nsight Systems of 2023 or later (nsys export --type sqlite)";
-/// `NVTX_EVENTS.eventType` of the creation of a domain.
+/// `NVTX_EVENTS.eventType`, as the export's `ENUM_NSYS_EVENT_TYPE` names them. The second of each kind
+/// is from files of text (NVTXT).
+const NVTX_MARK: i64 = 34;
+const NVTXT_MARK: i64 = 65;
+const NVTX_PUSH_POP: i64 = 59;
+const NVTXT_PUSH_POP: i64 = 70;
+const NVTX_START_END: i64 = 60;
+const NVTXT_START_END: i64 = 71;
 const NVTX_DOMAIN_CREATE: i64 = 75;
 
 /// Reads an export.
@@ -218,6 +225,13 @@ impl Export {
                 "no kernels: the report was recorded without CUDA, or nothing ran (nsys profile --trace=cuda,nvtx)";
             profile.notes.push(note.into());
         }
+        let mut whole = 0_u64;
+        self.database.each("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", &["start"], &[], |_| whole += 1)?;
+        if whole > 0 {
+            profile.gaps = Some(format!(
+                "kernels of {whole} launches of graphs; nsys profile --cuda-graph-trace=node records them"
+            ));
+        }
         Ok(())
     }
 
@@ -278,25 +292,26 @@ impl Export {
                 return;
             }
             let Some(thread) = thread else { return };
-            let start = int(row, 0);
-            // Marks have no end, and neither do ranges that were open when the recording ended.
-            let is_mark = ranges_of(int(row, 2)).is_none();
-            let end = match (optional(row, 1), is_mark) {
-                (Some(end), _) => end,
-                (None, true) => start,
-                (None, false) => {
-                    unended += 1;
-                    return;
-                }
+            let (start, end) = (int(row, 0), optional(row, 1));
+            let (end, is_pushed, is_of_process) = match int(row, 2) {
+                NVTX_MARK | NVTXT_MARK => (Some(start), false, false),
+                NVTX_PUSH_POP | NVTXT_PUSH_POP => (end, true, false),
+                NVTX_START_END | NVTXT_START_END => (end, false, true),
+                // The names of categories and threads, the end of a domain.
+                _ => return,
             };
-            let is_of_process = ranges_of(int(row, 2)) == Some(Extent::Process);
+            // Ranges that were open when the recording ended.
+            let Some(end) = end else {
+                unended += 1;
+                return;
+            };
             if domain != 0 {
                 of_domain.push((key, profile.ranges.len()));
             }
             let (process, span) = (self.processes.of(thread), Span::of(start, end));
             // NCCL's ranges are pushed and popped, in a domain of their own. Other programs'
             // payloads have other layouts.
-            if domain != 0 && !is_mark && !is_of_process && name.starts_with("nccl") {
+            if domain != 0 && is_pushed && name.starts_with("nccl") {
                 let registered = || self.strings.get(&optional(row, 9)?).map(ToString::to_string);
                 let json = text(row, 8).or_else(registered);
                 let range = (process, thread & ID, span, Arc::clone(&name));
@@ -451,22 +466,6 @@ fn schema(facts: &HashMap<String, String>) -> Result<String, Error> {
         Err(_) => refused(format!(
             "the schema of this export of Nsight Systems{product} is not a version: {schema}; {EXPORT_AGAIN}"
         )),
-    }
-}
-
-/// What an NVTX range belongs to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Extent {
-    Thread,
-    Process,
-}
-
-/// `NVTX_EVENTS.eventType` of ranges: pushed and popped, or started and ended.
-fn ranges_of(event_type: i64) -> Option<Extent> {
-    match event_type {
-        59 | 70 => Some(Extent::Thread),
-        60 | 71 => Some(Extent::Process),
-        _ => None,
     }
 }
 

@@ -2,6 +2,7 @@
 //! linked once, and the tests wait in parallel. `load.rs` and `mutated.rs` are programs of their
 //! own, because one needs the whole machine and the other measures its memory.
 
+mod answers;
 mod chain;
 mod command;
 mod comparing;

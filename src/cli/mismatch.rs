@@ -110,6 +110,7 @@ struct Member<'a> {
 /// communicator's ranks is there.
 pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
     let mut comms: BTreeMap<u64, Comm<'_>> = BTreeMap::new();
+    let twice = survey.claimed_twice();
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
     tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
     for (&uuid, track) in tracks {
@@ -123,8 +124,8 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
         member.has_init |= track.has_init;
         member.calls.push(&track.calls);
         if let Some(known) = survey.tracks.get(&process) {
-            member.world = survey::rank(&known.name);
-            member.place = known.pid.and_then(|pid| survey::place(pid, &known.name));
+            member.world = survey::rank(&known.name).filter(|rank| !twice.contains(rank));
+            member.place = survey.place(process);
         }
         member.is_partial |= survey.processes.get(&process).is_none_or(|it| it.is_lossy || it.is_partial);
     }

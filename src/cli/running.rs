@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::survey::{self, Process, Survey};
+use super::survey::{Process, Survey};
 
 /// A process that seems to have ended, or to stand still.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,10 +49,8 @@ pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
             let (is_there, early_ns) = (writes(it), end.since(it.last));
             let is_silent = it.ended.is_none() && it.silence_ns.is_some_and(|silence| early_ns > silence);
             if is_silent || !is_there && is_here {
-                let known = survey.tracks.get(&track);
-                let place = known.and_then(|known| survey::place(known.pid?, &known.name));
                 let early_ns = is_silent.then_some(early_ns);
-                all.insert(track, Gone { place, early_ns, is_there });
+                all.insert(track, Gone { place: survey.place(track), early_ns, is_there });
             }
         }
     }

@@ -60,14 +60,14 @@ fn shared(survey: &Survey, gpu: &str, users: &[(u64, &Process)]) -> Option<Share
     // One that came after the other had ended shared nothing with it.
     let together = |(one, of_one): &(u64, &Process), (other, of_other): &(u64, &Process)| {
         let are_two = one >> TRACK_BITS != other >> TRACK_BITS;
-        are_two && of_one.first < of_other.last && of_other.first < of_one.last
+        are_two && of_one.boot == of_other.boot && of_one.first < of_other.last && of_other.first < of_one.last
     };
     let users = users.iter().filter(|one| users.iter().any(|other| together(one, other)));
     let tracks: Vec<_> = users.filter_map(|(uuid, _)| survey.tracks.get(uuid)).collect();
     let first = tracks.first()?;
     let mut ranks: Vec<u32> = tracks.iter().filter_map(|track| survey::rank(&track.name)).collect();
     ranks.sort_unstable();
-    let mut pids: Vec<u64> = tracks.iter().filter_map(|track| track.pid).collect();
+    let mut pids: Vec<u64> = tracks.iter().filter_map(|track| track.own_pid()).collect();
     pids.sort_unstable();
     let (process, _) = names::without_gpu(&first.name);
     let number = first.name[process.len()..].trim_start_matches(" · ");

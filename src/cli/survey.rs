@@ -65,6 +65,8 @@ pub(super) struct Track {
     /// The pid of its process, or the id of its thread.
     pub(super) pid: Option<u64>,
     pub(super) is_process: bool,
+    /// The pid that its process has on its host, if that is another one.
+    pub(super) told_pid: Option<u64>,
     /// Communicators named on it: the first two, since of a track with several, none counts.
     pub(super) communicators: Vec<u64>,
     last_named: Option<u64>,
@@ -299,6 +301,12 @@ impl Survey {
         None
     }
 
+    /// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
+    pub(super) fn place(&self, process: u64) -> Option<String> {
+        let track = self.tracks.get(&process)?;
+        Some(format!("pid {} on {}", track.own_pid()?, host(&track.name)?))
+    }
+
     /// The host of a process: its name, and the id of its boot.
     pub(super) fn host(&self, process: u64) -> (Option<&str>, Option<&str>) {
         let name = self.tracks.get(&process).and_then(|track| host(&track.name));
@@ -337,6 +345,22 @@ impl Survey {
         processes.map(|(uuid, track)| (*uuid, rank(&track.name))).collect()
     }
 
+    /// Ranks in the job that several members of one communicator claim: processes have inherited the
+    /// variable of a launcher that did not start them, or have several GPUs.
+    pub(super) fn claimed_twice(&self) -> BTreeSet<u32> {
+        let (mut claims, mut twice) = (HashMap::new(), BTreeSet::new());
+        for (uuid, track) in self.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()) {
+            let process = self.process(*uuid).and_then(|process| self.tracks.get(&process));
+            if let (Some((_, own, _)), Some(rank)) = (placed(&track.name), process.and_then(|it| rank(&it.name)))
+                && let [hash] = track.communicators[..]
+                && *claims.entry((hash, rank)).or_insert(own) != own
+            {
+                twice.insert(rank);
+            }
+        }
+        twice
+    }
+
     /// What communicators' tracks call them, by hash: `dp` in `dp · rank 3 of 8`. One has several names
     /// if processes that do not know each other use different ones.
     pub(super) fn shown_as(&self) -> BTreeMap<u64, BTreeSet<&str>> {
@@ -355,6 +379,13 @@ impl Survey {
     }
 }
 
+impl Track {
+    /// The pid of its process, or the id of its thread, on its host.
+    pub(super) fn own_pid(&self) -> Option<u64> {
+        self.told_pid.or(self.pid)
+    }
+}
+
 /// The rank in the job that is part of a process's name: `rank 3 · node17`.
 pub(super) fn rank(process: &str) -> Option<u32> {
     let digits = process.strip_prefix("rank ")?;
@@ -365,11 +396,6 @@ pub(super) fn rank(process: &str) -> Option<u32> {
 /// The host in a process's name, `rank 3 · node17` or `rank 3 · node17 · GPU 1`.
 pub(super) fn host(process: &str) -> Option<&str> {
     names::without_gpu(process).0.split(" · ").nth(1)
-}
-
-/// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
-pub(super) fn place(pid: u64, process: &str) -> Option<String> {
-    Some(format!("pid {pid} on {}", host(process)?))
 }
 
 /// The communicator, the rank and the number of ranks in a track's name: `world · rank 3 of 8 ·
@@ -398,7 +424,7 @@ fn twins(path: &Path) -> Reason {
 
 #[cfg(test)]
 mod tests {
-    use super::{Survey, TRACK_BITS, Track, place};
+    use super::{Survey, TRACK_BITS, Track};
 
     #[test]
     fn a_thread_belongs_to_the_process_of_its_recording() {
@@ -421,13 +447,15 @@ mod tests {
 
     #[test]
     fn a_gpu_is_no_host() {
-        for (name, said) in [
-            ("rank 3 · node17 · GPU 3 (H200)", Some("pid 5 on node17")),
-            ("rank 3 · node17", Some("pid 5 on node17")),
-            ("python3 · GPU 3 (H200)", None),
-            ("python3", None),
+        for (name, told_pid, said) in [
+            ("rank 3 · node17 · GPU 3 (H200)", Some(5), Some("pid 5 on node17")),
+            ("rank 3 · node17", None, Some("pid 8 on node17")),
+            ("python3 · GPU 3 (H200)", None, None),
+            ("python3", None, None),
         ] {
-            assert_eq!(place(5, name).as_deref(), said, "{name}");
+            let track = Track { name: name.into(), pid: Some(8), told_pid, is_process: true, ..Track::default() };
+            let survey = Survey { tracks: [(1, track)].into_iter().collect(), ..Survey::default() };
+            assert_eq!(survey.place(1).as_deref(), said, "{name}");
         }
     }
 }

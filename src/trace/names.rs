@@ -24,10 +24,16 @@ pub fn pid_on_its_host(pid: u64) -> String {
     format!("pid {pid} on its host")
 }
 
-/// The number in such a label.
+/// The label of a process that stands for a further GPU of the one with this number.
+pub fn of_process(pid: i32) -> String {
+    format!("of process {pid}")
+}
+
+/// The number that a process has on its host, in such a label.
 #[cfg(feature = "cli")]
 pub fn told_pid(label: &str) -> Option<i32> {
-    label.strip_prefix("pid ")?.strip_suffix(" on its host")?.parse().ok()
+    let moved = || label.strip_prefix("pid ")?.strip_suffix(" on its host");
+    label.strip_prefix("of process ").or_else(moved)?.parse().ok()
 }
 
 /// A text that is the same for all events of its kind.

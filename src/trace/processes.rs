@@ -142,7 +142,7 @@ impl Processes {
             // A Linux process id has at most 22 bits.
             let made_up = (device as i32 + 1) << 22 | self.pid;
             let name = names::on_gpu(&self.who, device, self.model(device));
-            let form = Form::Process { pid: made_up, name: &name, labels: &[format!("of process {}", self.pid)] };
+            let form = Form::Process { pid: made_up, name: &name, labels: &[names::of_process(self.pid)] };
             let seat = Seat::new(writer, form, process_rank(self.rank, device.saturating_add(1)));
             self.seats.insert(device, seat);
         }

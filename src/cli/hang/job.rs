@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::super::survey::{self, Collective, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
 use crate::model::time::HostNs;
+use crate::trace::writer::TRACK_BITS;
 
 /// Stands for the mark of operations that NCCL does not number.
 pub(super) const UNNUMBERED: u64 = u64::MAX;
@@ -68,9 +69,10 @@ pub(super) struct Job {
     pub(super) calls: Vec<(u64, String, HostNs)>,
     /// What unfinished transfers wait for: the rank, the track's name, what for, since when.
     pub(super) transfers: Vec<(usize, String, String, HostNs)>,
-    /// The ranks of each process, by the process's name for the communicator and by its hash.
-    pub(super) by_label: HashMap<(u64, String), usize>,
-    pub(super) by_hash: HashMap<(u64, u64), usize>,
+    /// The rank that a recording, by its tag, knows by a label or hash of a communicator. `None`: it has
+    /// several, one per GPU.
+    pub(super) by_label: HashMap<(u64, String), Option<usize>>,
+    pub(super) by_hash: HashMap<(u64, u64), Option<usize>>,
     pub(super) standing: Vec<Standing>,
     pub(super) seen: HashMap<(Key, usize), Seen>,
     /// Calls for collectives by rank and function, where needed: how many in all, and how many up
@@ -133,6 +135,16 @@ impl Job {
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
     }
 
+    /// The rank of a communicator, by its hash, that a process made a call for.
+    pub(super) fn caller(&self, process: u64, hash: u64) -> Option<usize> {
+        *self.by_hash.get(&(process >> TRACK_BITS, hash))?
+    }
+
+    /// The rank of a communicator, by its label, that a process's proxy works for.
+    pub(super) fn transferring(&self, process: u64, label: &str) -> Option<usize> {
+        *self.by_label.get(&(process >> TRACK_BITS, label.to_owned()))?
+    }
+
     /// How long before the end of the job something happened on a rank, ns.
     pub(super) fn age(&self, member: usize, time: HostNs) -> u64 {
         self.age_in(self.members[member].process, time)
@@ -155,10 +167,12 @@ impl Job {
             of_comm.entry(member.hash).or_default().push(index);
         }
         let is_silent = |index: &usize| {
-            let own = self.members[*index].collective.as_ref().map(|(own, time)| (own, self.age(*index, *time)));
-            if self.is_cut(*index) || own.is_some_and(|(_, age)| !self.waits_long(*index, age)) {
+            let Member { ref last, ref collective, .. } = self.members[*index];
+            let is_active = |(_, time): &(String, HostNs)| !self.waits_long(*index, self.age(*index, *time));
+            if self.is_cut(*index) || last.as_ref().is_some_and(is_active) {
                 return false;
             }
+            let own = collective.as_ref().map(|(own, time)| (own, self.age(*index, *time)));
             // NCCL numbers the calls of each function. Others are told apart by time, which is known
             // less well: each recording has its own end.
             let went_on = |other: &usize| {

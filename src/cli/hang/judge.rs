@@ -11,26 +11,37 @@ use crate::trace::words::{track, wait};
 
 /// The operations that a job hangs in: first those that nothing else explains, then by time.
 pub(super) fn judge(job: &Job) -> Vec<Hang> {
-    let mut by_key: BTreeMap<Key, Vec<&Standing>> = BTreeMap::new();
-    job.standing.iter().for_each(|it| by_key.entry(it.key).or_default().push(it));
-    let place = |key: &Key| job.standing.iter().position(|it| it.key == *key);
-    let mut by_time: Vec<(Key, Hang)> = by_key.into_iter().map(|(key, on)| (key, job.hang(key, &on))).collect();
-    by_time.sort_by_key(|(key, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), place(key)));
+    let mut by_key: BTreeMap<Key, (usize, Vec<&Standing>)> = BTreeMap::new();
+    for (place, it) in job.standing.iter().enumerate() {
+        by_key.entry(it.key).or_insert((place, Vec::new())).1.push(it);
+    }
+    let mut by_time: Vec<(usize, Hang)> =
+        by_key.into_iter().map(|(key, (place, on))| (place, job.hang(key, &on))).collect();
+    by_time.sort_by_key(|(place, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), *place));
     // A communicator's first open collective is the one waited for; later ones wait for it.
-    let mut hangs: Vec<Hang> = Vec::new();
-    for (_, hang) in by_time {
-        let of_comm = hangs.iter().filter(|it| it.operation.hash == hang.operation.hash);
-        let is_behind = of_comm.clone().any(|it| it.operation.seq.is_some() || hang.operation.seq.is_some());
-        if !is_behind && of_comm.count() < PAIRS {
-            hangs.push(hang);
+    let mut of_comms: BTreeMap<u64, Vec<(usize, Hang)>> = BTreeMap::new();
+    for (place, (_, hang)) in by_time.into_iter().enumerate() {
+        let of_comm = of_comms.entry(hang.operation.hash).or_default();
+        if of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none() && hang.operation.seq.is_none()) {
+            of_comm.push((place, hang));
         }
     }
+    // Of many sends and receives, those with a missing rank tell most; what a rank sends to itself
+    // tells least.
+    for of_comm in of_comms.values_mut() {
+        of_comm.sort_by_key(|(_, hang)| (hang.missing.is_empty(), hang.of == 1));
+        of_comm.truncate(PAIRS);
+    }
+    let mut hangs: Vec<(usize, Hang)> = of_comms.into_values().flatten().collect();
+    hangs.sort_by_key(|(place, _)| *place);
+    let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
     explain(&mut hangs);
     // If a missing rank waits in another operation, that other operation is the cause.
     let is_explained = |hang: &Hang| {
         hang.circle.is_empty() && (hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some()))
     };
-    hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), std::cmp::Reverse(hang.age)));
+    let is_to_itself = |hang: &Hang| hang.of == 1 && hang.is_numbered;
+    hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), is_to_itself(hang), std::cmp::Reverse(hang.age)));
     hangs
 }
 
@@ -471,6 +482,30 @@ mod tests {
         assert_eq!(job.silent(), [2]);
         job.ends.values_mut().for_each(|end| *end = end.saturating_add(30 * SECOND));
         assert_eq!(labels(&job), [(7, true), (8, true)]);
+    }
+
+    #[test]
+    fn of_many_sends_those_to_a_missing_rank_are_named() {
+        // An all-to-all: each rank sends to itself and to all others, the oldest first. Rank 5 never came.
+        let mut job = job(7, 40, 0, &[]);
+        for rank in (0..40).filter(|rank| *rank != 5) {
+            for by in 0..8 {
+                let peer = (rank + by) % 40;
+                let key = (7, u64::from(rank) << 32 | u64::from(peer), None);
+                let begin = job.ends[&u64::from(rank)].saturating_sub(4 * SECOND - u64::from(by));
+                for member in [rank, peer].into_iter().filter(|member| *member != 5) {
+                    job.seen.insert((key, member as usize), Seen { handed_over: Some(begin), ..Seen::default() });
+                }
+                let (kind, name, note) = (Work::Overdue, format!("Send 1 MiB f32 → {peer}"), String::new());
+                let standing =
+                    Standing { member: rank as usize, key, begin, kind, name, seq: None, peer: Some(peer), note };
+                job.standing.push(standing);
+            }
+        }
+        let hangs = judge(&job);
+        assert!(hangs.len() == PAIRS && hangs[..7].iter().all(|hang| hang.missing.len() == 1), "{hangs:?}");
+        assert_eq!((&*hangs[0].operation.name, hangs[0].missing[0].rank), ("Send 1 MiB f32 → 5", 5));
+        assert!(hangs.iter().all(|hang| hang.of == 2), "none is to itself");
     }
 
     #[test]

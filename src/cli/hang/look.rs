@@ -1,6 +1,7 @@
 //! Reads what the traces show: first everything that is open, then what all ranks did about it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,11 +15,13 @@ use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
 use crate::trace::words::{self, Category};
+use crate::trace::writer::TRACK_BITS;
 
 /// The ranks and what each waits in; and the rank of each track.
 pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
     let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
-    let (mut members, mut member_of, mut by_label) = (HashMap::new(), FxHashMap::default(), HashMap::new());
+    let twice = survey.claimed_twice();
+    let (mut members, mut member_of) = (HashMap::new(), FxHashMap::default());
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
     tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
     for (&uuid, track) in tracks {
@@ -26,15 +29,16 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let Some(process) = survey.process(uuid) else { continue };
         let index = *members.entry((*hash, rank)).or_insert_with(|| {
             let known = survey.tracks.get(&process);
-            let world = known.and_then(|track| survey::rank(&track.name));
-            let place = known.and_then(|track| survey::place(track.pid?, &track.name));
+            let world = known.and_then(|track| survey::rank(&track.name)).filter(|rank| !twice.contains(rank));
+            let place = survey.place(process);
             let label = label.to_owned();
             job.members.push(Member { hash: *hash, rank, label, process, world, place, ..Member::default() });
             job.members.len() - 1
         });
         member_of.insert(uuid, index);
-        by_label.entry((process, label.to_owned())).or_insert(index);
-        job.by_hash.entry((process, *hash)).or_insert(index);
+        let tag = process >> TRACK_BITS;
+        note(&mut job.by_label, (tag, label.to_owned()), index);
+        note(&mut job.by_hash, (tag, *hash), index);
         job.ranks.insert(*hash, ranks);
         let member = &mut job.members[index];
         member.longest_ns = member.longest_ns.max(track.longest_ns);
@@ -57,22 +61,27 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let is_full = job.processes.get(&process).is_some_and(|it| it.is_full);
         let is_old = !is_full && end.since(slice.begin) >= PATIENCE_NS;
         let member = match slice.kind {
-            Work::Overdue => member_of.get(&slice.track),
-            Work::Call => slice.hash.and_then(|hash| job.by_hash.get(&(process, hash))).filter(|_| is_old),
+            Work::Overdue => member_of.get(&slice.track).copied(),
+            Work::Call => slice.hash.and_then(|hash| job.caller(process, hash)).filter(|_| is_old),
             Work::Proxy => {
                 let label = proxy_label(&track.name);
                 let is_still = moved.get(&(process, label)).is_none_or(|last| end.since(*last) >= PATIENCE_NS);
-                by_label.get(&(process, label.to_owned())).filter(|_| is_still && is_old)
+                job.transferring(process, label).filter(|_| is_still && is_old)
             }
         };
         // Proxy work for forgotten operations says nothing about them.
         let is_known = slice.kind != Work::Proxy || slice.correlation.is_some();
-        if let Some(&member) = member.filter(|_| is_known) {
+        if let Some(member) = member.filter(|_| is_known) {
             job.stand(member, slice);
         }
     }
-    job.by_label = by_label;
     (job, member_of)
+}
+
+/// Notes whom a key stands for, unless it stands for several.
+fn note<K: Eq + Hash>(known: &mut HashMap<K, Option<usize>>, key: K, index: usize) {
+    let known = known.entry(key).or_insert(Some(index));
+    *known = known.filter(|known| *known == index);
 }
 
 /// Keeps the later of the two.
@@ -181,7 +190,7 @@ impl Look<'_> {
             let (Some(process), Some((phase, since))) = (self.survey.process(track), open.pop()) else { continue };
             // What the thread itself does is on a track with another name.
             let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
-            if let Some(&member) = self.job.by_label.get(&(process, proxy_label(name).to_owned())) {
+            if let Some(member) = self.job.transferring(process, proxy_label(name)) {
                 self.job.transfers.push((member, name.to_owned(), phase.to_string(), since));
             }
         }
@@ -202,7 +211,7 @@ impl Look<'_> {
             return;
         }
         let process = self.survey.process(event.track);
-        let Some(&member) = process.and_then(|process| self.job.by_hash.get(&(process, hash))) else { return };
+        let Some(member) = process.and_then(|process| self.job.caller(process, hash)) else { return };
         let is_its = |it: &Standing| it.member == member && time <= it.begin;
         let is_its = self.job.standing.iter().filter(wanted).any(is_its);
         let (all, with_it) = self.job.calls_of.entry((member, function(name).to_owned())).or_default();

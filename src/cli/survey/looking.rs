@@ -1,6 +1,6 @@
 //! What the first pass over one file gathers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub(in crate::cli) struct Looking {
     last: HostNs,
     /// The UUIDs of GPUs, by the tag of their process and their number there.
     gpus: BTreeMap<(u64, u64), String>,
+    /// When recordings ended, by the tag of their process.
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
-    counted: BTreeSet<u64>,
-    /// Where it says that settings left something out.
-    partial: BTreeSet<u64>,
-    /// Tags of processes whose files are full.
+    counted: FxHashSet<u64>,
+    /// Tags of processes that say that settings left something out, and of those whose files are full.
+    partial: FxHashSet<u64>,
     stopped: FxHashSet<u64>,
     /// The boots of their hosts, by the tag of the process.
     boots: FxHashMap<u64, String>,
@@ -115,10 +115,10 @@ impl Looking {
         let Some(event) = &packet.event else { return };
         match event.kind {
             kind::TYPE_INSTANT if self.numbers.get(nccl::RECORDED).is_some() => {
-                self.ended.insert(event.track, time);
+                self.ended.insert(event.track >> TRACK_BITS, time);
             }
             kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
-                self.partial.insert(event.track);
+                self.partial.insert(event.track >> TRACK_BITS);
             }
             kind::TYPE_INSTANT if event.name == words::remark::STOPPED => {
                 self.stopped.insert(event.track >> TRACK_BITS);
@@ -141,7 +141,7 @@ impl Looking {
     pub(in crate::cli) fn done(self) -> Survey {
         let Looking { mut survey, last, gpus, ended, counted, partial, stopped, boots, flush_ns, .. } = self;
         let first = survey.span.map_or(last, |it| it.0);
-        let (mut moved, mut beats) = (FxHashMap::default(), FxHashSet::default());
+        let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
         for (uuid, track) in &survey.tracks {
             if let Some((first, last)) = track.moved {
                 let all = moved.entry(uuid >> TRACK_BITS).or_insert((first, last));
@@ -150,7 +150,11 @@ impl Looking {
             if track.name == words::track::OWN_CPU {
                 beats.insert(uuid >> TRACK_BITS);
             }
+            if track.name == words::track::DROPS && counted.contains(uuid) {
+                lossy.insert(uuid >> TRACK_BITS);
+            }
         }
+        // A process with several GPUs is drawn as several, with one tag.
         let process = |uuid: u64, name: &str| {
             let number = names::without_gpu(name).1;
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
@@ -159,25 +163,21 @@ impl Looking {
             let is_full = stopped.contains(&tag);
             let silence_ns =
                 (beats.contains(&tag) && !is_full).then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
-            Process { first, last, silence_ns, is_full, gpu, boot: boots.get(&tag).cloned(), ..Process::default() }
+            Process {
+                first,
+                last,
+                silence_ns,
+                is_full,
+                gpu,
+                boot: boots.get(&tag).cloned(),
+                ended: ended.get(&tag).copied(),
+                is_lossy: lossy.contains(&tag),
+                is_partial: partial.contains(&tag),
+                ..Process::default()
+            }
         };
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();
-        for (track, time) in &ended {
-            // A process with several GPUs is drawn as several, with one tag.
-            let same = |uuid: &u64| uuid >> TRACK_BITS == track >> TRACK_BITS;
-            let processes = survey.processes.iter_mut().filter(|(uuid, _)| same(uuid));
-            processes.for_each(|(_, process)| process.ended = Some(*time));
-        }
-        for track in &counted {
-            let counts_losses = survey.tracks.get(track).is_some_and(|track| track.name == words::track::DROPS);
-            if counts_losses && let Some(process) = survey.process(*track) {
-                survey.processes.entry(process).or_default().is_lossy = true;
-            }
-        }
-        for process in partial.into_iter().filter_map(|track| survey.process(track)).collect::<Vec<_>>() {
-            survey.processes.entry(process).or_default().is_partial = true;
-        }
         let tracks = survey.tracks.iter_mut();
         survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
         survey
@@ -198,6 +198,9 @@ impl Survey {
                 track_descriptor::PROCESS => {
                     track.is_process = true;
                     track.pid = part(process_descriptor::PID).map(|pid| pid.uint());
+                    let labels = fields(field.bytes()).filter(|it| it.number == process_descriptor::PROCESS_LABELS);
+                    let mut told = labels.filter_map(|it| names::told_pid(&String::from_utf8_lossy(it.bytes())));
+                    track.told_pid = told.next().and_then(|pid| u64::try_from(pid).ok());
                     track.name =
                         part(process_descriptor::PROCESS_NAME).map_or_else(String::new, |name| text(name.bytes()));
                 }
@@ -222,7 +225,10 @@ impl Survey {
                     Some(Category::Operation) => {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
-                        let seq = numbers.get(nccl::SEQ);
+                        // When a graph is replayed, its operations come out of the order of calls, and
+                        // with their numbers again, or those of calls that NCCL handed over since.
+                        let is_replay = numbers.get(nccl::REPLAY).is_some();
+                        let seq = numbers.get(nccl::SEQ).filter(|_| !is_replay);
                         track.handed_over.take(event, time, seq);
                         if let (Some(seq), Some(function)) = (seq, numbers.get(nccl::FUNCTION)) {
                             let (count, root) = (numbers.get(nccl::COUNT), numbers.get(nccl::ROOT));

@@ -44,12 +44,13 @@ struct Own {
     /// Counted from the first step that is looked at.
     step: usize,
     kind: u32,
-    /// Its number among those of its kind in the step.
-    nth: u32,
     rank: usize,
     item: usize,
     length: i64,
-    /// The duration of the same item on the median rank; 0 if the other ranks do not have it.
+    /// More than half of the ranks have its kind in the step.
+    is_common: bool,
+    /// Its length if all of its kind took as long in the step as on the median rank, and as on
+    /// average. The median is 0 for what the rank has beyond the others.
     middle: i64,
     mean: i64,
 }
@@ -65,22 +66,18 @@ impl Sums {
             idle: vec![vec![0.0; steps]; ranks],
             step: measure(job, &recorded(job)).mean,
         };
-        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
         for rank in 0..ranks {
             for (at, step) in job.steps.clone().enumerate() {
-                counts.clear();
                 for item in job.step(rank, step) {
                     let it = &job.graph.items[item];
                     sums.idle[rank][at] += job.graph.idle(item) as f64;
                     if it.is_communication {
                         continue;
                     }
-                    let nth = counts.entry(it.kind).or_default();
-                    *nth += 1;
-                    let length = it.end - it.start;
+                    let (kind, length) = (it.kind, it.end - it.start);
                     sums.work[rank][at] += length as f64;
-                    let (kind, nth) = (it.kind, *nth);
-                    sums.own.push(Own { step: at, kind, nth, rank, item, length, middle: length, mean: length });
+                    let (middle, mean, is_common) = (length, length, false);
+                    sums.own.push(Own { step: at, kind, rank, item, length, is_common, middle, mean });
                 }
             }
         }
@@ -88,25 +85,35 @@ impl Sums {
         sums
     }
 
-    /// Compares each item with the same one on the other ranks.
+    /// Compares what each kind takes in a step with what it takes on the other ranks. Single kernels
+    /// would not do: the longer of two is longer by chance, and all these chances add up.
     fn compare(&mut self, ranks: usize) {
-        self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.nth, it.length, it.rank));
-        let is_same = |one: &Own, other: &Own| (one.step, one.kind, one.nth) == (other.step, other.kind, other.nth);
+        self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.rank));
+        let is_same = |one: &Own, other: &Own| (one.step, one.kind) == (other.step, other.kind);
+        let is_of_rank = |one: &Own, other: &Own| one.rank == other.rank;
+        let sum = |of_rank: &[Own]| of_rank.iter().map(|it| it.length).sum::<i64>();
         // If a few ranks run something that the others do not, and little else, it is their part of
         // the model; otherwise it is extra work.
         let mut common = vec![[0; 2]; ranks];
-        for same in self.own.chunk_by(is_same) {
-            let is_common = usize::from(2 * same.len() > ranks);
-            same.iter().for_each(|it| common[it.rank][is_common] += it.length);
+        for same in self.own.chunk_by_mut(is_same) {
+            let is_common = 2 * same.chunk_by(is_of_rank).count() > ranks;
+            for it in same {
+                it.is_common = is_common;
+                common[it.rank][usize::from(is_common)] += it.length;
+            }
         }
         for same in self.own.chunk_by_mut(is_same) {
-            let is_common = 2 * same.len() > ranks;
-            let middle = same[(same.len() - 1) / 2].length;
-            let mean = same.iter().map(|it| it.length).sum::<i64>() / same.len() as i64;
-            for it in same {
-                let is_extra = !is_common && common[it.rank][1] > common[it.rank][0];
-                it.middle = if is_extra { 0 } else { middle };
-                it.mean = if is_common { mean } else { it.length };
+            let mut sums: Vec<i64> = same.chunk_by(is_of_rank).map(sum).collect();
+            sums.sort_unstable();
+            let (middle, mean) = (sums[(sums.len() - 1) / 2], sums.iter().sum::<i64>() / sums.len() as i64);
+            for of_rank in same.chunk_by_mut(is_of_rank) {
+                let own = sum(of_rank).max(1) as f64;
+                let as_in = |all: i64, length: i64| (length as f64 * all as f64 / own) as i64;
+                for it in of_rank {
+                    let is_extra = !it.is_common && common[it.rank][1] > common[it.rank][0];
+                    it.middle = if is_extra { 0 } else { as_in(middle, it.length) };
+                    it.mean = if it.is_common { as_in(mean, it.length) } else { it.length };
+                }
             }
         }
         for it in &self.own {
@@ -156,7 +163,9 @@ impl Sums {
         let worst = habits.iter().map(|it| it.1).fold(0.0, f64::max);
         let (alike, others): (Vec<_>, Vec<_>) = habits.into_iter().partition(|it| it.1 >= ALIKE * worst);
         let ranks = |of: Vec<(usize, f64)>| of.into_iter().map(|it| it.0).collect::<Vec<_>>();
-        [alike, others].into_iter().map(ranks).filter(|ranks| !ranks.is_empty()).collect()
+        // Not all can be behind the others.
+        let few = |ranks: &Vec<usize>| !ranks.is_empty() && ranks.len() < self.work.len();
+        [alike, others].into_iter().map(ranks).filter(few).collect()
     }
 
     fn of_ranks(&self, job: &Job, ranks: Vec<usize>) -> Suspect {
@@ -200,15 +209,17 @@ impl Sums {
             |step: usize| ranks.iter().copied().max_by(|one, other| work(*one, step).total_cmp(&work(*other, step)));
         let mut times = vec![0; job.ranks.len()];
         let mut means = Vec::with_capacity(steps);
-        let (mut most, mut worst) = (0.0, (0.0, 0));
+        let (mut most, mut worst, mut excesses) = (0.0, (0.0, 0), Vec::with_capacity(steps));
         for step in 0..steps {
             let rank = longest(step)?;
             times[rank] += 1;
             let mean = ranks.iter().map(|rank| work(*rank, step)).sum::<f64>() / ranks.len() as f64;
             means.push(mean);
             most += work(rank, step);
-            if work(rank, step) - mean > worst.0 {
-                worst = (work(rank, step) - mean, step);
+            let excess = work(rank, step) - mean;
+            excesses.push(excess);
+            if excess > worst.0 {
+                worst = (excess, step);
             }
         }
         let middle: f64 = means.iter().sum();
@@ -217,7 +228,7 @@ impl Sums {
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
         for it in &self.own {
             // What only the rank with most of the work has is a part of the difference, too.
-            let off = if always == Some(it.rank) && it.mean == it.length { it.length } else { it.length - it.mean };
+            let off = if always == Some(it.rank) && !it.is_common { it.length } else { it.length - it.mean };
             *kinds.entry(it.kind).or_default() += off.abs() as f64;
         }
         let mut kinds: Vec<(u32, f64)> = kinds.into_iter().collect();
@@ -227,7 +238,9 @@ impl Sums {
             let own = work(it.rank, it.step);
             (it.item, if own > 0.0 { (it.length as f64 * means[it.step] / own) as i64 } else { it.length })
         };
-        (most >= (1.0 + least) * middle).then(|| Suspect {
+        // A few long steps are not unequal work: a rank may evaluate something now and then.
+        let is_unequal = most >= (1.0 + least) * middle && self.is_habit(excesses.into_iter());
+        is_unequal.then(|| Suspect {
             what: What::UnequalWork,
             ranks: match always {
                 Some(rank) => vec![rank],

@@ -14,9 +14,10 @@ use crate::model::time::FileNs;
 /// A rank of the job.
 #[derive(Debug, Default)]
 pub(super) struct RankFacts {
-    /// `rank 3`.
+    /// `rank 3`; `process 4711, GPU 1` where no number tells it apart.
     pub(super) label: String,
     pub(super) number: Option<i32>,
+    pub(super) pid: i64,
     pub(super) host: Option<String>,
     pub(super) file: PathBuf,
     /// The first time in its file.

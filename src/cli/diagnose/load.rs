@@ -19,7 +19,7 @@ use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::cli::survey::{Looking, Survey};
+use crate::cli::survey::{self, Looking, Survey};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
 use crate::trace::reader::{Extent, Packet};
 use crate::trace::words::remark;
@@ -191,7 +191,12 @@ impl Loading {
         };
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);
-        let host = process.and_then(|it| it.name.split(" · ").nth(1).map(str::to_owned)).or(profile.host.clone());
+        let host = process.and_then(|it| survey::host(&it.name).map(str::to_owned)).or(profile.host.clone());
+        let gpu = rank.label.split_once(", ").map(|(_, gpu)| format!(", {gpu}")).unwrap_or_default();
+        let label = match process {
+            Some(it) if it.rank.is_none() => format!("process {}{gpu}", it.pid),
+            _ => rank.label.clone(),
+        };
         let carriers = self.items_of(profile, ranks, rank, &places);
         self.sends(profile, rank.process, number, &carriers);
         for communicator in profile.communicators.iter().filter(|it| it.process == rank.process) {
@@ -203,8 +208,9 @@ impl Loading {
         }
         let edges = edges.get(kept.start..=kept.end).unwrap_or_default();
         self.ranks.push(RankFacts {
-            label: rank.label.clone(),
+            label,
             number: rank.number,
+            pid: process.map_or(0, |it| it.pid),
             host,
             file: path.to_owned(),
             begin: profile.begin.or(profile.extent().map(|extent| extent.start)).unwrap_or_default(),
@@ -283,22 +289,52 @@ impl Loading {
         self.kinds.len() as u32 - 1
     }
 
+    /// Gives the ranks the numbers of a communicator that has them all, if launchers gave none, or one
+    /// to several: that of the process from which these inherited it.
+    ///
+    /// # Errors
+    ///
+    /// If the files are of two runs.
+    fn number(&mut self) -> Result<(), Reason> {
+        let mut by_number: BTreeMap<i32, usize> = BTreeMap::new();
+        let mut twice = BTreeSet::new();
+        for (at, rank) in self.ranks.iter().enumerate() {
+            let Some(number) = rank.number else { continue };
+            let Some(other) = by_number.insert(number, at) else { continue };
+            let has_both = |of: &BTreeMap<i32, usize>| [at, other].iter().all(|rank| of.values().any(|it| it == rank));
+            if !self.members.values().any(|(_, of)| has_both(of)) {
+                return Err(Reason::Refused(format!(
+                    "rank {number} is in {} and in {}: give the files of one run, or of one attempt if ranks were \
+                     restarted, and no merged file beside them",
+                    self.ranks[other].file.display(),
+                    rank.file.display()
+                )));
+            }
+            twice.insert(number);
+        }
+        if twice.is_empty() && self.ranks.iter().all(|rank| rank.number.is_some()) {
+            return Ok(());
+        }
+        let has_all = |of: &BTreeMap<i32, usize>| of.values().collect::<BTreeSet<_>>().len() == self.ranks.len();
+        let all = self.members.values().map(|(_, of)| of).find(|of| has_all(of));
+        for (own, at) in all.into_iter().flatten() {
+            (self.ranks[*at].label, self.ranks[*at].number) = (format!("rank {own}"), Some(*own));
+        }
+        if all.is_none() {
+            let inherited = |rank: &RankFacts| rank.number.is_some_and(|number| twice.contains(&number));
+            for rank in self.ranks.iter_mut().filter(|rank| inherited(rank)) {
+                (rank.label, rank.number) = (format!("process {}", rank.pid), None);
+            }
+        }
+        Ok(())
+    }
+
     /// The job of so many files, some of which could not be read.
     fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
         }
-        let mut files: BTreeMap<i32, &Path> = BTreeMap::new();
-        for rank in &self.ranks {
-            let Some(number) = rank.number else { continue };
-            if let Some(other) = files.insert(number, &rank.file) {
-                return Err(Reason::Refused(format!(
-                    "rank {number} is in {} and in {}: give the files of one run, and no merged file beside them",
-                    other.display(),
-                    rank.file.display()
-                )));
-            }
-        }
+        self.number()?;
         self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let graph = Graph::new(self.items, self.joined);
@@ -390,4 +426,40 @@ fn mixed(value: &impl std::hash::Hash) -> u64 {
     let mut hasher = FxHasher::default();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processes with these numbers from a launcher, of which these are in one communicator, in order.
+    fn labels(numbers: &[Option<i32>], members: &[usize]) -> Result<Vec<String>, String> {
+        let rank = |(at, number): (usize, &Option<i32>)| RankFacts {
+            label: number.map_or_else(|| format!("process {}", 70 + at), |number| format!("rank {number}")),
+            number: *number,
+            pid: 70 + at as i64,
+            file: format!("file {at}").into(),
+            ..RankFacts::default()
+        };
+        let members = (0..).zip(members.iter().copied()).collect();
+        let mut loading = Loading {
+            ranks: numbers.iter().enumerate().map(rank).collect(),
+            members: [(7, (numbers.len() as i32, members))].into(),
+            ..Loading::default()
+        };
+        loading.number().map_err(|reason| reason.to_string())?;
+        Ok(loading.ranks.into_iter().map(|rank| rank.label).collect())
+    }
+
+    #[test]
+    fn ranks_are_told_apart_whatever_the_launcher_says() {
+        let of = |numbers: &[Option<i32>], members: &[usize]| labels(numbers, members).unwrap();
+        assert_eq!(of(&[Some(4), Some(6)], &[0, 1]), ["rank 4", "rank 6"]);
+        assert_eq!(of(&[None, None], &[1, 0]), ["rank 1", "rank 0"]);
+        assert_eq!(of(&[None, None], &[0]), ["process 70", "process 71"]);
+        assert_eq!(of(&[Some(0), Some(0)], &[1, 0]), ["rank 1", "rank 0"], "one inherited the other's");
+        assert_eq!(of(&[Some(0), Some(0), Some(1)], &[0, 1]), ["process 70", "process 71", "rank 1"]);
+        let refused = labels(&[Some(0), Some(0)], &[0]).unwrap_err();
+        assert!(refused.starts_with("rank 0 is in file 0 and in file 1: give the files of one run"), "{refused}");
+    }
 }

@@ -35,11 +35,16 @@ impl Names<'_> {
             [one] => label(one).to_owned(),
             all if all.len() == self.job.ranks.len() => "every rank".to_owned(),
             many if many.len() > NAMED => format!("{} ranks", many.len()),
-            [first @ .., last] => {
-                let first: Vec<String> = first.iter().map(|rank| self.number(*rank).to_string()).collect();
-                format!("ranks {} and {}", first.join(", "), self.number(*last))
-            }
             [] => "no rank".to_owned(),
+            many => {
+                let numbers: Option<Vec<i32>> = many.iter().map(|rank| self.job.ranks[*rank].number).collect();
+                let (ranks, names) = match numbers {
+                    Some(numbers) => ("ranks ", numbers.iter().map(i32::to_string).collect()),
+                    None => ("", many.iter().map(|rank| label(rank).to_owned()).collect::<Vec<_>>()),
+                };
+                let (last, first) = names.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
+                format!("{ranks}{} and {last}", first.join(", "))
+            }
         }
     }
 

@@ -1,5 +1,9 @@
 //! Lines of offset over time, and all of them that respect some bounds (pure).
 
+/// How exactly corners are known, in ns and ns per second: the direction between two that are nearer
+/// to each other is mostly rounding.
+const EXACT: f64 = 1e-3;
+
 /// A line of offset over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
@@ -73,7 +77,8 @@ impl Lines {
         let count = others.0.len();
         for index in 0..count {
             let (from, to) = (others.0[index], others.0[(index + 1) % count]);
-            if !both.clip(|corner| from.to(to).cross(from.to(corner))) {
+            let margin = |way: Line| from.to(to).cross(way) + EXACT * (way.offset.abs() + way.drift.abs());
+            if !both.clip(|corner| margin(from.to(corner))) {
                 return false;
             }
         }
@@ -84,6 +89,11 @@ impl Lines {
     /// Reduces the corners to `most`. A side is dropped by extending its neighbours until they
     /// meet, so no feasible line is lost; the side that adds least goes first.
     pub(super) fn thin(&mut self, most: usize) {
+        let is_same = |one: &Line, other: &Line| {
+            let way = one.to(*other);
+            way.offset.abs() < EXACT && way.drift.abs() < EXACT
+        };
+        self.0.dedup_by(|next, corner| is_same(corner, next));
         while self.0.len() > most {
             let count = self.0.len();
             let corner = |index: usize| self.0[index % count];

@@ -209,7 +209,8 @@ pub(super) struct DeviceProperties {
     pub(super) name: String,
 }
 
-/// Decimal microseconds as nanoseconds, exactly; `None` if it is no number or does not fit.
+/// Decimal microseconds as whole nanoseconds: further digits are dropped. `None` if it is no number or
+/// does not fit.
 pub(super) fn nanoseconds(raw: Option<&RawValue>) -> Option<i64> {
     let text = raw?.get().trim_matches('"');
     if text.contains(['e', 'E']) {

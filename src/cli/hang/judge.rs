@@ -505,6 +505,8 @@ mod tests {
         let hangs = judge(&job);
         assert!(hangs.len() == PAIRS && hangs[..7].iter().all(|hang| hang.missing.len() == 1), "{hangs:?}");
         assert_eq!((&*hangs[0].operation.name, hangs[0].missing[0].rank), ("Send 1 MiB f32 → 5", 5));
+        let text = hangs[0].to_string();
+        assert!(text.contains(" has come and waited 4.0 s, missing: 5 (last seen"), "{text}");
         assert!(hangs.iter().all(|hang| hang.of == 2), "none is to itself");
     }
 

@@ -180,7 +180,12 @@ impl Hang {
             )?,
             (missing, unseen) => {
                 let names = list(missing.iter().map(|it| named(it.rank, &self.in_job)));
-                write!(f, "{came} of {of} ranks have come and waited {waited}, missing: {names}")?;
+                match self.came[..] {
+                    // A send or receive names only the peer.
+                    [one] if self.operation.seq.is_none() => write!(f, "rank {} has", named(one, &self.in_job))?,
+                    _ => write!(f, "{came} of {of} ranks have")?,
+                }
+                write!(f, " come and waited {waited}, missing: {names}")?;
                 if let [one] = missing {
                     write!(f, " ({})", one.last)?;
                 }

@@ -330,7 +330,7 @@ impl Correlator {
             Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],
             _ => [operation.func(), operation.datatype(), Word::ABSENT, Word::ABSENT, Word::ABSENT],
         };
-        if words.iter().any(|word| word.is_text()) {
+        if words.iter().any(|word| word.is_text() || *word == Word::LOST) {
             let [func, datatype, algorithm, protocol, variant] = words.map(|word| self.text(word));
             operation.texts = Some(Box::new(Texts { func, datatype, algorithm, protocol, variant }));
         }

@@ -297,6 +297,7 @@ fn recorded_texts_are_spelled_out() {
          5 0 start k KernelPhase name=$3 phase=2
          6 0 start l KernelPhase
          7 0 comm D name=$lost
+         8 0 start m Coll variant=$lost
          finish",
         "0 thread 0 = 100 python3
          0 comm C number 1 hash 7 rank 0 of 1 name dp
@@ -304,6 +305,7 @@ fn recorded_texts_are_spelled_out() {
          3 CeColl b on 0 C AllReduce,ncclFloat32,-,-,AllShuffle [no parent]
          4 CollApi c on 0 C AllShuffle,ncclFloat32,-,-,- [no parent]
          7 comm D number 2 hash 0 rank -1 of -1 name (text lost)
+         8 operation m on 0 C AllReduce,ncclFloat32,RING,SIMPLE,(text lost) mark a [no parent]
          5 channel k C ch 0 phase 2 ncclInt4 gpu 0 no stamp [no parent]
          6 channel l C ch 0 phase 0 phase gpu 0 no stamp [no parent]",
     );

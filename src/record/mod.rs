@@ -24,3 +24,5 @@ mod nodes;
 pub mod recorder;
 pub mod ring;
 pub(crate) mod sync;
+#[cfg(not(loom))]
+mod texts;

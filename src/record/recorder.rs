@@ -5,12 +5,13 @@ mod words;
 use std::cell::{Cell, OnceCell};
 use std::ffi::c_char;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 use self::words::Words;
 use super::nodes::Nodes;
 use super::ring::{Rings, Writer};
+use super::texts::Texts;
 use crate::clock::host::now;
 use crate::model::event::{CommInit, Kind, Net, Payload, TEXT_BYTES, header, kind};
 use crate::model::ids::{Handle, ProcessTag};
@@ -22,8 +23,8 @@ static RINGS: OnceLock<Rings> = OnceLock::new();
 static TAG_BASE: AtomicU64 = AtomicU64::new(0);
 /// The counter value at which the next block of handles begins.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(HANDLE_BLOCK);
-/// The number of the next recorded text.
-static NEXT_TEXT: AtomicU32 = AtomicU32::new(Word::FIRST_TEXT.0 as u32);
+/// The numbers of recorded texts.
+static TEXTS: Texts = Texts::new();
 
 /// Panics caught in callbacks, each one a bug of ours that the trace reports.
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -460,18 +461,17 @@ pub fn comm_identity(context: Handle, hash: u64, name: Word) -> bool {
     local().note(kind::COMM_IDENTITY, name.0, 0, &[context.0, hash])
 }
 
-/// Records text, cut to [`TEXT_BYTES`], and returns the word that stands for it.
+/// The word that stands for a text, which is recorded if no thread has recorded it yet.
 #[cold]
-pub fn text(text: &[u8]) -> Word {
-    let number = NEXT_TEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-        (next < u32::from(Word::LOST.0)).then_some(next + 1)
+fn text(text: &[u8]) -> Word {
+    let mut has_room = true;
+    let word = TEXTS.word(text, |word| {
+        has_room = note_text(word, text);
+        has_room
     });
-    let Ok(number) = number else { return Word::LOST };
-    let word = Word(number as u16);
-    if !note_text(word, text) {
-        // Give the number back, unless another thread has already taken the next one.
-        let _ = NEXT_TEXT.compare_exchange(number + 1, number, Ordering::Relaxed, Ordering::Relaxed);
-        return Word::LOST;
+    // Without room, the event that it is for is dropped and counted.
+    if word == Word::LOST && has_room {
+        local().count_drop();
     }
     word
 }

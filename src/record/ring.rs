@@ -140,7 +140,7 @@ pub struct Reader {
 
 impl Rings {
     /// Rings over a pool of about `bytes` bytes. Every page is touched, so that no callback takes a
-    /// page fault. `None` if there is no such memory.
+    /// page fault; in a child they are empty. `None` if there is no such memory.
     #[must_use]
     #[expect(clippy::integer_division_remainder_used, reason = "by a constant")]
     pub fn new(bytes: usize) -> Option<Rings> {
@@ -540,8 +540,12 @@ struct Pool {
 
 #[cfg(not(loom))]
 impl Pool {
+    /// A child needs no copy of it: after a `fork`, callbacks would take a page fault for each page
+    /// that the child shares.
     fn new(count: usize) -> Option<Pool> {
-        Some(Pool { pages: crate::sys::Pages::new(count.checked_mul(size_of::<Segment>())?)? })
+        let pages = crate::sys::Pages::new(count.checked_mul(size_of::<Segment>())?)?;
+        crate::sys::empty_in_children(pages.address(), pages.length());
+        Some(Pool { pages })
     }
 }
 

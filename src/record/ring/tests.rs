@@ -33,6 +33,25 @@ fn records_come_out_in_order() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no fork")]
+fn a_child_has_no_copy_of_the_rings() {
+    let rings = Rings::with_segments(4);
+    let writer = rings.claim().unwrap();
+    assert!(writer.push([&record(1)]));
+    let has_record = || writer.segment.get().committed.load(Ordering::Relaxed) != 0;
+    let mut status = 0;
+    // SAFETY: the child reads memory and ends; the parent waits for it.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(i32::from(has_record()));
+        }
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+    }
+    assert!(status == 0 && has_record(), "{status}");
+}
+
+#[test]
 fn one_thread_cannot_take_the_whole_pool() {
     let rings = Rings::with_segments(8);
     let writer = rings.claim().unwrap();

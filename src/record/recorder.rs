@@ -406,11 +406,19 @@ pub fn graph_change(graph: u64) {
     }
 }
 
-/// Records that the program begins a step. On a thread's first call it may allocate.
+/// Records that the program begins a step, or counts it as dropped. On a thread's first call it may
+/// allocate.
 pub fn step(number: u64) {
-    if is_on() {
-        let _ = LOCAL.try_with(|local| local.note(kind::STEP, 0, 0, &[number]));
+    if !is_on() {
+        return;
     }
+    let _ = LOCAL.try_with(|local| {
+        // Steps are rare: each of them may look for a ring.
+        local.retry_in.set(0);
+        if !local.note(kind::STEP, 0, 0, &[number]) {
+            local.count_drop();
+        }
+    });
 }
 
 /// The graph of a node. No node has this number, so it can be in [`NODES`] as well.

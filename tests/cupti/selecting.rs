@@ -156,6 +156,21 @@ fn steps_need_neither_cupti_nor_nvtx() {
 }
 
 #[test]
+fn a_step_without_room_is_counted_and_the_next_one_is_drawn() {
+    // All rings of the smallest pool, but for that of the thread that calls `init`.
+    let others = |lines: fn(usize) -> String| (1..64).map(lines).collect::<String>();
+    let take = others(|n| format!("t{n} start g{n} dp Group\nt{n} stop g{n}\n"));
+    let end = others(|n| format!("t{n} end\n"));
+    let script = format!(
+        "user init dp comm=0xabc rank=0 nranks=2\n{take}trainer step 1\n{end}user finalize dp\n\
+         trainer step 2\ntrainer step 3\n"
+    );
+    let timeline = record(&script, &[("NCCLSCOPE_BUFFER_SIZE", "1M")]).timeline();
+    assert_eq!(timeline.figures().get("dropped"), 1);
+    assert_eq!([1, 2, 3].map(|number| timeline.named(&format!("step {number}")).len()), [0, 1, 1]);
+}
+
+#[test]
 fn ranks_that_are_not_asked_for_record_nothing_and_say_nothing() {
     let script = job(&[collective("a", "dp", "1Ki"), collective("b", "tp", "2Ki")]);
     let by = |settings: &[(&str, &str)]| {

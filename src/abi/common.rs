@@ -6,8 +6,6 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::model::event::{self, Flag, Net, Network};
 use crate::model::state;
 use crate::model::time::GpuNs;
-use crate::model::word::Word;
-use crate::record::recorder;
 
 /// A descriptor: the header, in which only the width of the type ever changed, and the version's
 /// union.
@@ -78,18 +76,6 @@ pub(super) struct NetPlugin {
 pub(super) struct Identity {
     pub(super) name: *const c_char,
     pub(super) comm_hash: u64,
-}
-
-impl Identity {
-    /// Hash and name of the communicator.
-    ///
-    /// # Safety
-    ///
-    /// The name is null or NUL-terminated.
-    pub(super) unsafe fn read(self) -> (u64, Word) {
-        // SAFETY: the caller's promise.
-        (self.comm_hash, unsafe { recorder::name(self.name) })
-    }
 }
 
 /// A kernel channel since v4. In v3 it is the channel's number alone.

@@ -112,7 +112,7 @@ impl Abi for V8 {
 /// What step 3 would export, without the symbol.
 static TABLE: Table<V8, InitV5> = Table::new(init_v5::<V8>);
 
-mod tests {
+pub(super) mod tests {
     use std::ffi::c_int;
 
     use super::*;
@@ -142,13 +142,13 @@ mod tests {
 
     /// Rings with the recorder switched on. They are shared by the process: another test may have
     /// made them.
-    fn rings() -> &'static Rings {
+    pub(in crate::abi) fn rings() -> &'static Rings {
         recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(8)).expect("memory for rings")
     }
 
     /// What this thread recorded, as `look` sees it. Nothing is removed: the few records fit into
     /// one segment, and a reader gives a segment back only when it moves on to the next.
-    fn recorded<T>(rings: &Rings, mut look: impl FnMut(&Record<'_>) -> Option<T>) -> Vec<T> {
+    pub(in crate::abi) fn recorded<T>(rings: &Rings, mut look: impl FnMut(&Record<'_>) -> Option<T>) -> Vec<T> {
         let mut buffer = [0; MAX_WORDS];
         let is_ours = |reader: &mut Reader| {
             // A thread's first record names it.

@@ -40,7 +40,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use common::{Bits, Descr, StateArgument};
+use common::{Bits, Descr, Identity, StateArgument};
 use library::library;
 
 use crate::cupti;
@@ -48,7 +48,6 @@ use crate::model::event::{CommInit, Group, KernelCh, NetPlugin, Network, ProxyCt
 use crate::model::ids::Handle;
 use crate::model::kinds::bit;
 use crate::model::state;
-use crate::model::word::Word;
 use crate::record::recorder;
 use crate::{fault, profiler};
 use crate::{process, sys};
@@ -97,8 +96,8 @@ trait Abi: 'static {
         None
     }
 
-    /// Hash and name of the communicator, if the descriptors of Coll and P2p carry them.
-    unsafe fn identity(_body: &Self::Body) -> Option<(u64, Word)> {
+    /// Name and hash of the communicator, if the descriptors of Coll and P2p carry them.
+    unsafe fn identity(_body: &Self::Body) -> Option<Identity> {
         None
     }
 }
@@ -241,13 +240,16 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
         static LAST: std::cell::Cell<(Handle, u64)> = const { std::cell::Cell::new((Handle::NONE, 0)) };
     }
     // SAFETY: the caller's promise.
-    if let Some((hash, name)) = unsafe { A::identity(body) } {
-        LAST.with(|last| {
-            // If there was no room, it is recorded with the next operation.
-            if last.get() != (start.context, hash) && recorder::comm_identity(start.context, hash, name) {
-                last.set((start.context, hash));
-            }
-        });
+    let Some(Identity { name, comm_hash }) = (unsafe { A::identity(body) }) else { return };
+    let identity = (start.context, comm_hash);
+    if LAST.get() == identity {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { recorder::name(name) };
+    // If there was no room, it is recorded with the next operation.
+    if recorder::comm_identity(start.context, comm_hash, name) {
+        LAST.set(identity);
     }
 }
 

@@ -101,9 +101,9 @@ impl Abi for V1 {
         })
     }
 
-    unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
+    unsafe fn identity(body: &Body) -> Option<Identity> {
         // SAFETY: the trait's promise.
-        Some(unsafe { body.identity.read() })
+        Some(unsafe { body.identity })
     }
 }
 

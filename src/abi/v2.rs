@@ -6,7 +6,6 @@ use super::common::{self, Identity, StateArgsV1};
 use super::{Abi, Start, v4};
 use crate::model::event;
 use crate::model::ids::Handle;
-use crate::model::word::Word;
 
 pub(super) enum V2 {}
 
@@ -100,9 +99,9 @@ impl Abi for V2 {
         start.record(&unsafe { body.p2p.v4().event(start.parent) })
     }
 
-    unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
+    unsafe fn identity(body: &Body) -> Option<Identity> {
         // SAFETY: the trait's promise.
-        Some(unsafe { body.identity.read() })
+        Some(unsafe { body.identity })
     }
 }
 

@@ -6,7 +6,6 @@ use super::common::{self, Identity, StateArgsV1};
 use super::{Abi, Start, v2, v4};
 use crate::model::event;
 use crate::model::ids::Handle;
-use crate::model::word::Word;
 
 pub(super) enum V3 {}
 
@@ -92,9 +91,9 @@ impl Abi for V3 {
         Some(event::KernelCh { channel, ..Default::default() })
     }
 
-    unsafe fn identity(body: &Body) -> Option<(u64, Word)> {
+    unsafe fn identity(body: &Body) -> Option<Identity> {
         // SAFETY: the trait's promise.
-        Some(unsafe { body.identity.read() })
+        Some(unsafe { body.identity })
     }
 }
 
@@ -103,3 +102,30 @@ super::layout::layout_of!(V3: coll = Identity { name, comm_hash }, coll = Coll {
     seq_number, func, send_buff, recv_buff, count, root, datatype, n_max_channels, n_warps,
     algo, proto,
 }, p2p = Identity { name, comm_hash }, p2p = v2::P2p { func, buff, datatype, count, peer }, kernelCh = KernelCh { channel_id });
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up_v8::tests::{recorded, rings};
+    use super::super::record_start;
+    use super::*;
+    use crate::model::event::Body as What;
+    use crate::model::kinds::bit;
+
+    #[test]
+    fn a_communicator_s_name_is_recorded_once_and_again_when_it_changes() {
+        let rings = rings();
+        // SAFETY: a union of C structures made of integers and raw pointers.
+        let mut body: Body = unsafe { std::mem::zeroed() };
+        for (name, comm_hash, times) in [(c"data parallel", 7, 3), (c"tensor parallel", 8, 2)] {
+            body.identity = Identity { name: name.as_ptr(), comm_hash };
+            let start = Start { parent: Handle::NONE, context: Handle(9), rank: 0 };
+            // SAFETY: the body of a Coll, with a literal for a name.
+            (0..times).for_each(|_| _ = unsafe { record_start::<V3>(bit::COLL, &body, &start) });
+        }
+        let names = recorded(rings, |record| match record.body {
+            What::Text { text, .. } => Some(String::from_utf8_lossy(text).into_owned()),
+            _ => None,
+        });
+        assert_eq!(names, ["data parallel", "tensor parallel"]);
+    }
+}

@@ -182,6 +182,34 @@ fn the_other_plugin_may_change_its_mask_at_any_time() {
     assert!(log.iter().any(|call| call["type"] == 32), "{log:#?}");
 }
 
+#[test]
+fn calls_captured_into_graphs_leave_room_for_communicators() {
+    let mut script = "u init world comm=1 rank=0 nranks=2\n".to_owned();
+    (0..17_000).for_each(|n| script += &format!("u start g{n} world GroupApi graphCaptured=1\nu stop g{n}\n"));
+    (0..8).for_each(|n| script += &format!("u init later{n} comm=2{n} rank=0 nranks=2\n"));
+    (0..8).for_each(|n| script += &format!("u start c{n} later{n} Group\n"));
+    let (recording, log) = beside(echo(0), &script, 7, &[("NCCLSCOPE_PRESET", "light")]);
+    assert!(!recording.outcome.stderr.contains("too many communicators"), "{}", recording.outcome.stderr);
+    assert_eq!(log.iter().filter(|call| call["type"] == 1).count(), 8);
+}
+
+#[test]
+fn a_communicator_for_which_there_is_no_room_is_finalized_at_once() {
+    // With names and hashes, more than there are places.
+    let all = |verb: &str, more: &str| (0..6_000).map(|n| format!("u {verb} c{n}{more}\n")).collect::<String>();
+    let script = all("init", " comm=7 rank=0 nranks=2") + "u mask\n" + &all("finalize", "");
+    let (recording, log) = beside(echo(3), &script, 7, &[("NCCLSCOPE_ENABLE", "0")]);
+    assert!(recording.outcome.stderr.contains("too many communicators"));
+    let contexts = |verb: &str| {
+        let calls = log.iter().filter(|call| call["call"] == verb);
+        calls.map(|call| call["context"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    let (begun, mut ended) = (contexts("init"), contexts("finalize"));
+    assert_ne!(begun, ended, "there was room");
+    ended.sort_by_key(|context| begun.iter().position(|begun| begun == context));
+    assert_eq!(begun, ended);
+}
+
 /// The starts of a log by the other plugin's handle, and the number of starts of that kind before.
 fn starts(log: &[Value]) -> BTreeMap<String, (u64, &Value)> {
     let starts = log.iter().filter(|call| call["call"] == "start");

@@ -33,7 +33,7 @@ use crate::{process, sys};
 
 /// Sets of eight handles, as a power of two: 2^17 events in 2 MiB.
 const EVENT_SETS: u32 = 14;
-/// The same for communicators, and for calls captured into graphs: 2^14 in 256 KiB.
+/// The same for calls captured into graphs, and for communicators: 2^14 in 256 KiB.
 const KEPT_SETS: u32 = 11;
 /// The bits of a handle that number it.
 const NUMBER: u64 = (1 << Handle::COUNTER_BITS) - 1;
@@ -61,8 +61,10 @@ pub(super) struct Other {
     spare: u64,
     /// Handles of events. The first to stop is the first to be forgotten.
     events: Table,
-    /// Contexts, and events that remain parents for as long as their graph exists.
+    /// Handles of events that remain parents for as long as their graph exists.
     kept: Table,
+    /// Contexts, with the names and hashes of their communicators.
+    contexts: Table,
     /// The mask that it believes to be NCCL's. It may change it at any time.
     mask: AtomicI32,
     /// Its mask, as last passed to NCCL.
@@ -162,6 +164,7 @@ impl Other {
             spare: spare_tag(),
             events: Table::new(EVENT_SETS, true),
             kept: Table::new(KEPT_SETS, false),
+            contexts: Table::new(KEPT_SETS, false),
             mask: AtomicI32::new(0),
             seen: AtomicI32::new(0),
             ours: AtomicU64::new(0),
@@ -192,6 +195,16 @@ impl Other {
                     init(context, hash, mask, name, nodes, ranks, rank, logger)
                 }
             }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `context` is its own, and this is the last call with it.
+    unsafe fn call_finalize(&self, context: *mut c_void) {
+        if !context.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { (self.finalize)(context) };
         }
     }
 
@@ -229,15 +242,39 @@ impl Other {
     /// failed for this communicator.
     fn context(&self, context: *mut c_void) -> Option<*mut c_void> {
         match self.name(Handle(context as u64)) {
-            Some(name) => self.kept.get(name).map(|(value, _)| value as *mut c_void),
+            Some(name) => self.contexts.get(name).map(|(value, _)| value as *mut c_void),
             None => Some(std::ptr::null_mut()),
         }
     }
 
     /// The communicator that descriptors named up to v3.
     fn comm(&self, context: *mut c_void) -> Comm {
-        let of = |what| self.kept.get(Name::new(what, context as u64 & NUMBER)).map_or(0, |(value, _)| value);
+        let of = |what| self.contexts.get(Name::new(what, context as u64 & NUMBER)).map_or(0, |(value, _)| value);
         Comm { name: of(What::CommName) as *const c_char, hash: of(What::CommHash) }
+    }
+
+    /// Remembers a communicator, under the context that NCCL gets. False if there is no room.
+    fn keep(&self, context: Handle, theirs: *mut c_void, birth: &Birth) -> bool {
+        let Some(name) = self.name(context) else { return false };
+        let number = context.0 & NUMBER;
+        let entries = [
+            (name, theirs as u64),
+            (Name::new(What::CommName, number), birth.name as u64),
+            (Name::new(What::CommHash, number), birth.hash),
+        ];
+        // Its descriptors have name and hash up to v3.
+        let entries = entries.iter().take(if self.version <= 3 { 3 } else { 1 });
+        let is_kept = entries.copied().all(|(name, value)| self.contexts.put(name, value));
+        if !is_kept {
+            self.forget(context);
+        }
+        is_kept
+    }
+
+    fn forget(&self, context: Handle) {
+        let number = context.0 & NUMBER;
+        let names = [Name::new(What::CommName, number), Name::new(What::CommHash, number)];
+        self.name(context).into_iter().chain(names).for_each(|name| self.contexts.remove(name));
     }
 
     /// Whether its own mask asks for such an event.
@@ -359,15 +396,11 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
         return without;
     }
     let context = if ours.context.is_none() { other.spare_handle() } else { ours.context };
-    let number = context.0 & NUMBER;
-    let is_kept = other.name(context).is_some_and(|name| other.kept.put(name, theirs as u64));
-    if !is_kept {
+    if !other.keep(context, theirs, birth) {
         complain("the other plugin gets no calls of a communicator: there are too many communicators");
+        // SAFETY: its own context, once.
+        unsafe { other.call_finalize(theirs) };
         return without;
-    }
-    if other.version <= 3 && A::VERSION > 3 {
-        other.kept.put(Name::new(What::CommName, number), birth.name as u64);
-        other.kept.put(Name::new(What::CommHash, number), birth.hash);
     }
     other.live.fetch_add(1, Ordering::Relaxed);
     other.nccl_mask.store(mask, Ordering::Relaxed);
@@ -384,15 +417,12 @@ pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
             return status;
         }
         fence(|| {
-            let Some(name) = other.name(Handle(context as u64)) else { return };
-            let Some((theirs, _)) = other.kept.get(name) else { return };
-            if theirs != 0 {
-                // SAFETY: its own context, once.
-                unsafe { (other.finalize)(theirs as *mut c_void) };
-            }
-            let number = context as u64 & NUMBER;
-            let names = [name, Name::new(What::CommName, number), Name::new(What::CommHash, number)];
-            names.into_iter().for_each(|name| other.kept.remove(name));
+            let context = Handle(context as u64);
+            let Some(name) = other.name(context) else { return };
+            let Some((theirs, _)) = other.contexts.get(name) else { return };
+            // SAFETY: its own context, once.
+            unsafe { other.call_finalize(theirs as *mut c_void) };
+            other.forget(context);
             if other.live.fetch_sub(1, Ordering::Relaxed) == 1 {
                 other.nccl_mask.store(std::ptr::null_mut(), Ordering::Relaxed);
             }

@@ -16,7 +16,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::convert::{Comm, Descriptor};
 use self::table::{Name, Table, What};
@@ -73,10 +73,41 @@ pub(super) struct Other {
     ours: AtomicU64,
     /// It has NCCL's own mask, since we ask for nothing.
     alone: AtomicBool,
-    /// NCCL's mask; null before the first `init` and after the last `finalize`.
-    nccl_mask: AtomicPtr<c_int>,
+    nccl: NcclMask,
+}
+
+/// NCCL's mask, while there are communicators.
+struct NcclMask {
+    /// Null before the first `init` and after the last `finalize`.
+    mask: AtomicPtr<c_int>,
     /// Communicators between `init` and `finalize`.
-    live: AtomicI32,
+    live: Mutex<u32>,
+}
+
+impl NcclMask {
+    const fn new() -> NcclMask {
+        NcclMask { mask: AtomicPtr::new(std::ptr::null_mut()), live: Mutex::new(0) }
+    }
+
+    fn live(&self) -> MutexGuard<'_, u32> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A communicator begins, whose `init` got this mask.
+    fn begin(&self, mask: *mut c_int) {
+        let mut live = self.live();
+        *live += 1;
+        self.mask.store(mask, Ordering::Relaxed);
+    }
+
+    /// A communicator ends.
+    fn end(&self) {
+        let mut live = self.live();
+        *live = live.saturating_sub(1);
+        if *live == 0 {
+            self.mask.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
 }
 
 // SAFETY: functions and atomics, and the address of a function.
@@ -169,8 +200,7 @@ impl Other {
             seen: AtomicI32::new(0),
             ours: AtomicU64::new(0),
             alone: AtomicBool::new(false),
-            nccl_mask: AtomicPtr::new(std::ptr::null_mut()),
-            live: AtomicI32::new(0),
+            nccl: NcclMask::new(),
         })
     }
 
@@ -293,7 +323,7 @@ impl Other {
             // SAFETY: null, or NCCL's mask, which exists between `init` and `finalize`, and so
             // during its calls.
             unsafe {
-                if let Some(nccl) = self.nccl_mask.load(Ordering::Relaxed).as_mut() {
+                if let Some(nccl) = self.nccl.mask.load(Ordering::Relaxed).as_mut() {
                     AtomicI32::from_ptr(nccl).store(union, Ordering::Relaxed);
                 }
             }
@@ -384,7 +414,7 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
     // SAFETY: NCCL's mask, or ours; the caller's promise.
     let its_mask_now = || unsafe { AtomicI32::from_ptr(its_mask).load(Ordering::Relaxed) };
     // Its other communicators need what they asked for, whatever becomes of this one.
-    let before = if other.live.load(Ordering::Relaxed) > 0 { its_mask_now() } else { 0 };
+    let before = if *other.nccl.live() > 0 { its_mask_now() } else { 0 };
     let without = Answer { kinds: ours.kinds | Kinds(u64::from(before as u32)), ..ours };
     let mut theirs = std::ptr::null_mut();
     // SAFETY: the caller's promise.
@@ -402,8 +432,7 @@ pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer)
         unsafe { other.call_finalize(theirs) };
         return without;
     }
-    other.live.fetch_add(1, Ordering::Relaxed);
-    other.nccl_mask.store(mask, Ordering::Relaxed);
+    other.nccl.begin(mask);
     let wanted = its_mask_now();
     other.seen.store(wanted, Ordering::Relaxed);
     Answer { context, kinds: ours.kinds | Kinds(u64::from(wanted as u32)) }
@@ -423,9 +452,7 @@ pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
             // SAFETY: its own context, once.
             unsafe { other.call_finalize(theirs as *mut c_void) };
             other.forget(context);
-            if other.live.fetch_sub(1, Ordering::Relaxed) == 1 {
-                other.nccl_mask.store(std::ptr::null_mut(), Ordering::Relaxed);
-            }
+            other.nccl.end();
         })
     })
 }
@@ -557,4 +584,24 @@ unsafe fn forward_state<A: Abi>(other: &Other, handle: Handle, number: c_int, ar
     // SAFETY: its own handle, and arguments of its version that live as long as the call.
     unsafe { (other.state)(theirs as *mut c_void, number, args) };
     other.follow_mask();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nccl_s_mask_is_known_while_there_is_a_communicator() {
+        static NCCL: NcclMask = NcclMask::new();
+        static MASK: AtomicI32 = AtomicI32::new(0);
+        let live_and_die = || {
+            for _ in 0..if cfg!(miri) { 100 } else { 100_000 } {
+                NCCL.begin(MASK.as_ptr());
+                assert!(!NCCL.mask.load(Ordering::Relaxed).is_null());
+                NCCL.end();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(live_and_die)));
+        assert!(NCCL.mask.load(Ordering::Relaxed).is_null());
+    }
 }

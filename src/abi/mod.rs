@@ -38,7 +38,7 @@ mod v7;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use common::{Bits, Descr, Identity, StateArgument};
 use library::library;
@@ -115,9 +115,6 @@ impl Start {
         recorder::start(self.parent, self.context, self.rank, payload)
     }
 }
-
-/// The version of the NCCL that called `init` last, 0 while unknown. A process has one NCCL.
-static NCCL_VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `body` so that no panic unwinds into C, and answers success.
 #[inline]
@@ -418,7 +415,6 @@ unsafe fn init_here<A: Abi>(context: *mut *mut c_void, mask: *mut c_int, birth: 
         fault::at("init");
         // SAFETY: the caller's promise.
         let library = unsafe { library(birth.logger) };
-        NCCL_VERSION.store(library.version.unwrap_or_default(), Ordering::Relaxed);
         let comm = CommInit {
             hash: birth.hash,
             rank: birth.rank,

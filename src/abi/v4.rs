@@ -2,10 +2,9 @@
 //! time.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::Ordering;
 
 use super::common::{self, StateArgsV4};
-use super::{Abi, NCCL_VERSION, Start};
+use super::{Abi, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
 use crate::record::recorder;
@@ -120,10 +119,7 @@ impl Abi for V4 {
     #[inline(always)]
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
-        let p2p = unsafe { body.p2p.event(start.parent) };
-        // NCCL 2.28 and newer call this version through an adapter that never fills `nChannels`.
-        let native = (22700..22800).contains(&NCCL_VERSION.load(Ordering::Relaxed));
-        start.record(&event::P2p { channels: if native { p2p.channels } else { 0 }, ..p2p })
+        start.record(&unsafe { body.p2p.event(start.parent) })
     }
 
     unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
@@ -137,3 +133,28 @@ super::layout::layout_of!(V4: coll = Coll {
     seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
 }, p2p = P2p { func, buff, datatype, count, peer, n_channels },
 kernelCh = common::KernelCh { channel_id, p_timer });
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up_v8::tests::{recorded, rings};
+    use super::super::record_start;
+    use super::*;
+    use crate::model::event::{Body as What, Event};
+    use crate::model::kinds::bit;
+
+    #[test]
+    fn the_channels_of_a_send_are_recorded() {
+        let rings = rings();
+        // SAFETY: a union of C structures made of integers and raw pointers.
+        let mut body: Body = unsafe { std::mem::zeroed() };
+        body.p2p.n_channels = 5;
+        let start = Start { parent: Handle::NONE, context: Handle(9), rank: 0 };
+        // SAFETY: the body of a P2p, whose strings are null.
+        let sent = unsafe { record_start::<V4>(bit::P2P, &body, &start) };
+        let channels = recorded(rings, |record| match record.body {
+            What::Start { handle, event: Event::P2p(p2p), .. } if handle == sent => Some(p2p.channels),
+            _ => None,
+        });
+        assert_eq!(channels, [5]);
+    }
+}

@@ -5,7 +5,7 @@
 //! From v4 on a newer union begins like the older one, so most members are copied as they are. What
 //! a version does not have is zero, and an event that it does not have is left out.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use super::super::common::Identity;
@@ -13,7 +13,6 @@ use super::super::{v1, v2, v3, v4, v5, v7};
 use crate::model::kinds::bit;
 use crate::model::state;
 use crate::model::word::Word;
-use crate::record::recorder;
 
 /// The largest descriptor of any version, in words: that of v7.
 const WORDS: usize = 17;
@@ -219,8 +218,8 @@ impl Default for Wide {
 /// `text` is null or NUL-terminated.
 unsafe fn number(text: *const c_char, word_of: fn(u8) -> Word, count: u8) -> u8 {
     // SAFETY: the caller's promise.
-    let word = unsafe { recorder::rare_word(text) };
-    (0..count).find(|&number| word_of(number) == word).unwrap_or(count)
+    let word = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }).and_then(|text| Word::known(text.to_bytes()));
+    (0..count).find(|&number| Some(word_of(number)) == word).unwrap_or(count)
 }
 
 /// The text of a known word. [`prepare`] has made it.

@@ -40,18 +40,35 @@ const EXIT_WAIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 }
 /// How long `cuInit` may wait for another thread that is starting the recording.
 const CUDA_INIT_WAIT: Duration = Duration::from_secs(1);
 
-static STATE: Mutex<State> = Mutex::new(State { phase: Phase::Fresh, live: 0, kinds: None, cupti_lent: false });
+static STATE: Mutex<State> =
+    Mutex::new(State { phase: Phase::Fresh, live: 0, asked: Asked(Vec::new()), cupti_lent: false });
 
 struct State {
     phase: Phase,
     /// Communicators between `init` and `finalize`.
     live: u32,
-    /// What NCCL is asked to report. It is decided for the first communicator, because NCCL has one
-    /// mask for all. Later, kernel channels may be switched off, but never on: NCCL would then
-    /// expect samples of kernels that write none.
-    kinds: Option<Kinds>,
+    asked: Asked,
     /// CUPTI was released on request, so it is not taken.
     cupti_lent: bool,
+}
+
+/// What NCCL is asked to report, for each release in the process. It is decided for a release's
+/// first communicator, because NCCL has one mask for all. Later, kernel channels may be switched
+/// off, but never on: NCCL would then expect samples of kernels that write none.
+struct Asked(Vec<((u8, Option<Version>), Kinds)>);
+
+impl Asked {
+    /// What the caller is asked for from now on; `decide` gets what it was asked for before.
+    fn renew(&mut self, caller: &Caller, decide: impl FnOnce(Option<Kinds>) -> Kinds) -> Kinds {
+        let release = (caller.interface, caller.version);
+        let known = self.0.iter_mut().find(|(known, _)| *known == release);
+        let kinds = decide(known.as_ref().map(|(_, kinds)| *kinds));
+        match known {
+            Some((_, known)) => *known = kinds,
+            None => self.0.push((release, kinds)),
+        }
+        kinds
+    }
 }
 
 enum Phase {
@@ -98,11 +115,11 @@ pub(crate) struct Answer {
 pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> Answer {
     let mut state = lock();
     let held = state.start(Moment::CommInit);
-    let State { phase: Phase::Recording(session), live, kinds, .. } = &mut *state else {
+    let State { phase: Phase::Recording(session), live, asked, .. } = &mut *state else {
         return Answer { context: Handle::NONE, kinds: Kinds::NONE };
     };
-    let is_first = kinds.is_none();
-    let kinds = *kinds.insert(decide(session, caller, *kinds, *live + 1));
+    let is_first = asked.0.is_empty();
+    let kinds = asked.renew(caller, |before| decide(session, caller, before, *live + 1));
     if is_first && caller.timer.is_rccl() {
         session.gpu = NO_CUPTI.into();
         session.collector.note(now(), "RCCL", format!("{caller}: {}", clock_of_rccl(caller.timer)));
@@ -368,4 +385,29 @@ fn too_little_shared_memory(caller: &Caller, live: u32) -> Option<String> {
              /dev/shm has {has} free (docker run --shm-size makes it larger)"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_release_in_a_process_is_asked_for_what_suits_it() {
+        let caller = |interface, version| Caller { interface, version, timer: GpuTimer::NANOSECONDS, local_ranks: 1 };
+        let (with, without) = (Kinds(kinds::bit::COLL) | Kinds::CHANNELS, Kinds(kinds::bit::COLL));
+        let mut asked = Asked(Vec::new());
+        let mut renew = |caller: &Caller, before, after| {
+            let renewed = asked.renew(caller, |was| {
+                assert_eq!(was, before);
+                after
+            });
+            assert_eq!(renewed, after);
+        };
+        let (first, second) = (caller(5, Some(22_809)), caller(6, Some(23_007)));
+        renew(&first, None, with);
+        renew(&second, None, without);
+        renew(&first, Some(with), without);
+        renew(&second, Some(without), without);
+        renew(&first, Some(without), without);
+    }
 }

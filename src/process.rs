@@ -10,15 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::sys;
 
 /// The state that is zero in a child.
-#[repr(C, align(4096))]
+#[repr(C)]
+#[cfg_attr(target_arch = "aarch64", repr(align(65536)))]
+#[cfg_attr(not(target_arch = "aarch64"), repr(align(4096)))]
 struct Page {
     mode: AtomicU8,
     heap: AtomicBool,
-    rest: [u8; 4094],
+    rest: [u8; LARGEST - 2],
 }
 
+/// The largest page that the processor's kernels have. Before glibc 2.35 the loader ignores a larger
+/// alignment than its own page's.
+const LARGEST: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
+
 /// Its own page of anonymous memory, which the kernel can zero.
-static PAGE: Page = Page { mode: AtomicU8::new(NONE), heap: AtomicBool::new(false), rest: [0; 4094] };
+static PAGE: Page = Page { mode: AtomicU8::new(NONE), heap: AtomicBool::new(false), rest: [0; LARGEST - 2] };
 
 /// Nothing has begun; or it has, and this is a child.
 const NONE: u8 = 0;
@@ -135,7 +141,10 @@ mod tests {
 
     #[test]
     fn the_state_fills_whole_pages() {
-        assert_eq!((size_of::<Page>(), align_of::<Page>()), (4096, 4096));
-        assert_eq!(PAGE.rest.len(), 4094);
+        assert_eq!((size_of::<Page>(), align_of::<Page>()), (LARGEST, LARGEST));
+        assert_eq!(PAGE.rest.len(), LARGEST - 2);
+        // SAFETY: no pointers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        assert!(LARGEST.is_multiple_of(page), "{page}");
     }
 }

@@ -187,9 +187,28 @@ impl Heap {
         }
         // SAFETY: the size is not zero, which the allocator's caller has promised.
         let place = unsafe { self.talc.malloc(layout) }.ok()?;
+        self.hold(held);
+        Some(place)
+    }
+
+    /// Makes a piece larger where it is. False if there is no room behind it.
+    ///
+    /// # Safety
+    ///
+    /// It was allocated here with this layout, and `size` is larger.
+    unsafe fn grow(&mut self, place: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let held = self.held + size - layout.size();
+        // SAFETY: the caller's promise.
+        let grown = held <= self.ends() && unsafe { self.talc.grow_in_place(place, layout, size) }.is_ok();
+        if grown {
+            self.hold(held);
+        }
+        grown
+    }
+
+    fn hold(&mut self, held: usize) {
         self.held = held;
         self.most = self.most.max(held);
-        Some(place)
     }
 }
 
@@ -281,10 +300,8 @@ unsafe impl GlobalAlloc for Memory {
                 heap.held -= layout.size() - size;
                 return place.as_ptr();
             }
-            let held = heap.held + size - layout.size();
             // SAFETY: as above, and the new size is larger.
-            if held <= heap.ends() && unsafe { heap.talc.grow_in_place(place, layout, size) }.is_ok() {
-                heap.held = held;
+            if unsafe { heap.grow(place, layout, size) } {
                 return place.as_ptr();
             }
         }
@@ -311,6 +328,19 @@ mod tests {
     fn without_a_mapping_memory_comes_from_the_system() {
         let text = String::from("anything");
         assert!(!is_in_heap(text.as_ptr().cast_mut()) && !process::has_heap());
+    }
+
+    #[test]
+    fn what_grows_in_its_place_counts_as_held() {
+        let mut memory = vec![0_u64; 1 << 16];
+        let mut heap = Heap::new();
+        // SAFETY: the memory is used for nothing else, and outlives the heap.
+        unsafe { heap.talc.claim(Span::from_base_size(memory.as_mut_ptr().cast(), 8 << 16)) }.unwrap();
+        let piece = Layout::from_size_align(1 << 10, 8).unwrap();
+        let place = heap.allocate(piece).unwrap();
+        // SAFETY: it was allocated there with this layout.
+        assert!(unsafe { heap.grow(place, piece, 1 << 12) });
+        assert_eq!((heap.held, heap.most), (1 << 12, 1 << 12));
     }
 
     #[test]

@@ -268,6 +268,16 @@ fn a_forked_child_is_left_alone() {
 }
 
 #[test]
+fn a_child_forked_after_any_call_of_the_program_s_is_left_alone() {
+    for call in ["step 1", "name-comm dp", "call ncclscope_release", "call ncclscope_acquire"] {
+        let script = format!("main load\nmain {call}\nmain fork child\nchild init c comm=0x1 rank=0 nranks=2\n");
+        let recording = record(&script, &[]);
+        assert_eq!(recording.outcome.call("c").mask, Some(0), "{call}: {}", recording.outcome.stderr);
+        assert!(recording.traces.files().is_empty(), "{call}");
+    }
+}
+
+#[test]
 fn a_child_forked_before_the_first_init_records_by_itself() {
     let case = fault::case("processes", "a child is forked before the first `init`", "both have traces of their own");
     let recording = record(

@@ -54,6 +54,7 @@ extern "C" fn ncclscope_acquire() -> c_int {
 
 /// Passes the call to the copy that records, or answers it here.
 fn hand_over(name: &CStr, ours: fn() -> HandOver) -> c_int {
+    process::begin();
     if process::is_child() {
         return answer(ours);
     }
@@ -72,6 +73,7 @@ static NAME: Mutex<Option<CString>> = Mutex::new(None);
 /// `name` is null, or points at a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
+    process::begin();
     if process::is_child() {
         return;
     }
@@ -98,6 +100,7 @@ unsafe extern "C" fn ncclscope_name_comm(name: *const c_char) {
 /// `ncclscope_step`.
 #[unsafe(no_mangle)]
 extern "C" fn ncclscope_step(number: u64) {
+    process::begin();
     if process::is_child() {
         return;
     }

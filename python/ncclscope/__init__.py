@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 
-# Return values of ncclscope_acquire, from include/ncclscope.h.
+# Return values of ncclscope_release and ncclscope_acquire, from include/ncclscope.h.
 _TAKEN, _UNAVAILABLE, _LATE = 3, 4, 5
 
 _NAME = "libncclscope.so"
@@ -38,27 +38,36 @@ def cupti_released():
     """Hands CUPTI, which has one owner in a process, to another profiler inside the `with` block. Must not be nested.
 
     PyTorch gives CUPTI back only with TEARDOWN_CUPTI=1, which this sets unless the variable is already set. If CUPTI does
-    not come back within two seconds, this warns (RuntimeWarning), and the trace has no kernels from there on.
+    not come back within two seconds, this warns (RuntimeWarning), and the trace has no kernels from there on. It also warns if
+    ncclscope cannot give CUPTI up in time.
     """
     library = _library()
     if library is None:
         yield
         return
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
-    library.ncclscope_release()
+    # Each call waits for seconds by itself.
+    if _ask(library.ncclscope_release, (_LATE,), tries=3) == _LATE:
+        reason = "it did not return its records in time; synchronise with the GPU first"
+        warnings.warn(f"ncclscope has not given CUPTI up, so another profiler may not get it: {reason}", RuntimeWarning, stacklevel=3)
     try:
         yield
     finally:
         _take_again(library)
 
 
-def _take_again(library, tries=20, pause=0.1):
-    """Asks for CUPTI until the other profiler has given it up, for two seconds."""
+def _ask(function, again, tries):
+    """Calls the function until its answer is not to be asked again, and returns the last answer."""
     for left in reversed(range(tries)):
-        answer = library.ncclscope_acquire()
-        if answer not in (_TAKEN, _LATE) or left == 0:
-            break
-        time.sleep(pause)
+        answer = function()
+        if answer not in again or left == 0:
+            return answer
+        time.sleep(0.1)
+
+
+def _take_again(library):
+    """Asks for CUPTI until the other profiler has given it up, for two seconds."""
+    answer = _ask(library.ncclscope_acquire, (_TAKEN, _LATE), tries=20)
     if answer in (_TAKEN, _UNAVAILABLE, _LATE):
         reason = "another profiler keeps it; PyTorch's does unless TEARDOWN_CUPTI=1 was set before it was first used"
         if answer != _TAKEN:

@@ -6,8 +6,8 @@
 //! A caller never waits for the reader: lines go to a queue, and a thread sends them. It exists
 //! only while there are lines. If nobody reads, they are dropped and counted. The thread is a
 //! fourth one of ours, because a terminal or disk that hangs would hold up any of the others, and
-//! because none of those exists yet when a recording fails to start. No message allocates memory,
-//! so that a lack of memory can be reported too.
+//! because none of those exists yet when a recording fails to start. Queueing and sending allocate
+//! nothing, nor does [`formatted`], so that a lack of memory can be reported too.
 //!
 //! The first message says whether there is a recording. Messages from its start are [held
 //! back](hold) until then.

@@ -110,13 +110,6 @@ pub fn name_of_thread(tid: i32) -> Option<String> {
     Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
-/// The process id, from a call to the kernel; the standard library's function would be right as
-/// well.
-#[must_use]
-pub fn process_id() -> i32 {
-    std::process::id() as i32
-}
-
 /// Reads a whole file, such as those in /proc, by a descriptor out of the program's way.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ impl Watch {
         self.read = now;
         self.inits.retain(|(init, _)| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
         // A thread that has ended most likely had the name of the process.
-        let name = |tid| sys::name_of_thread(tid).or_else(|| sys::name_of_thread(sys::process_id()));
+        let name = |tid| sys::name_of_thread(tid).or_else(|| sys::name_of_thread(std::process::id() as i32));
         self.inits.extend(inits.iter().filter_map(|&(at, tid)| Some((at, name(tid)?))));
         if !self.inits.is_empty() || self.searched.is_none_or(|searched| now.since(searched) >= SEARCH_NS) {
             self.searched = Some(now);

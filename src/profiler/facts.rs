@@ -24,7 +24,7 @@ pub(super) fn this_process(config: &Config) -> Process {
         let parent = config.rank.and_then(|_| sys::parent_start());
         sys::utc(parent.unwrap_or_else(|| sys::realtime_ns() / 1_000_000_000))
     });
-    Process { host: sys::host_name(), pid: sys::process_id(), job }
+    Process { host: sys::host_name(), pid: std::process::id() as i32, job }
 }
 
 /// How the trace shows it.

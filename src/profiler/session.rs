@@ -307,7 +307,7 @@ fn wanted(config: &Config, process: &Process) -> Wanted {
 /// Whether a thread of another copy is running in this process. The loader does not show us such a
 /// copy if it is in a namespace of its own (`dlmopen`).
 fn has_other_copy() -> bool {
-    let main = sys::process_id();
+    let main = std::process::id() as i32;
     sys::threads().iter().any(|(tid, name)| *tid != main && name == collector::THREAD)
 }
 

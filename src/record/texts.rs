@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::model::word::Word;
 
 /// Most texts, a power of two. NCCL has some dozens.
-const PLACES: usize = 1 << 14;
+const PLACES: usize = 1 << 15;
 /// Places that are searched for a text.
 const SEARCHED: usize = 64;
 /// Added to a hash once the text is recorded.

@@ -26,6 +26,8 @@ use crate::{fault, memory, sys};
 const READING_TRIES: u32 = 3;
 /// Readings kept if the collector does not take them.
 const MAX_READINGS: usize = 256;
+/// Times that are kept apart at which CUPTI returned everything, until its buffers were read.
+const SPANS: usize = 4;
 
 /// The flushing thread, as seen by the rest of the process.
 pub(super) struct Flusher {
@@ -33,7 +35,8 @@ pub(super) struct Flusher {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the flushing thread and other threads exchange.
+/// What the flushing thread and other threads exchange. NCCL's threads wait for the lock of the
+/// state, so nobody allocates under it.
 #[derive(Default)]
 pub(super) struct Desk {
     state: Mutex<State>,
@@ -73,12 +76,9 @@ struct State {
     release: bool,
     /// Giving it up because the process ends.
     process_ends: bool,
-    /// When giving up the subscription began.
-    ends_at: Option<HostNs>,
-    /// When CUPTI was made to return everything, but for the requested forced flushes: earlier
-    /// subscriptions were given up, or buffers taken over. As long as buffers from then may not have
-    /// been read.
-    emptied: Vec<Range<HostNs>>,
+    /// When CUPTI was made to return everything, but for the requested forced flushes: subscriptions
+    /// were given up, or buffers taken over. As long as buffers from then may not have been read.
+    emptied: [Range<HostNs>; SPANS],
     ended: bool,
 }
 
@@ -92,9 +92,8 @@ impl Flusher {
     pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
         {
             let mut state = desk.lock();
-            let mut emptied = std::mem::take(&mut state.emptied);
-            emptied.extend(state.ends_at.map(|at| at..HostNs(sys::boottime_ns())));
-            *state = State { emptied, ..State::default() };
+            state.has_emptied();
+            *state = State { emptied: std::mem::take(&mut state.emptied), ..State::default() };
         }
         desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
         desk.note(read(subscription.subscriber()));
@@ -167,6 +166,24 @@ impl Flusher {
     }
 }
 
+impl State {
+    /// From now on CUPTI is made to return everything.
+    fn empties(&mut self) {
+        let (now, open) = (HostNs(sys::boottime_ns()), HostNs(u64::MAX));
+        match self.emptied.iter_mut().find(|span| span.is_empty()) {
+            Some(free) => *free = now..open,
+            // Then what lies between counts, too.
+            None => self.emptied.last_mut().into_iter().for_each(|last| last.end = open),
+        }
+    }
+
+    /// It has returned everything.
+    fn has_emptied(&mut self) {
+        let now = HostNs(sys::boottime_ns());
+        self.emptied.iter_mut().for_each(|span| span.end = span.end.min(now));
+    }
+}
+
 impl Desk {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -227,15 +244,14 @@ impl Desk {
 
     /// When CUPTI was made to return everything, but for the requested forced flushes: kernels that it
     /// returned then may not have ended.
-    pub(super) fn emptied(&self) -> Vec<Range<HostNs>> {
-        let state = self.lock();
-        let last = state.ends_at.map(|at| at..HostNs(u64::MAX));
-        state.emptied.iter().cloned().chain(last).collect()
+    pub(super) fn emptied(&self) -> [Range<HostNs>; SPANS] {
+        self.lock().emptied.clone()
     }
 
     /// All buffers that CUPTI returned before this time were read.
     pub(super) fn read_up_to(&self, time: HostNs) {
-        self.lock().emptied.retain(|span| span.end > time);
+        let mut state = self.lock();
+        state.emptied.iter_mut().filter(|span| span.end <= time).for_each(|span| *span = Range::default());
     }
 
     /// Whether the subscription has been given up.
@@ -302,7 +318,7 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
         let unheard = shared.contact.unheard();
         if release {
             desk.note(read(subscription.subscriber()));
-            desk.lock().ends_at = Some(HostNs(sys::boottime_ns()));
+            desk.lock().empties();
             let subscriber = Arc::clone(subscription.subscriber());
             let result = subscription.end(process_ends);
             let found = desk.after_flush(shared, &subscriber, result, Some(unheard), fatal);
@@ -319,9 +335,9 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
             let was_told = desk.lock().silent_since.is_some();
             if !was_told && !subscriber.shares() && unheard.launches > 0 && shared.contact.is_still(&unheard) {
                 // Whoever has the buffers gets everything in them before we take them over.
-                desk.lock().emptied.push(HostNs(sys::boottime_ns())..HostNs(u64::MAX));
+                desk.lock().empties();
                 let result = subscriber.flush(cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-                desk.lock().emptied.iter_mut().for_each(|span| span.end = span.end.min(HostNs(sys::boottime_ns())));
+                desk.lock().has_emptied();
                 found = desk.after_flush(shared, subscriber, result, Some(unheard), fatal);
             }
             let code = subscription.again();
@@ -390,4 +406,31 @@ fn read(subscriber: &Subscriber) -> Option<Reading> {
         cupti.map(|_| Reading { boot_before, wall_before, cupti, wall_after, boot_after })
     };
     (0..READING_TRIES).filter_map(|_| bracket()).min_by_key(|reading| reading.boot_after.since(reading.boot_before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_every_end_count_until_they_were_read() {
+        let desk = Desk::default();
+        let now = || HostNs(sys::boottime_ns());
+        let counts = |time: HostNs| desk.emptied().iter().any(|span| span.contains(&time));
+        let times: Vec<_> = (0..2 * SPANS)
+            .map(|_| {
+                desk.lock().empties();
+                let time = now();
+                assert!(counts(time));
+                std::thread::sleep(Duration::from_micros(10));
+                desk.lock().has_emptied();
+                time
+            })
+            .collect();
+        assert!(times.iter().all(|&time| counts(time)) && !counts(now()));
+        desk.read_up_to(times[1]);
+        assert!(!counts(times[0]) && times[1..].iter().all(|&time| counts(time)));
+        desk.read_up_to(now());
+        assert!(!times.into_iter().any(counts));
+    }
 }

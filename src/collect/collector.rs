@@ -200,15 +200,23 @@ impl Run {
     fn run(mut self, requests: &Requests) {
         let mut period = BUSY_PERIOD;
         loop {
-            let (asked, take_asked, close, notes, kernels) = {
+            let (asked, take_asked, close, notes, given_up, kernels) = {
                 let mut state = self.rest(requests, period);
-                (state.asked, state.take_asked, state.close, std::mem::take(&mut state.notes), state.kernels.take())
+                let notes = std::mem::take(&mut state.notes);
+                // Under the lock: CUPTI is taken again, and noted so, only after it was given up.
+                let given_up = self.kernels.as_ref().map(cupti::Reader::take_given_up).unwrap_or_default();
+                (state.asked, state.take_asked, state.close, notes, given_up, state.kernels.take())
             };
             self.attach(kernels);
+            let mut given_up = given_up.into_iter().flatten().peekable();
             for (time, name, text) in &notes {
+                while let Some(given_up) = given_up.next_if(|it| it.by <= *time) {
+                    self.given_up(&given_up);
+                }
                 message::detail(format_args!("{name}: {text}"));
                 self.out.feed(&Input::Note { time: *time, name, text });
             }
+            given_up.for_each(|given_up| self.given_up(&given_up));
             let urgent = close || asked > requests.lock().carried_out;
             let window = match () {
                 () if urgent => Duration::ZERO,
@@ -237,6 +245,13 @@ impl Run {
                 requests.done.notify_all();
             }
         }
+    }
+
+    fn given_up(&mut self, given_up: &cupti::GivenUp) {
+        let text = given_up.to_string();
+        message::detail(format_args!("{}: {text}", remark::RELEASED));
+        self.out.feed(&Input::Note { time: given_up.since, name: remark::RELEASED, text: &text });
+        self.out.feed(&Input::Note { time: given_up.by, name: remark::GIVEN_UP, text: "" });
     }
 
     /// Waits until something is asked for, or for this long.

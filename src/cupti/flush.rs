@@ -18,7 +18,7 @@ use super::contact::{Contact, Unheard};
 use super::share::Subscriber;
 use super::shared::Shared;
 use super::subscription::Subscription;
-use super::{Change, Silence};
+use super::{Cause, Change, GivenUp, Silence};
 use crate::model::time::HostNs;
 use crate::{fault, memory, sys};
 
@@ -28,6 +28,8 @@ const READING_TRIES: u32 = 3;
 const MAX_READINGS: usize = 256;
 /// Times that are kept apart at which CUPTI returned everything, until its buffers were read.
 const SPANS: usize = 4;
+/// Ends of subscriptions that are kept until the collector takes them.
+pub(super) const ENDS: usize = 8;
 
 /// The flushing thread, as seen by the rest of the process.
 pub(super) struct Flusher {
@@ -79,6 +81,8 @@ struct State {
     /// When CUPTI was made to return everything, but for the requested forced flushes: subscriptions
     /// were given up, or buffers taken over. As long as buffers from then may not have been read.
     emptied: [Range<HostNs>; SPANS],
+    /// Ends of subscriptions that the collector has not taken yet, in order.
+    given_up: [Option<GivenUp>; ENDS],
     ended: bool,
 }
 
@@ -93,18 +97,21 @@ impl Flusher {
         {
             let mut state = desk.lock();
             state.has_emptied();
-            *state = State { emptied: std::mem::take(&mut state.emptied), ..State::default() };
+            let (emptied, given_up) = (std::mem::take(&mut state.emptied), state.given_up);
+            *state = State { emptied, given_up, ..State::default() };
         }
         desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
         desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
+        let (shares, stops) = (subscription.subscriber().shares(), subscription.stops());
         let body = move || {
             let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
-            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            let end = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
                 fault::say(format_args!("ended the collection of kernels"));
-            }
-            theirs.lock().ended = true;
-            theirs.done.notify_all();
+                Some((HostNs(sys::boottime_ns()), Cause::Panic))
+            });
+            let by = HostNs(sys::boottime_ns());
+            theirs.ends(end.map(|(since, cause)| GivenUp { since, by, cause, shares, stops }));
         };
         let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))
             .inspect_err(|_| {
@@ -254,6 +261,24 @@ impl Desk {
         state.emptied.iter_mut().filter(|span| span.end <= time).for_each(|span| *span = Range::default());
     }
 
+    /// The subscription has been given up; `None` because the process ends.
+    fn ends(&self, given_up: Option<GivenUp>) {
+        let mut state = self.lock();
+        state.ended = true;
+        if given_up.is_some() {
+            // If there are too many, the last one counts: it says whether CUPTI is ours.
+            let (free, last) = (state.given_up.iter().position(Option::is_none), ENDS - 1);
+            state.given_up.get_mut(free.unwrap_or(last)).into_iter().for_each(|place| *place = given_up);
+        }
+        drop(state);
+        self.done.notify_all();
+    }
+
+    /// The ends of subscriptions since the last call, in order, but for one because the process ends.
+    pub(super) fn take_given_up(&self) -> [Option<GivenUp>; ENDS] {
+        std::mem::take(&mut self.lock().given_up)
+    }
+
     /// Whether the subscription has been given up.
     pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
@@ -293,8 +318,9 @@ impl Desk {
     }
 }
 
-/// The body of the thread.
-fn run(subscription: Subscription, period: Duration, desk: &Desk) {
+/// The body of the thread. Returns when giving up the subscription began, and why; `None` if the
+/// process ends.
+fn run(subscription: Subscription, period: Duration, desk: &Desk) -> Option<(HostNs, Cause)> {
     let mut next = Instant::now() + period;
     let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
     loop {
@@ -319,11 +345,14 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) {
         if release {
             desk.note(read(subscription.subscriber()));
             desk.lock().empties();
+            let since = HostNs(sys::boottime_ns());
             let subscriber = Arc::clone(subscription.subscriber());
             let result = subscription.end(process_ends);
             let found = desk.after_flush(shared, &subscriber, result, Some(unheard), fatal);
             desk.lock().silence = found;
-            return;
+            let has_failed = shared.fatal.load(Ordering::Relaxed) > fatal;
+            let cause = if has_failed { Cause::Failure } else { Cause::Request };
+            return (!process_ends).then_some((since, cause));
         }
         desk.note(read(subscription.subscriber()));
         let flag = if force_asked > forced { cupti::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED } else { 0 };

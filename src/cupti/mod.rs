@@ -174,6 +174,31 @@ pub enum Change {
     Heard,
 }
 
+/// CUPTI was given up, but not because the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// When that began: what the GPU does from here on is not recorded.
+    pub since: HostNs,
+    /// When it had been given up.
+    pub by: HostNs,
+    cause: Cause,
+    /// CUPTI was shared.
+    shares: bool,
+    /// It was told to stop recording kernels.
+    stops: bool,
+}
+
+/// Why CUPTI was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// Somebody asked for it.
+    Request,
+    /// It had detached itself after a failure, and was taken again.
+    Failure,
+    /// The flushing thread has panicked.
+    Panic,
+}
+
 /// What [`Cupti::acquire`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
@@ -387,8 +412,7 @@ impl Cupti {
     }
 
     /// Whether CUPTI is ours now, and has not detached itself after a failure.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
+    fn is_held(&self) -> bool {
         let is_attached = self.shared.fatal.load(Ordering::Relaxed) == self.detached;
         !process::is_child() && self.flusher.holds() && is_attached
     }
@@ -497,13 +521,6 @@ impl Facts {
         )
     }
 
-    /// Whether it stops recording kernels when it is given up. In one release disabling kernels
-    /// deadlocks.
-    #[must_use]
-    pub fn stops(&self) -> bool {
-        releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
-    }
-
     /// The CUDA release that it belongs to.
     #[must_use]
     pub fn release(&self) -> &'static str {
@@ -523,6 +540,31 @@ impl fmt::Display for Silence {
              has probably registered its own buffers, which needs no subscription. Kernels are not recorded from \
              here on, so missing kernels prove nothing. ncclscope_acquire takes CUPTI again"
         )
+    }
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.cause {
+            Cause::Request => "as requested: ",
+            Cause::Failure => "after it had failed: ",
+            Cause::Panic => "after an internal error: ",
+        })?;
+        let is_flushed = !self.shares && self.cause != Cause::Panic;
+        f.write_str(match (self.stops, is_flushed) {
+            (true, false) => {
+                "what the GPU does from here on is not recorded, and launches have no kernel. Kernels that had not ended \
+                 are lost, with those before them that CUPTI had not returned"
+            }
+            (true, true) => {
+                "what the GPU does from here on is not recorded, and launches have no kernel. Kernels that had not ended \
+                 are lost, and count as impossible records"
+            }
+            (false, _) => {
+                "launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to stop recording \
+                 kernels, so some may still come, without operations. Update 1 does not"
+            }
+        })
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use cupti_sys::records::{Library, Own, Walker};
 
-use super::Change;
 use super::buffers::Taken;
 use super::clock::Reading;
 use super::decode::{Outside, Process};
-use super::flush::{self, Desk};
+use super::flush::{self, Desk, ENDS};
 use super::intake::{Source, Standing};
 use super::shared::Shared;
+use super::{Change, GivenUp};
 use crate::model::time::HostNs;
 use crate::sys;
 
@@ -74,6 +74,11 @@ impl Reader {
     pub fn take_forced(&mut self) -> Option<HostNs> {
         let (forced, at) = self.desk.forced();
         (std::mem::replace(&mut self.forced, forced) < forced).then_some(at)
+    }
+
+    /// When CUPTI was given up since the last call, in order.
+    pub(crate) fn take_given_up(&self) -> [Option<GivenUp>; ENDS] {
+        self.desk.take_given_up()
     }
 
     /// Whether CUPTI fell silent or spoke again since the last call. Call it after taking what

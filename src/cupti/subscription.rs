@@ -206,6 +206,12 @@ impl Subscription {
         self.before.wall_clock
     }
 
+    /// Whether it stops the recording of kernels when it is given up. In one release disabling kernels
+    /// deadlocks.
+    pub(super) fn stops(&self) -> bool {
+        releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
+    }
+
     pub(super) fn shared(&self) -> &'static Shared {
         self.shared
     }
@@ -241,9 +247,8 @@ impl Subscription {
 
     fn disable(&mut self) {
         recorder::end_brackets();
-        let deadlocks = releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_some();
         for kind in std::mem::take(&mut self.kinds) {
-            if !deadlocks {
+            if self.stops() {
                 self.subscriber.disable(kind);
             }
         }

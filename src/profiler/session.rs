@@ -190,32 +190,14 @@ impl Session {
 
     pub(super) fn release_cupti(&self) -> HandOver {
         let Some(cupti) = &self.cupti else { return HandOver::Done };
-        let was_held = cupti.is_held();
         let begin = now();
         if !cupti.release(HAND_OVER_WAIT) {
             let text = "requested, but CUPTI has not returned its records in time; kernels from here on may be missing";
             self.collector.note(begin, "CUPTI not released", text.into());
             return HandOver::Late;
         }
-        if was_held {
-            let text = match cupti.facts().stops() {
-                true if cupti.facts().shares => {
-                    "as requested: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
-                     that had not ended are lost, with those before them that CUPTI had not returned"
-                }
-                true => {
-                    "as requested: what the GPU does from here on is not recorded, and launches have no kernel. Kernels \
-                     that had not ended are lost, and count as impossible records"
-                }
-                false => {
-                    "as requested: launches from here on are not recorded. CUPTI of CUDA 13.0 deadlocks when it is told to \
-                     stop recording kernels, so some may still come, without operations. Update 1 does not"
-                }
-            };
-            self.collector.note(begin, remark::RELEASED, text.into());
-            self.collector.note(now(), remark::GIVEN_UP, String::new());
-        }
-        // The next owner may finalize CUPTI, and with it the names in what came back.
+        // The next owner may finalize CUPTI, and with it the names in what came back. The remarks about
+        // the end come with them.
         if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
     }
 

@@ -1,6 +1,6 @@
 //! What is recorded when CUPTI fails or hangs, or the job is killed.
 
-use super::{CUDA, answers, kernels, library_path, operation, record};
+use super::{CUDA, answers, kernels, library_path, operation, record, words_about_cupti};
 use ncclscope_tests::fault;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
@@ -27,8 +27,30 @@ fn cupti_can_be_taken_again_after_it_has_failed() {
     let timeline = recording.timeline();
     assert_eq!(kernels(&timeline).last(), Some(&("AllReduce 12 KiB f32", None)));
     assert_eq!(timeline.named("AllReduce 8 KiB f32").len(), 1, "no kernel, only the operation");
-    assert_eq!((timeline.named("CUPTI failure").len(), timeline.named("CUPTI taken again").len()), (1, 1));
+    assert_eq!(words_about_cupti(&timeline), ["CUPTI failure", "CUPTI released", "CUPTI taken again"]);
     case.survived(1);
+}
+
+/// The kernel under way when CUPTI failed has no record, and its id is given again.
+#[test]
+fn ids_of_before_a_failure_name_no_kernels_after_it() {
+    let others: String = (1..=8).map(|n| format!("user kernel gemm{n} for=100us wait=0\n")).collect();
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\
+         {}{}\
+         user call emulated_cupti_hour library=libcupti.so.13\n\
+         user call ncclscope_acquire\n\
+         {others}\
+         user sleep 100ms\n\
+         user finalize world\n",
+        operation("world", "1Ki"),
+        operation("world", "2Ki").replace("for=1ms", "for=5s wait=0"),
+    );
+    let recording = record(&script, &[("EMULATED_CUPTI", "state=fatal@1h,restart")]);
+    let timeline = recording.timeline();
+    let named = |name: &str| kernels(&timeline).into_iter().filter(|(kernel, _)| *kernel == name).count();
+    assert!((1..=8).all(|n| named(&format!("gemm{n}")) == 1), "{:?}", kernels(&timeline));
+    assert_eq!(named("AllReduce 8 KiB f32"), 0);
 }
 
 #[test]

@@ -135,6 +135,11 @@ fn a_panic_in_one_of_our_threads_ends_only_that_thread() {
         let recording = with_fault(&job(), &planted, &[("NCCLSCOPE_FLUSH_PERIOD", "20")]);
         assert_readable(&recording, &planted);
         assert_confessed(&recording, &planted);
+        if place == "flush" {
+            let timeline = recording.timeline();
+            let note = timeline.named("CUPTI released").first().and_then(|mark| mark.str("note"));
+            assert!(note.unwrap().starts_with("after an internal error: what the GPU does"), "{note:?}");
+        }
         runs += 1;
     }
     case.survived(runs);

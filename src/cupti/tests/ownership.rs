@@ -132,6 +132,52 @@ fn cupti_is_not_taken_again_before_it_was_given_up() {
     assert!(cupti.release(Duration::from_secs(10)));
 }
 
+/// What follows from it must not depend on who waits for it, or whether anybody does.
+#[test]
+fn every_end_of_a_subscription_is_told_once() {
+    let told = |reader: &Drained| -> Vec<String> {
+        let begin = HostNs(sys::boottime_ns());
+        let ends = reader.reader.take_given_up().into_iter().flatten();
+        ends.inspect(|it| assert!(it.since <= it.by && it.by <= begin)).map(|it| it.to_string()).collect()
+    };
+    let _one = fresh(28, &[]);
+    let (mut cupti, reader) = start(&options()).unwrap();
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(told(&reader), [""; 0]);
+    // Too late for the first caller; the second one finds it done.
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.release(Duration::from_millis(20)));
+    assert_eq!(told(&reader), [""; 0]);
+    HANG.store(false, Ordering::Relaxed);
+    assert!(cupti.release(Duration::from_secs(10)) && cupti.release(Duration::ZERO));
+    let ends = told(&reader);
+    assert!(ends.len() == 1 && ends[0].starts_with("as requested: what the GPU does"), "{ends:?}");
+    // Too late, and taken again; and one that had failed and is taken again.
+    assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.release(Duration::from_millis(20)));
+    HANG.store(false, Ordering::Relaxed);
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    cupti.shared.fatal.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    let ends = told(&reader);
+    assert!(ends.len() == 2 && ends[0].starts_with("as requested"), "{ends:?}");
+    assert!(ends[1].starts_with("after it had failed"), "{ends:?}");
+    // More than are kept: whether CUPTI is ours stays known.
+    for _ in 0..2 * flush::ENDS {
+        assert!(cupti.release(Duration::from_secs(10)));
+        assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    }
+    let last = HostNs(sys::boottime_ns());
+    assert!(cupti.release(Duration::from_secs(10)));
+    let ends: Vec<_> = reader.reader.take_given_up().into_iter().flatten().collect();
+    assert!(ends.len() == flush::ENDS && ends.is_sorted_by_key(|it| it.by) && ends[flush::ENDS - 1].since >= last);
+    // The end of the process is no remark.
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    assert!(cupti.end(Duration::from_secs(10)));
+    assert_eq!(told(&reader), [""; 0]);
+}
+
 #[test]
 fn optional_parts_may_be_refused() {
     let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("dump", 27)]);

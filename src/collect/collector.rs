@@ -27,6 +27,7 @@ use crate::pipeline::input::{Begin, Ending, Input, remark};
 use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
+use crate::trace::not_done::Wish;
 use crate::{fault, memory, message, sys};
 
 /// The thread's name; another copy of this library recognises by it that this one records.
@@ -296,10 +297,12 @@ impl Run {
             let inits = self.out.pipeline.take_inits();
             let shares = self.watch.look(now, &self.out.pipeline.progress_threads(), &inits);
             self.out.feed(&Input::Shares(&shares));
-            if self.out.pipeline.take_wish_for_force()
-                && let Some(reader) = &self.kernels
-            {
-                reader.force();
+            if let (Some(wish), Some(reader)) = (self.out.pipeline.take_wish(), &self.kernels) {
+                match wish {
+                    Wish::Force => reader.force(),
+                    Wish::Leave if reader.leave() => {}
+                    Wish::Leave => self.out.feed(&Input::Note { time: now, name: remark::NOT_FORCED, text: "" }),
+                }
             }
             if self.says_standstill
                 && let Some(standing) = self.out.pipeline.take_standing()

@@ -62,8 +62,9 @@ struct State {
     /// Flushes requested, and done.
     asked: u64,
     carried_out: u64,
-    /// Forced flushes requested, and done, and when the last one began.
+    /// Forced flushes requested, begun, and done, and when the last one began.
     force_asked: u64,
+    force_begun: u64,
     forced: u64,
     forced_at: HostNs,
     /// Requests to take back what another tool may have taken, and how many of them were done;
@@ -98,7 +99,10 @@ impl Flusher {
             let mut state = desk.lock();
             state.has_emptied();
             let (emptied, given_up) = (std::mem::take(&mut state.emptied), state.given_up);
-            *state = State { emptied, given_up, ..State::default() };
+            // The reader counts on.
+            let State { forced, forced_at, .. } = *state;
+            let (force_asked, force_begun) = (forced, forced);
+            *state = State { emptied, given_up, force_asked, force_begun, forced, forced_at, ..State::default() };
         }
         desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
         desk.note(read(subscription.subscriber()));
@@ -207,6 +211,13 @@ impl Desk {
         self.wake.notify_all();
     }
 
+    /// Forgets the requests for a forced flush that has not begun. Returns how many were begun.
+    pub(super) fn leave(&self) -> u64 {
+        let mut state = self.lock();
+        state.force_asked = state.force_begun;
+        state.force_begun
+    }
+
     fn keep(&self, subscriber: Option<Arc<Subscriber>>) {
         // Dropped without the lock: that may unsubscribe.
         let before = {
@@ -265,6 +276,8 @@ impl Desk {
     fn ends(&self, given_up: Option<GivenUp>) {
         let mut state = self.lock();
         state.ended = true;
+        // One that a panic has ended will not answer.
+        state.force_begun = state.forced;
         if given_up.is_some() {
             // If there are too many, the last one counts: it says whether CUPTI is ours.
             let (free, last) = (state.given_up.iter().position(Option::is_none), ENDS - 1);
@@ -332,10 +345,13 @@ fn run(subscription: Subscription, period: Duration, desk: &Desk) -> Option<(Hos
                     || state.again_asked > state.taken_again
             };
             let rest = next.saturating_duration_since(Instant::now());
-            let (state, _) = desk
+            let (mut state, _) = desk
                 .wake
                 .wait_timeout_while(desk.lock(), rest, |state| !wanted(state))
                 .unwrap_or_else(PoisonError::into_inner);
+            if !state.release {
+                state.force_begun = state.force_asked;
+            }
             let State { asked, force_asked, forced, again_asked, taken_again, release, process_ends, .. } = *state;
             (asked, force_asked, forced, again_asked, taken_again, release, process_ends)
         };

@@ -69,6 +69,12 @@ impl Reader {
         self.desk.force();
     }
 
+    /// Takes back that request, if the flush has not begun. Whether [`Reader::take_forced`] will still
+    /// tell of one.
+    pub fn leave(&self) -> bool {
+        self.desk.leave() > self.forced
+    }
+
     /// When a forced flush began, the first time this is called after the flush. Its buffers are
     /// those of the next [`Reader::drain`].
     pub fn take_forced(&mut self) -> Option<HostNs> {

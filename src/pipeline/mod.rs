@@ -34,7 +34,7 @@ use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
 use crate::summary::{Live, Summary};
-use crate::trace::not_done::Evidence;
+use crate::trace::not_done::{Evidence, Wish};
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::instant;
 
@@ -81,8 +81,8 @@ pub struct Pipeline {
     open_step: Option<Marker>,
     /// What `cuptiGetVersion` returned.
     version: u32,
-    /// CUPTI must be forced to return everything.
-    wants_force: bool,
+    /// What is wanted of CUPTI.
+    wish: Option<Wish>,
     /// When a kernel or a copy last ended, as far as CUPTI has returned them.
     gpu_moved: HostNs,
     said: Vec<String>,
@@ -137,7 +137,7 @@ impl Pipeline {
             said_spoilt: false,
             open_step: None,
             version: 0,
-            wants_force: false,
+            wish: None,
             gpu_moved: HostNs(0),
             said: Vec::new(),
         }
@@ -260,10 +260,10 @@ impl Pipeline {
         self.tracks.without_summary();
     }
 
-    /// Whether CUPTI must be forced to return everything; each wish is returned once.
+    /// What is wanted of CUPTI; each wish is returned once.
     #[must_use]
-    pub fn take_wish_for_force(&mut self) -> bool {
-        std::mem::take(&mut self.wants_force)
+    pub fn take_wish(&mut self) -> Option<Wish> {
+        self.wish.take()
     }
 
     /// From here on, keeps the correlator's decisions about the kernels of the call with this
@@ -317,7 +317,7 @@ impl Pipeline {
                 let launch = self.correlator.unseen_launch();
                 let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
                 let evidence = Evidence { done: &done, moved: &moved, launch };
-                self.wants_force |= self.tracks.tick(now, self.activities_until(), &evidence);
+                self.wish = self.tracks.tick(now, self.activities_until(), &evidence).or(self.wish);
                 // A full file must not go on growing by these.
                 if self.level != Level::Ends {
                     shares.iter().for_each(|share| {
@@ -350,6 +350,10 @@ impl Pipeline {
         if name == remark::FORCED {
             self.correlator.all_seen(time);
             self.tracks.flushed_by_force(time, text, self.gpu_moved);
+            return;
+        }
+        if name == remark::NOT_FORCED {
+            self.tracks.not_forced();
             return;
         }
         if name == remark::GIVES_UP {

@@ -65,7 +65,7 @@ fn not_ended_after(bad: u32) -> (u64, u64) {
     let pair = Pair { ticks: Ticks(10_000_000_000), host: HostNs(10_000_000_000), error_ns: 0 };
     pipeline.take(&Input::Pass { pair, window_ns: 0 });
     pipeline.take(&Input::Shares(&[]));
-    assert!(pipeline.take_wish_for_force(), "the graph's launch stands still");
+    assert_eq!(pipeline.take_wish(), Some(Wish::Force), "the graph's launch stands still");
     let kernel = |correlation, graph_node| activity::Unfinished {
         place: activity::Place { device: 0, context: 1, stream: 7 },
         correlation,
@@ -85,6 +85,44 @@ fn no_kernel_is_said_to_hang_while_times_are_bad() {
     assert_eq!(not_ended_after(0), (1, 0));
     assert_eq!(not_ended_after(7), (1, 0), "single bad records are no stretch");
     assert_eq!(not_ended_after(8), (0, 1), "it may have ended without a time");
+}
+
+/// What becomes of a kernel without an end, after the job has gone on before CUPTI was flushed by
+/// force: how many are reported as not ended, and how many records are impossible.
+fn without_an_end(is_taken_back: bool) -> (u64, u64) {
+    let mut pipeline = launch_a_graph(with_kernels(130_000));
+    let second = |pipeline: &mut Pipeline, second: u64| {
+        let at = second * 1_000_000_000;
+        let pair = Pair { ticks: Ticks(at), host: HostNs(at), error_ns: 0 };
+        pipeline.take(&Input::Pass { pair, window_ns: 0 });
+        pipeline.take(&Input::Shares(&[]));
+        pipeline.take_wish()
+    };
+    assert_eq!([10, 13].map(|at| second(&mut pipeline, at)), [Some(Wish::Force), None]);
+    let span = activity::Span { start: HostNs(30), end: HostNs(40), error_ns: 0 };
+    let kernel = activity::Kernel { correlation: 2, graph_node: 71, ..activity::Kernel::during(span) };
+    let unfinished =
+        activity::Unfinished { place: kernel.place, correlation: 3, graph_node: 71, name: kernel.name.clone() };
+    pipeline.activity(Activity::Kernel(kernel));
+    let draw = |pipeline: &mut Pipeline| {
+        pipeline.take(&Input::Due { all: true });
+        pipeline.take(&Input::Draw);
+    };
+    draw(&mut pipeline);
+    assert_eq!(second(&mut pipeline, 14), Some(Wish::Leave));
+    if is_taken_back {
+        pipeline.take(&Input::Note { time: HostNs(14), name: remark::NOT_FORCED, text: "" });
+    }
+    pipeline.activity(Activity::Unfinished(unfinished));
+    draw(&mut pipeline);
+    let found = pipeline.correlator.matches();
+    (found.unfinished, found.implausible)
+}
+
+#[test]
+fn a_forced_flush_that_comes_late_returns_kernels_that_have_not_ended() {
+    assert_eq!(without_an_end(false), (1, 0));
+    assert_eq!(without_an_end(true), (0, 1), "then the record is damaged");
 }
 
 #[test]

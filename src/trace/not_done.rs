@@ -57,6 +57,15 @@ pub struct Evidence<'a> {
     pub launch: Option<HostNs>,
 }
 
+/// What is wanted of CUPTI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// That it is forced to return everything.
+    Force,
+    /// That it is not, if that has not begun.
+    Leave,
+}
+
 /// The overdue operations, and what is known about a standstill.
 #[derive(Debug, Default)]
 pub(super) struct NotDone {
@@ -65,6 +74,9 @@ pub(super) struct NotDone {
     expects_kernels: bool,
     kernels_missing: bool,
     state: State,
+    /// CUPTI may be forced to return unfinished kernels from a wish for it until the answer, however
+    /// late that comes.
+    forces: bool,
     /// How often a standstill turned out to be a pause.
     pauses: u32,
     /// By device: the first kernel that had not ended, by the id of its launch, and its name if it
@@ -140,13 +152,18 @@ impl NotDone {
         };
     }
 
-    /// Whether CUPTI was asked for unfinished kernels and has not answered yet.
+    /// Whether CUPTI may be returning unfinished kernels by force.
     pub(super) fn is_forcing(&self) -> bool {
-        matches!(self.state, State::Asked(_) | State::Silent(_))
+        self.forces
+    }
+
+    /// CUPTI will not be forced to return unfinished kernels.
+    pub(super) fn not_forced(&mut self) {
+        self.forces = false;
     }
 
     /// Called once a second, whatever the job is doing. Kernels are drawn up to `drawn`, as far as
-    /// CUPTI has returned them. Returns whether CUPTI must be forced to return everything.
+    /// CUPTI has returned them. Returns what is wanted of CUPTI.
     pub(super) fn tick(
         &mut self,
         canvas: &mut Canvas,
@@ -154,7 +171,7 @@ impl NotDone {
         now: HostNs,
         drawn: HostNs,
         evidence: &Evidence<'_>,
-    ) -> bool {
+    ) -> Option<Wish> {
         let patience = PATIENCE_NS << self.pauses.min(DOUBLINGS);
         let since = HostNs(drawn.0.saturating_sub(patience));
         let mut standing = Vec::new();
@@ -206,6 +223,7 @@ impl NotDone {
     /// record, and are no longer followed. Returns how many kernels had not ended.
     pub(super) fn flushed_by_force(&mut self, comms: &mut Comms, time: HostNs, moved: HostNs) -> u64 {
         self.state = State::Flushed(time);
+        self.forces = false;
         if moved.0 + RECENT_NS >= time.0 {
             self.untold.clear();
             comms.drawn.values_mut().for_each(|comm| comm.outstanding.forget_unfinished());
@@ -353,10 +371,11 @@ impl NotDone {
     }
 
     /// `stands` is whether something stands still, and `moved` when that last made progress.
-    /// Returns whether CUPTI must be flushed by force.
-    fn next_state(&mut self, now: HostNs, stands: bool, moved: HostNs) -> bool {
+    /// Returns what is wanted of CUPTI.
+    fn next_state(&mut self, now: HostNs, stands: bool, moved: HostNs) -> Option<Wish> {
         self.state = match self.state {
             State::Moving if stands => State::Asked(now),
+            State::Asked(_) if !stands => State::Moving,
             State::Asked(asked) if now.since(asked) > FLUSH_NS => State::Silent(asked),
             State::Flushed(_) | State::Silent(_) if !stands => {
                 self.pauses += 1;
@@ -364,16 +383,22 @@ impl NotDone {
             }
             // Something new stands still, which the flush could not show.
             State::Flushed(flushed) | State::Silent(flushed) if moved > flushed => State::Asked(now),
-            _ => return false,
+            // The flush may have begun meanwhile.
+            State::Moving if self.forces => return Some(Wish::Leave),
+            _ => return None,
         };
-        let wish = matches!(self.state, State::Asked(_));
-        if wish {
-            self.first.clear();
-        }
         if !matches!(self.state, State::Flushed(_)) {
             self.stands = None;
         }
-        wish
+        match self.state {
+            State::Asked(_) => {
+                self.first.clear();
+                // An earlier one is still to come, and what it does not show is asked for then.
+                (!std::mem::replace(&mut self.forces, true)).then_some(Wish::Force)
+            }
+            State::Moving if self.forces => Some(Wish::Leave),
+            _ => None,
+        }
     }
 }
 

@@ -50,7 +50,7 @@ use super::gpu::Gpu;
 use super::host::Host;
 use super::lanes::Look;
 use super::names::{self, Fixed, OperationName};
-use super::not_done::{self, Evidence, NotDone};
+use super::not_done::{self, Evidence, NotDone, Wish};
 pub use super::processes::ProcessInfo;
 use super::proxy::{At, Proxy};
 pub use super::recording::Figures;
@@ -203,15 +203,20 @@ impl Tracks {
         self.not_done.kernels_lost();
     }
 
-    /// Whether CUPTI was asked for unfinished kernels and has not answered yet.
+    /// Whether CUPTI may be returning unfinished kernels by force.
     #[must_use]
     pub fn is_forcing(&self) -> bool {
         self.not_done.is_forcing()
     }
 
-    /// Called once a second, whatever the job is doing: see [`not_done`]. Returns whether CUPTI
-    /// must be forced to return everything.
-    pub fn tick(&mut self, now: HostNs, drawn: HostNs, evidence: &Evidence<'_>) -> bool {
+    /// CUPTI will not be forced to return unfinished kernels.
+    pub fn not_forced(&mut self) {
+        self.not_done.not_forced();
+    }
+
+    /// Called once a second, whatever the job is doing: see [`not_done`]. Returns what is wanted of
+    /// CUPTI.
+    pub fn tick(&mut self, now: HostNs, drawn: HostNs, evidence: &Evidence<'_>) -> Option<Wish> {
         self.not_done.tick(&mut self.canvas, &mut self.comms, now, drawn, evidence)
     }
 

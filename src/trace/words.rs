@@ -127,6 +127,8 @@ pub mod remark {
     /// CUPTI was forced to return its buffers, even with kernels that had not ended. The buffers
     /// come before this remark.
     pub const FORCED: &str = "CUPTI flushed by force";
+    /// CUPTI will not be forced to do so, as it was meant to be. Not drawn.
+    pub const NOT_FORCED: &str = "CUPTI not flushed by force";
     /// CUPTI's times contradict what NCCL's threads saw.
     pub const TIMES_OFF: &str = "CUPTI's times are off";
     /// A kernel that was drawn did not carry the operations it was drawn with, or a time is wrong.

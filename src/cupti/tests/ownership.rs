@@ -259,6 +259,42 @@ fn a_flush_that_hangs_blocks_nobody() {
 }
 
 #[test]
+fn a_forced_flush_is_taken_back_unless_it_has_begun() {
+    let _one = fresh(28, &[]);
+    let (mut cupti, mut reader) = start(&options()).unwrap();
+    calls();
+    let seen = |call: &str| {
+        while !fake(|fake| fake.calls.iter().any(|it| it == call)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.sync(Duration::from_millis(1)));
+    seen("flush(0)");
+    reader.reader.force();
+    assert!(!reader.reader.leave());
+    HANG.store(false, Ordering::Relaxed);
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert!(!calls().contains(&"flush(1)".to_owned()));
+    assert_eq!(reader.reader.take_forced(), None);
+
+    HANG.store(true, Ordering::Relaxed);
+    reader.reader.force();
+    seen("flush(1)");
+    reader.reader.force();
+    assert!(reader.reader.leave());
+    HANG.store(false, Ordering::Relaxed);
+    assert!(cupti.sync(Duration::from_secs(10)));
+    assert_eq!(calls(), ["flush(1)", "flush(0)"]);
+    // Taking CUPTI again hides no answer.
+    assert!(cupti.release(Duration::from_secs(10)));
+    assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
+    assert!(reader.reader.leave() && reader.reader.take_forced().is_some());
+    assert!(!reader.reader.leave() && reader.reader.take_forced().is_none());
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
 fn cupti_is_flushed_every_period() {
     let _one = fresh(28, &[]);
     let period = Options { flush_period: Duration::from_millis(5), ..options() };

@@ -65,11 +65,15 @@ impl Job {
 
     fn tick_with(&mut self, second: u64, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> bool {
         let now = HostNs(second * SECOND);
-        let forced = self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch });
+        let forced = self.wish(now, done, launch) == Some(Wish::Force);
         if forced {
             self.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
         }
         forced
+    }
+
+    fn wish(&mut self, now: HostNs, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> Option<Wish> {
+        self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch })
     }
 
     /// CUPTI reports that the kernel of an operation, or one of the application's, had not ended.
@@ -166,7 +170,7 @@ fn a_forced_flush_shows_which_operation_hangs() {
         job.hand_over(number, SECOND + number);
     }
     let now = HostNs(5 * SECOND);
-    assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+    assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
     assert!(job.tracks.is_forcing());
     (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
     (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
@@ -184,7 +188,7 @@ fn a_kernel_of_the_application_before_it_is_named() {
         job.comm.device = Some(0);
         job.hand_over(1, SECOND);
         let now = HostNs(5 * SECOND);
-        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
         for (correlation, name, number) in [first, second] {
             job.had_not_ended(correlation, name, number, None);
         }
@@ -209,7 +213,7 @@ fn a_standstill_is_said_once_and_a_pause_raises_the_bar() {
     let stands = |job: &mut Job, number: u64, second: u64| {
         job.hand_over(number, second * SECOND);
         let now = HostNs((second + 10) * SECOND);
-        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
         job.had_not_ended(2, "ncclDevKernel", Some(number), None);
         job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
     };
@@ -258,7 +262,7 @@ fn a_hang_in_a_replayed_graph_names_its_run() {
     let launched = HostNs(2 * SECOND);
     assert!(!job.tick_with(3, &|_| None, Some(launched)));
     let now = HostNs(5 * SECOND);
-    assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: Some(launched) }));
+    assert_eq!(job.wish(now, &|_| None, Some(launched)), Some(Wish::Force));
     for replay in [8, 7, 9] {
         job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
     }
@@ -275,7 +279,7 @@ fn a_gpu_busy_with_queued_work_does_not_hang() {
         let mut job = Job::new();
         (1..20).for_each(|number| job.hand_over(number, SECOND + number));
         let now = HostNs(5 * SECOND);
-        assert!(job.tracks.tick(now, now, &Evidence { done: &|_| None, moved: &|_| None, launch: None }));
+        assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
         (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
         job.had_not_ended(30, "ncclDevKernel", Some(30), Some((7, now)));
         (1..6).for_each(|number| job.ran(Some(number), moved.0));
@@ -298,12 +302,53 @@ fn a_gpu_busy_with_queued_work_does_not_hang() {
 fn without_an_answer_from_cupti_operations_may_be_done() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
-    let evidence = Evidence { done: &|_| None, moved: &|_| None, launch: None };
-    let wishes: Vec<bool> =
-        (3..9).map(|second| job.tracks.tick(HostNs(second * SECOND), HostNs(second * SECOND), &evidence)).collect();
-    assert_eq!(wishes, [false, true, false, false, false, false]);
+    let wishes: Vec<_> = (3..9).map(|second| job.wish(HostNs(second * SECOND), &|_| None, None)).collect();
+    assert_eq!(wishes, [None, Some(Wish::Force), None, None, None, None]);
     assert!(job.tracks.is_forcing(), "its answer may still come");
     assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
+}
+
+#[test]
+fn a_flush_that_is_late_is_waited_for_or_taken_back() {
+    for has_begun in [true, false] {
+        let mut job = Job::new();
+        let wish = |job: &mut Job, second: u64| job.wish(HostNs(second * SECOND), &|_| None, None);
+        job.hand_over(1, SECOND);
+        assert_eq!((4..9).filter_map(|second| wish(&mut job, second)).collect::<Vec<_>>(), [Wish::Force]);
+        // The job goes on before CUPTI has answered.
+        job.ran(Some(1), 9 * SECOND);
+        assert_eq!([10, 11].map(|second| wish(&mut job, second)), [Some(Wish::Leave); 2]);
+        assert!(job.tracks.is_forcing(), "it may have begun");
+        if has_begun {
+            job.hand_over(2, 11 * SECOND);
+            job.had_not_ended(2, "ncclDevKernel", Some(2), None);
+            job.tracks.flushed_by_force(HostNs(12 * SECOND), "kernels that had not ended", HostNs(0));
+        } else {
+            job.tracks.not_forced();
+        }
+        assert!(!job.tracks.is_forcing());
+        assert_eq!(wish(&mut job, 13), None, "{has_begun}");
+        // The next standstill is asked about.
+        job.hand_over(3, 20 * SECOND);
+        let wishes: Vec<_> = (21..40).filter_map(|second| wish(&mut job, second)).collect();
+        assert_eq!(wishes, [Wish::Force], "{has_begun}");
+    }
+}
+
+/// While CUPTI still answers to an earlier standstill.
+#[test]
+fn one_flush_is_asked_for_at_a_time() {
+    let mut job = Job::new();
+    let wish = |job: &mut Job, second: u64| job.wish(HostNs(second * SECOND), &|_| None, None);
+    job.hand_over(1, SECOND);
+    (4..9).for_each(|second| _ = wish(&mut job, second));
+    job.ran(Some(1), 9 * SECOND);
+    assert_eq!(wish(&mut job, 10), Some(Wish::Leave));
+    job.hand_over(2, 10 * SECOND);
+    let wishes: Vec<_> = (11..30).filter_map(|second| wish(&mut job, second)).collect();
+    assert!(!wishes.contains(&Wish::Force), "{wishes:?}");
+    job.tracks.flushed_by_force(HostNs(8 * SECOND), "kernels that had not ended", HostNs(0));
+    assert_eq!(wish(&mut job, 30), Some(Wish::Force), "that shows nothing of it");
 }
 
 #[test]

@@ -58,9 +58,11 @@ impl Door {
         result
     }
 
-    /// Lets nobody in any more, and waits until all have left. False if that took too long.
-    pub(super) fn close(&self) -> bool {
-        self.ids.store(ptr::null_mut(), Ordering::SeqCst);
+    /// Lets nobody in to this subscriber any more, and waits until all have left. False if that took
+    /// too long. To a later one the door stays open.
+    pub(super) fn close(&self, ids: &'static Ids) -> bool {
+        let ours = ptr::from_ref(ids).cast_mut();
+        let _ = self.ids.compare_exchange(ours, ptr::null_mut(), Ordering::SeqCst, Ordering::SeqCst);
         let begin = Instant::now();
         while self.inside.load(Ordering::SeqCst) > 0 {
             if begin.elapsed() > Door::PATIENCE {
@@ -69,5 +71,35 @@ impl Door {
             std::thread::sleep(Duration::from_micros(100));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes only the ids of subscriber 8.
+    unsafe extern "C" fn push(handle: cupti::CUpti_SubscriberHandle, _: u32, _: u64) -> u32 {
+        if handle.addr() == 8 { cupti::CUPTI_SUCCESS } else { cupti::CUPTI_ERROR_INVALID_PARAMETER }
+    }
+
+    unsafe extern "C" fn pop(_: cupti::CUpti_SubscriberHandle, _: u32, _: *mut u64) -> u32 {
+        cupti::CUPTI_SUCCESS
+    }
+
+    #[test]
+    fn the_end_of_a_subscriber_leaves_the_door_open_to_the_next() {
+        let door = Door::default();
+        let ids = |handle| -> &'static Ids {
+            Box::leak(Box::new(Ids { handle: ptr::without_provenance_mut(handle), push, pop }))
+        };
+        let (earlier, later) = (ids(4), ids(8));
+        door.open(earlier);
+        assert!(!door.push(5, 1), "it refuses");
+        door.open(later);
+        assert!(door.close(earlier));
+        assert!(door.push(5, 1));
+        assert!(door.close(later));
+        assert!(!door.push(5, 1));
     }
 }

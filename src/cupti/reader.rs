@@ -123,7 +123,7 @@ impl Reader {
             // SAFETY: CUPTI returned this buffer, and keeps the names in it.
             let mut outside = unsafe { self.process.asked() };
             let bytes = self.shared.pool.bytes(&taken);
-            match &subscriber {
+            match subscriber.as_ref().filter(|subscriber| subscriber.has_returned(HostNs(taken.at))) {
                 Some(subscriber) => taker.buffer(now, bytes, subscriber.walker(), &mut outside),
                 // Returned after we had unsubscribed.
                 None if self.shared.shares.load(Ordering::Relaxed) => taker.buffer(now, bytes, Own, &mut outside),

@@ -21,6 +21,8 @@ use super::absent::error_name;
 use super::callbacks;
 use super::door::{Ids, Pop, Push};
 use super::shared::Shared;
+use crate::model::time::HostNs;
+use crate::sys;
 
 /// Whether CUPTI is to be shared with other subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +72,11 @@ impl Functions {
 pub(super) struct Subscriber {
     shared: &'static Shared,
     handle: cupti::CUpti_SubscriberHandle,
+    /// When it had subscribed: earlier buffers were another one's.
+    since: HostNs,
     /// If it shares CUPTI.
     own: Option<Functions>,
-    /// For the door, if that is opened.
+    /// For the door, if it shares CUPTI.
     ids: Option<&'static Ids>,
     /// The first subscriber's name, if it shares and was not the first.
     beside: Option<String>,
@@ -102,7 +106,8 @@ impl Subscriber {
         if code == cupti::CUPTI_SUCCESS {
             // Never freed: a thread may still look at it. There is one for each time CUPTI is taken.
             let ids: &'static Ids = Box::leak(Box::new(Ids { handle, push, pop }));
-            return Ok((Subscriber { shared, handle, own: Some(own), ids: Some(ids), beside: name }, None));
+            let since = HostNs(sys::boottime_ns());
+            return Ok((Subscriber { shared, handle, since, own: Some(own), ids: Some(ids), beside: name }, None));
         }
         let is_taken = code == cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
         if sharing == Sharing::Only {
@@ -129,7 +134,10 @@ impl Subscriber {
         let result =
             unsafe { (shared.api.cuptiSubscribe)(&raw mut handle, Some(callbacks::on_event), ptr::null_mut()) };
         match result {
-            cupti::CUPTI_SUCCESS => Ok(Subscriber { shared, handle, own: None, ids: None, beside: None }),
+            cupti::CUPTI_SUCCESS => {
+                let since = HostNs(sys::boottime_ns());
+                Ok(Subscriber { shared, handle, since, own: None, ids: None, beside: None })
+            }
             cupti::CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
                 Err(Absent::Taken { owner: owner(&shared.api, version), asked })
             }
@@ -140,6 +148,12 @@ impl Subscriber {
     /// Whether it shares CUPTI.
     pub(super) fn shares(&self) -> bool {
         self.own.is_some()
+    }
+
+    /// Whether a buffer that was returned at this time is one of its buffers, not an earlier
+    /// subscriber's.
+    pub(super) fn has_returned(&self, at: HostNs) -> bool {
+        at >= self.since
     }
 
     /// The first subscriber's name, if that is another one.
@@ -288,7 +302,7 @@ impl Drop for Subscriber {
     fn drop(&mut self) {
         // A thread that would not leave keeps it: its callbacks are off, and nothing more is
         // returned.
-        if self.shares() && !self.shared.door.close() {
+        if self.ids.is_some_and(|ids| !self.shared.door.close(ids)) {
             return;
         }
         // SAFETY: the handle is that of this subscription, and is not used again.

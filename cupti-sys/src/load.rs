@@ -43,7 +43,7 @@ macro_rules! functions {
             ///
             /// # Errors
             ///
-            /// A function that every release has is missing.
+            /// A required function is missing.
             ///
             /// # Safety
             ///
@@ -77,7 +77,6 @@ macro_rules! functions {
 functions! {
     required:
         cuptiGetVersion
-        cuptiGetResultString
         cuptiGetTimestamp
         cuptiSubscribe
         cuptiUnsubscribe
@@ -88,7 +87,6 @@ functions! {
         cuptiGetGraphNodeId
         cuptiActivityRegisterCallbacks
         cuptiActivityRegisterTimestampCallback
-        cuptiActivitySetAttribute
         cuptiActivityEnable
         cuptiActivityEnableAndDump
         cuptiActivityDisable
@@ -98,6 +96,9 @@ functions! {
         cuptiActivityPushExternalCorrelationId
         cuptiActivityPopExternalCorrelationId;
     optional:
+        // The profiler calls neither, so a copy without them will do.
+        cuptiGetResultString "12.0"
+        cuptiActivitySetAttribute "12.0"
         cuptiActivityEnableDriverApi "12.5"
         cuptiSubscribe_v2 "13.0"
         cuptiActivityGetStructSize "13.2"
@@ -256,7 +257,7 @@ pub enum Reason {
     NotMapped,
     /// The linker could not open it; the linker's message.
     Refused(String),
-    /// It exists, but lacks a function that every release of CUPTI from CUDA 12.0 on has.
+    /// It exists, but lacks a required function, which every release of CUPTI from CUDA 12.0 on has.
     Lacks(&'static str),
 }
 

@@ -366,7 +366,7 @@ fn without_driver(cupti: &Cupti, from: u32) {
     let mut text = ptr::null();
     // SAFETY: the string is written before the call returns, and is CUPTI's for good.
     let name = unsafe {
-        assert_eq!((cupti.cuptiGetResultString)(expected, &raw mut text), CUPTI_SUCCESS);
+        assert_eq!((cupti.cuptiGetResultString.unwrap())(expected, &raw mut text), CUPTI_SUCCESS);
         CStr::from_ptr(text)
     };
     let known = [c"CUPTI_ERROR_NOT_INITIALIZED", c"CUPTI_ERROR_UNKNOWN"];

@@ -43,7 +43,7 @@ int cuptiGetVersion(unsigned *version) {
 #endif
 }
 
-FUNCTION(cuptiGetResultString)
+// Only the functions without which nothing can be recorded.
 FUNCTION(cuptiGetTimestamp)
 FUNCTION(cuptiSubscribe)
 FUNCTION(cuptiUnsubscribe)
@@ -53,7 +53,6 @@ FUNCTION(cuptiSetThreadIdType)
 FUNCTION(cuptiGetThreadIdType)
 FUNCTION(cuptiActivityRegisterCallbacks)
 FUNCTION(cuptiActivityRegisterTimestampCallback)
-FUNCTION(cuptiActivitySetAttribute)
 FUNCTION(cuptiActivityEnable)
 FUNCTION(cuptiActivityEnableAndDump)
 FUNCTION(cuptiActivityDisable)

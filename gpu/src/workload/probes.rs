@@ -326,14 +326,11 @@ pub(super) fn pool(workload: &Workload, told: &mut Told) -> Result<(), String> {
     IS_QUIET.store(true, Relaxed);
     let trial = Trial::subscribe(workload)?;
     let (mut limit, mut size) = (8_usize, size_of::<usize>());
+    let set = trial.tap.api.cuptiActivitySetAttribute.ok_or("cuptiActivitySetAttribute is missing")?;
     // SAFETY: value and size match this attribute.
     let result = unsafe {
         let value = (&raw mut limit).cast();
-        (trial.tap.api.cuptiActivitySetAttribute)(
-            sys::CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT,
-            &raw mut size,
-            value,
-        )
+        set(sys::CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT, &raw mut size, value)
     };
     if result != sys::CUPTI_SUCCESS {
         told.words.insert("limit".into(), format!("cuptiActivitySetAttribute gave {result}"));

@@ -67,7 +67,6 @@ mod functions {
     }
 
     only_noted! {
-        get_result_string(_code: CUptiResult, _text: *mut *const c_char) = "get_result_string"
         push(kind: u32, id: u64) = "push({kind} {id})"
         pop(kind: u32, _id: *mut u64) = "pop({kind})"
         unsubscribe(_subscriber: CUpti_SubscriberHandle) = "unsubscribe"
@@ -165,12 +164,6 @@ mod functions {
         called("register".into())
     }
 
-    pub(super) unsafe extern "C" fn set_attribute(id: u32, size: *mut usize, value: *mut c_void) -> CUptiResult {
-        // SAFETY: the caller's promise.
-        let (size, value) = unsafe { (*size, *value.cast::<u8>()) };
-        called(format!("attribute({id} {size} {value})"))
-    }
-
     pub(super) unsafe extern "C" fn flush_all(flag: u32) -> CUptiResult {
         let code = called(format!("flush({flag})"));
         if fake(|fake| fake.request.is_none()) {
@@ -222,7 +215,6 @@ pub(super) fn api() -> cupti_sys::Cupti {
     use functions as f;
     cupti_sys::Cupti {
         cuptiGetVersion: f::get_version,
-        cuptiGetResultString: f::get_result_string,
         cuptiGetTimestamp: f::get_timestamp,
         cuptiSubscribe: f::subscribe,
         cuptiUnsubscribe: f::unsubscribe,
@@ -233,7 +225,6 @@ pub(super) fn api() -> cupti_sys::Cupti {
         cuptiGetGraphNodeId: f::get_graph_node,
         cuptiActivityRegisterCallbacks: f::register,
         cuptiActivityRegisterTimestampCallback: f::register_timestamp,
-        cuptiActivitySetAttribute: f::set_attribute,
         cuptiActivityEnable: f::enable,
         cuptiActivityEnableAndDump: f::enable_and_dump,
         cuptiActivityDisable: f::disable,
@@ -242,6 +233,8 @@ pub(super) fn api() -> cupti_sys::Cupti {
         cuptiActivityGetNumDroppedRecords: f::dropped,
         cuptiActivityPushExternalCorrelationId: f::push,
         cuptiActivityPopExternalCorrelationId: f::pop,
+        cuptiGetResultString: None,
+        cuptiActivitySetAttribute: None,
         cuptiActivityEnableDriverApi: None,
         cuptiSubscribe_v2: Some(f::subscribe_v2),
         cuptiActivityGetStructSize: None,

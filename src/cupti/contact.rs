@@ -75,7 +75,7 @@ impl Contact {
         }
     }
 
-    /// A graph node was created: the launch that created it, if any, launched no kernel.
+    /// A kernel became a graph node: the launch that created it, if any, launched no kernel.
     pub(super) fn captured(&self) {
         self.made.fetch_sub(1, Relaxed);
         self.has_nodes.store(1, Relaxed);

@@ -180,7 +180,10 @@ pub(super) fn resource(id: u32, graph: &cupti::CUpti_GraphData) {
     let of = |node| number(shared, node);
     match id {
         cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED => {
-            shared.contact.captured();
+            // Only these take the place of a launch, and only they are expected to leave records.
+            if graph.nodeType == cupti::CU_GRAPH_NODE_TYPE_KERNEL {
+                shared.contact.captured();
+            }
             of(graph.node).into_iter().for_each(recorder::graph_node_created);
         }
         cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED => {

@@ -35,12 +35,16 @@ fn node(id: u32, node: usize, original: usize) {
 }
 
 fn node_in(id: u32, node: usize, original: usize, exec: usize) {
+    node_of(id, cupti::CU_GRAPH_NODE_TYPE_KERNEL, node, original, exec);
+}
+
+fn node_of(id: u32, kind: cupti::CUgraphNodeType, node: usize, original: usize, exec: usize) {
     let mut graph = cupti::CUpti_GraphData {
         graph: std::ptr::null_mut(),
         originalGraph: std::ptr::null_mut(),
         node: std::ptr::without_provenance_mut(node),
         originalNode: std::ptr::without_provenance_mut(original),
-        nodeType: 0,
+        nodeType: kind,
         dependency: std::ptr::null_mut(),
         graphExec: std::ptr::without_provenance_mut(exec),
     };
@@ -373,6 +377,22 @@ fn whole_launch(succeeds: bool) {
         data.functionReturnValue = (&raw mut result).cast();
         event(1, 652, &data);
     }
+}
+
+/// A graph of copies leaves no record of a kernel, so it proves nothing.
+#[test]
+fn only_kernels_among_graph_nodes_take_the_place_of_launches() {
+    recorder::switch_on(|| Rings::new(1 << 20), ProcessTag::from_random(7)).unwrap();
+    let _one = fresh(28, &[]);
+    let (cupti, _reader) = start(&options()).unwrap();
+    let created = |kind| {
+        node_of(13, kind, numbered(0x70, 1), 0, 0);
+        cupti.shared.contact.unheard().launches
+    };
+    (0..2).for_each(|_| whole_launch(true));
+    assert_eq!(created(cupti::CU_GRAPH_NODE_TYPE_MEMCPY), 2);
+    assert_eq!(created(cupti::CU_GRAPH_NODE_TYPE_KERNEL), 1);
+    assert!(cupti.release(Duration::from_secs(10)));
 }
 
 #[test]

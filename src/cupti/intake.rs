@@ -5,10 +5,12 @@
 
 use cupti_sys::records::Walker;
 
+use super::Note;
 use super::absent::error_name;
 use super::clock::{Change, CuptiClock, Reading};
+#[cfg(test)]
+use super::decode::Counts;
 use super::decode::{Asked, Decoder, Outside, Times};
-use super::{Losses, Note};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
@@ -176,20 +178,23 @@ impl Intake {
         }
     }
 
-    /// What was lost so far.
+    /// Buffers whose records were lost so far, wholly or in part.
     #[must_use]
-    pub fn losses(&self) -> Losses {
-        let (standing, decoder) = (&self.standing, self.decoder.counts);
-        Losses {
-            decoded: decoder.decoded,
-            dropped: standing.dropped,
-            discarded_buffers: standing.discarded_buffers,
-            refused_requests: standing.refused_requests,
-            implausible: decoder.implausible,
-            other_kinds: decoder.other_kinds,
-            unreadable: decoder.unreadable,
-            failures: standing.failures,
-        }
+    pub fn lost_buffers(&self) -> u64 {
+        let Standing { discarded_buffers, refused_requests, .. } = self.standing;
+        discarded_buffers + refused_requests + self.decoder.counts.unreadable
+    }
+
+    /// Records that CUPTI says it dropped so far.
+    #[must_use]
+    pub fn lost_records(&self) -> u64 {
+        self.standing.dropped
+    }
+
+    /// What was decoded so far, and CUPTI's last known standing.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (Counts, Standing) {
+        (self.decoder.counts, self.standing)
     }
 
     /// Remarks for the trace since the last call.

@@ -226,27 +226,6 @@ pub struct Facts {
     pub objections: Vec<String>,
 }
 
-/// What was lost or could not be trusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Activities decoded.
-    pub decoded: u64,
-    /// Records that CUPTI says it dropped.
-    pub dropped: u64,
-    /// Buffers whose content was lost because the collector had not given one back in time.
-    pub discarded_buffers: u64,
-    /// Requests for a buffer that got none at all.
-    pub refused_requests: u64,
-    /// Impossible records: no times, an end before the start, or a time of no known clock.
-    pub implausible: u64,
-    /// Records of kinds that another tool requested, and external ids of its own.
-    pub other_kinds: u64,
-    /// Buffers that could not be read to their end.
-    pub unreadable: u64,
-    /// Failures that CUPTI reported of itself.
-    pub failures: u64,
-}
-
 /// A remark for the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {

@@ -12,7 +12,7 @@ use cupti_sys::table;
 
 use self::fake::{api, fake};
 use super::clock::Reading;
-use super::decode::Outside;
+use super::decode::{Counts, Outside};
 use super::intake::{Intake, Standing};
 use super::*;
 use crate::model::activity::Activity;
@@ -69,8 +69,12 @@ impl Drained {
         self.drain()
     }
 
-    fn losses(&self) -> Losses {
-        self.intake.losses()
+    fn counts(&self) -> Counts {
+        self.intake.counts().0
+    }
+
+    fn standing(&self) -> Standing {
+        self.intake.counts().1
     }
 
     fn take_notes(&mut self) -> Vec<Note> {

@@ -289,7 +289,16 @@ impl Pipeline {
     pub fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
         let Some(mut intake) = self.intake.take() else { return };
         intake.decode(now, bytes, walker, outside, &mut |activity| self.activity(activity));
+        self.notice_losses(&intake);
         self.intake = Some(intake);
+    }
+
+    /// Kernels may be missing if buffers were lost, or records.
+    fn notice_losses(&mut self, intake: &Intake) {
+        if intake.lost_buffers() > 0 || intake.lost_records() > 0 {
+            self.tracks.kernels_lost();
+            self.gist.doubt();
+        }
     }
 
     fn take_other(&mut self, input: &Input<'_>) {
@@ -497,16 +506,13 @@ impl Pipeline {
     }
 
     fn stands(&mut self, standing: Standing) {
-        if standing.dropped > 0 || standing.discarded_buffers > 0 {
-            self.tracks.kernels_lost();
-            self.gist.doubt();
-        }
         if standing.fatal > self.fatal {
             self.fatal = standing.fatal;
             self.expect_kernels(false, self.now());
         }
         let Some(mut intake) = self.intake.take() else { return };
         intake.stands(standing, &mut |activity| self.activity(activity));
+        self.notice_losses(&intake);
         self.intake = Some(intake);
     }
 
@@ -655,10 +661,10 @@ impl Pipeline {
         let Pipeline { correlator, tracks, intake, .. } = self;
         let found = correlator.matches();
         let has_channels = intake.is_some() || found.channels != ChannelChecks::default();
-        let matches = intake.as_ref().map(|intake| {
-            let lost = intake.losses();
-            let discarded_buffers = lost.discarded_buffers + lost.refused_requests + lost.unreadable;
-            Matches { discarded_buffers, discarded: self.undrawn, ..found }
+        let matches = intake.as_ref().map(|intake| Matches {
+            discarded_buffers: intake.lost_buffers(),
+            discarded: self.undrawn,
+            ..found
         });
         let figures = Figures {
             recorded: self.recorded,

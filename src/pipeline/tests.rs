@@ -125,6 +125,43 @@ fn a_forced_flush_that_comes_late_returns_kernels_that_have_not_ended() {
     assert_eq!(without_an_end(true), (0, 1), "then the record is damaged");
 }
 
+/// Whether kernels may be missing after this.
+fn misses_kernels_after(this: impl FnOnce(&mut Pipeline)) -> bool {
+    let mut pipeline = with_kernels(130_101);
+    this(&mut pipeline);
+    pipeline.tracks.misses_kernels()
+}
+
+#[test]
+fn lost_kernels_count_however_they_were_lost() {
+    struct Nobody;
+    impl Outside for Nobody {
+        fn text(&mut self, _: *const std::ffi::c_char) -> std::sync::Arc<str> {
+            "".into()
+        }
+        fn function(&mut self, _: u32, _: u32) -> std::sync::Arc<str> {
+            "".into()
+        }
+        fn thread(&mut self, _: i32) -> std::sync::Arc<str> {
+            "".into()
+        }
+    }
+    let none = Standing::default();
+    for (standing, expected) in [
+        (none, false),
+        (Standing { dropped: 1, ..none }, true),
+        (Standing { discarded_buffers: 1, ..none }, true),
+        (Standing { refused_requests: 1, ..none }, true),
+        (Standing { failed_flushes: 1, ..none }, false),
+    ] {
+        assert_eq!(misses_kernels_after(|it| it.take(&Input::Standing(standing))), expected, "{standing:?}");
+    }
+    for (bytes, expected) in [(&[][..], false), (&[0xee; 64], true)] {
+        let has = misses_kernels_after(|it| it.buffer(HostNs(1), bytes, cupti_sys::records::Own, &mut Nobody));
+        assert_eq!(has, expected, "{bytes:?}");
+    }
+}
+
 #[test]
 fn a_full_file_does_not_grow_by_the_time_of_threads() {
     let share = input::Share { tid: 7, name: "NCCL".into(), percent: 50, doing: Doing::Running, processor: None };

@@ -142,6 +142,11 @@ impl NotDone {
         self.kernels_missing = true;
     }
 
+    #[cfg(test)]
+    pub(super) fn misses_kernels(&self) -> bool {
+        self.kernels_missing
+    }
+
     /// Notes a kernel's owner. The end of an operation without a known hand-over will not be
     /// reported.
     pub(super) fn kernel(&mut self, owner: &Owner<'_>) {

@@ -203,6 +203,11 @@ impl Tracks {
         self.not_done.kernels_lost();
     }
 
+    #[cfg(test)]
+    pub(crate) fn misses_kernels(&self) -> bool {
+        self.not_done.misses_kernels()
+    }
+
     /// Whether CUPTI may be returning unfinished kernels by force.
     #[must_use]
     pub fn is_forcing(&self) -> bool {

@@ -269,10 +269,10 @@ fn launches_and_nodes_are_recorded_on_the_thread_that_makes_them() {
     // CUPTI's own failure is reported once, as CUPTI reported it.
     let notification = cupti::CUpti_StateData__bindgen_ty_1__bindgen_ty_1 { result: 35, message: std::ptr::null() };
     let state = cupti::CUpti_StateData { __bindgen_anon_1: cupti::CUpti_StateData__bindgen_ty_1 { notification } };
-    let before = reader.losses().failures;
+    let before = reader.standing().failures;
     event(6, 1, &state);
     reader.drain();
-    assert_eq!(reader.losses().failures, before + 1);
+    assert_eq!(reader.standing().failures, before + 1);
     let notes = reader.take_notes();
     assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels, unless"), "{notes:?}");
     assert_eq!(reader.take_notes(), []);
@@ -332,10 +332,10 @@ fn without_launch_callbacks_an_id_is_pushed_around_launches() {
         record.with(Of::CORRELATION_ID, &correlation.to_ne_bytes()).bytes
     };
     let driver = Written::new(28, cupti::CUPTI_ACTIVITY_KIND_DRIVER).bytes;
-    let before = reader.losses();
+    let before = reader.counts();
     let records = [id(3, 1, 76), id(5, next.0, 77), driver].concat();
     assert_eq!(reader.flushed(&cupti, records), [Activity::ExternalId { id: next, correlation: 77 }]);
-    let losses = reader.losses();
+    let losses = reader.counts();
     assert_eq!((losses.other_kinds - before.other_kinds, losses.implausible - before.implausible), (1, 0));
     // Given up during a launch, CUPTI keeps no id; from then on nothing is called.
     let open = start_launch();

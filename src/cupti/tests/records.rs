@@ -110,9 +110,9 @@ fn records_of_every_release_are_decoded() {
         assert_eq!((instance.device, instance.uuid), (4, [6; 16]));
         assert_eq!((context.context, context.device, context.null_stream), (1, 3, 7));
         assert_eq!((stream.context, stream.stream, stream.priority), (1, 13, -1));
-        let losses = reader.losses();
+        let losses = reader.counts();
         assert_eq!((losses.decoded, losses.implausible, losses.other_kinds), (7, 3, 1));
-        assert_eq!((losses.dropped, losses.unreadable), (12, 0));
+        assert_eq!((reader.standing().dropped, losses.unreadable), (12, 0));
         assert!(cupti.release(Duration::from_secs(10)));
     }
 }
@@ -179,7 +179,7 @@ fn calls_into_cuda_are_decoded_on_request() {
     let _one = fresh(28, &[]);
     let (cupti, mut reader) = start(&options()).unwrap();
     assert_eq!(reader.flushed(&cupti, records.concat()), []);
-    assert_eq!(reader.losses().other_kinds, 3);
+    assert_eq!(reader.counts().other_kinds, 3);
     assert!(cupti.release(Duration::from_secs(10)));
 
     calls();
@@ -240,7 +240,7 @@ fn markers_are_decoded_on_request() {
         let asked = Asked { markers: nvtx, ..Asked::default() };
         reader.intake = Intake::new(Source { asked, ..reader.reader.source() });
         let seen = reader.flushed(&cupti, records.concat());
-        let losses = reader.losses();
+        let losses = reader.counts();
         if !nvtx {
             assert_eq!((seen.len(), losses.other_kinds), (0, 5));
         } else {
@@ -274,7 +274,7 @@ fn a_meaningless_buffer_is_counted_and_harmless() {
     // From a newer library than it claims to be.
     records.extend([0xee; 64]);
     assert_eq!(reader.flushed(&cupti, records).len(), 1);
-    assert_eq!(reader.losses().unreadable, 1);
+    assert_eq!(reader.counts().unreadable, 1);
     let mut state = 99_u64;
     let mut random = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

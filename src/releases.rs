@@ -93,7 +93,7 @@ pub const FAULTS: [Fault; 9] = [
         id: FaultId::NullBuffer,
         releases: (0, 27),
         what: "it crashes when it asks for a buffer and gets none",
-        follows: "none: it always gets a buffer, and records without room are counted",
+        follows: "none, unless it holds 32 spare buffers at once while no other is free; records without room are counted",
         source: "pytorch/kineto#1534",
     },
     Fault {

@@ -12,8 +12,12 @@
 //!
 //! CUPTI asks for buffers on the application's threads, so a buffer's state is a bit in a word: no
 //! lock, no allocation, no wait. If no buffer is free, a small spare one is lent and its content is
-//! lost: a null pointer crashes CUPTI before 12.9. A buffer that CUPTI holds is never unmapped, not
-//! even after unsubscribing; the pool lives as long as the process.
+//! lost: a null pointer crashes CUPTI before 12.9. It gets one only while all spare ones are lent,
+//! too. Then one buffer for everybody would be worse: CUPTI fills in a record when its kernel ends,
+//! and nothing says that it does not read there what another thread has overwritten.
+//!
+//! A buffer that CUPTI holds is never unmapped, not even after unsubscribing; the pool lives as long
+//! as the process.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -200,8 +200,8 @@ impl Filter {
                 if is_drawn {
                     self.draw_held(thread, out);
                 } else {
+                    // This is also how kernels name it.
                     self.left_out.add(id);
-                    self.left_out.add(operation.id);
                 }
                 is_drawn
             }

@@ -238,6 +238,34 @@ fn hosts_with_short_operations_are_aligned_to_a_few_microseconds() {
 }
 
 #[test]
+fn a_merge_of_merged_files_is_no_surer_of_the_time_between_hosts() {
+    let job = Job::new(4, 4, 40);
+    let folder = tempfile::tempdir().unwrap();
+    job.write_to(folder.path(), 4, true);
+    let path = |name: &str| folder.path().join(name);
+    let rank = |rank: u32| path(&job.name(rank));
+    // What `info` says, and the least error of how long ranks waited for the last one, ns.
+    let merge = |output: &str, files: &[PathBuf]| {
+        let words = ["merge".into(), "-o".into(), path(output)];
+        ncclscope(&words.into_iter().chain(files.iter().cloned()).collect::<Vec<_>>()).unwrap();
+        let said = ncclscope(&["info".into(), path(output)]).unwrap();
+        let between = said.lines().find_map(|line| Some(line.split_once(", between hosts to ")?.1.to_owned()));
+        let sql = "SELECT min(extract_arg(s.arg_set_id, 'nccl.time_error_ns')) AS error \
+                   FROM slice s JOIN track t ON t.id = s.track_id WHERE t.name = 'world · first to last rank'";
+        (between.unwrap(), Trace::open(path(output)).unwrap().rows(sql)[0].i64("error"))
+    };
+    let all: Vec<PathBuf> = (0..4).map(rank).collect();
+    let at_once = merge("at once", &all);
+    assert_eq!(merge("again", &[path("at once")]).0, at_once.0);
+    let error = |name: &str, files: &[PathBuf]| merge(name, files).1;
+    assert!(error("once more", &[path("again")]) >= at_once.1);
+    let (front, back) = (merge("front", &all[..2]).1, merge("back", &all[2..]).1);
+    let both = [path("front"), path("back")];
+    assert!(error("both", &both) >= front.max(back), "the error of each remains");
+    assert!(error("both again", &[path("both")]) >= front.max(back), "and is still known");
+}
+
+#[test]
 fn recordings_cuts_and_merges_can_all_be_merged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

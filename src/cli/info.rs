@@ -173,6 +173,8 @@ struct Info {
     versions: BTreeSet<String>,
     /// How the times of other hosts were put on its clock, by host.
     clocks: BTreeMap<String, HostClock>,
+    /// How far off the times of any process may be then, ns: each merge adds to it.
+    between_hosts_ns: Option<u64>,
     /// The recordings' last remarks, and the tags of their processes.
     ended: Vec<u64>,
     ends: Vec<Nccl>,
@@ -234,6 +236,7 @@ impl Info {
         }
         self.versions.extend(other.versions);
         self.clocks.extend(other.clocks);
+        self.between_hosts_ns = self.between_hosts_ns.max(other.between_hosts_ns);
         self.ended.extend(other.ended.into_iter().map(apart));
         self.ends.extend(other.ends);
         self.imported.extend(other.imported.into_iter().map(apart));
@@ -264,17 +267,21 @@ impl Info {
     }
 
     fn attributes(&mut self, packet: &Packet<'_>) {
+        let mut error_ns: Option<u64> = None;
         for (key, value) in packet.attributes() {
             if key == attribute::MERGED {
                 self.imported.extend(value.parse::<u64>());
             }
             if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK_ERROR) {
-                self.clocks.entry(host.to_owned()).or_default().error_ns = value.parse().ok();
+                let its = &mut self.clocks.entry(host.to_owned()).or_default().error_ns;
+                *its = value.parse().ok();
+                error_ns = its.map(|its| its.saturating_add(error_ns.unwrap_or(0))).or(error_ns);
             }
             if let Some(host) = key.strip_prefix(attribute::HOST_CLOCK) {
                 self.clocks.entry(host.to_owned()).or_default().how = value;
             }
         }
+        self.between_hosts_ns = self.between_hosts_ns.max(error_ns);
     }
 
     fn slice(&mut self, event: &Event<'_>, numbers: &Numbers) {

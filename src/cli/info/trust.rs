@@ -136,7 +136,7 @@ impl Trust {
             return Some(Trust::But(reasons));
         }
         let host_times = names::duration(host_times as f64);
-        let between = info.clocks.values().filter_map(|clock| clock.error_ns).max();
+        let between = info.between_hosts_ns;
         let between =
             between.map_or_else(String::new, |ns| format!(", between hosts to {}", names::duration(ns as f64)));
         Some(Trust::Full(format!(

@@ -10,8 +10,8 @@ use crate::model::time::{Bounded, HostNs};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use crate::trace::reader::{Event, Packet};
-use crate::trace::words::{Category, instant, track, wait};
-use crate::trace::writer::TRACK_BITS;
+use crate::trace::words::{Category, attribute, instant, track, wait};
+use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
 mod shared;
 
@@ -41,8 +41,28 @@ pub(super) struct Member {
     pub(super) group: Option<u64>,
     /// The number of its file's clock.
     pub(super) clock: usize,
+    /// How an earlier merge put the process's times on that clock.
+    pub(super) moved: Moved,
     /// How far the times of the process's threads may be off, ns.
     error_ns: u64,
+}
+
+/// How earlier merges put the times of a host on the clock of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    /// What they say about it, which is the same for all processes of a host; nothing if they left
+    /// its times as they were.
+    said: String,
+    /// How far off its times may be on that clock, ns.
+    pub(super) error_ns: u64,
+}
+
+impl Moved {
+    /// Takes what another merge says about it.
+    fn again(&mut self, host: &str, error_ns: u64) {
+        self.said.push_str(&format!("{host}: {error_ns}\n"));
+        self.error_ns = self.error_ns.saturating_add(error_ns);
+    }
 }
 
 /// Who waits for whom in a collective.
@@ -173,6 +193,8 @@ pub(super) struct Looking {
     /// By member and mark.
     waits: FxHashMap<(u32, u64), Waits>,
     tracks: FxHashMap<u64, OnTrack>,
+    /// By process.
+    moved: FxHashMap<u64, Moved>,
     /// Members by process and label, and by process and hash.
     by_label: FxHashMap<u64, FxHashMap<String, u32>>,
     by_hash: FxHashMap<(u64, u64), Vec<u32>>,
@@ -256,6 +278,7 @@ impl Looking {
             found,
             waits: FxHashMap::default(),
             tracks: FxHashMap::default(),
+            moved: FxHashMap::default(),
             by_label: FxHashMap::default(),
             by_hash: FxHashMap::default(),
             replayed: FxHashSet::default(),
@@ -266,6 +289,9 @@ impl Looking {
     /// What was found, in no more memory than that takes: there may be thousands of files.
     pub(super) fn done(self) -> Evidence {
         let mut found = self.found;
+        for member in &mut found.members {
+            member.moved = self.moved.get(&member.process).cloned().unwrap_or_default();
+        }
         found.waits = self.waits.into_iter().collect();
         found.waits.sort_unstable_by_key(|(of, _)| *of);
         found.visits.kept.shrink_to_fit();
@@ -279,6 +305,11 @@ impl Looking {
             && let Some(known) = Known::of(descriptor.name(), descriptor.parent_uuid())
         {
             self.tracks.entry(descriptor.uuid()).or_default().known = Some(known);
+        }
+        for (key, value) in packet.attributes() {
+            if let (Some(host), Ok(error_ns)) = (key.strip_prefix(attribute::HOST_CLOCK_ERROR), value.parse()) {
+                self.moved.entry(tag_of_sequence(packet.sequence)).or_default().again(host, error_ns);
+            }
         }
         let (Some(event), Some(time)) = (&packet.event, packet.time) else { return };
         match event.kind {
@@ -338,6 +369,7 @@ impl Looking {
                     size: event.uint(nccl::RANKS).unwrap_or(0) as i32,
                     group,
                     clock: 0,
+                    moved: Moved::default(),
                     error_ns: UNSTATED_NS,
                 });
             }

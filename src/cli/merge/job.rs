@@ -27,7 +27,7 @@ struct Placed<'a> {
 /// When a rank came, or the last rank of a host.
 #[derive(Clone, Copy)]
 struct Came<'a> {
-    clock: usize,
+    member: &'a Member,
     how: Option<&'a Move>,
     /// On the common clock.
     at: Bounded,
@@ -45,17 +45,27 @@ impl<'a> Placed<'a> {
 
     fn came(&self) -> Came<'a> {
         let [there, _] = self.visit.times();
-        Came { clock: self.member.clock, how: self.how, at: self.entered, there }
+        Came { member: self.member, how: self.how, at: self.entered, there }
     }
 }
 
 impl Came<'_> {
     /// The error of the time between the two, ns.
     fn error_to(self, other: Came<'_>) -> u64 {
-        match self.how {
-            Some(how) if self.clock == other.clock => how.offset.error_between(self.there, other.there),
+        let error_ns = match self.how {
+            Some(how) if self.member.clock == other.member.clock => how.offset.error_between(self.there, other.there),
             _ => self.at.error_ns.saturating_add(other.at.error_ns),
+        };
+        if self.is_of_host(other) {
+            return error_ns;
         }
+        let [one, two] = [self, other].map(|it| it.member.moved.error_ns);
+        error_ns.saturating_add(one).saturating_add(two)
+    }
+
+    /// Whether both ranks are on one host. A file that was merged before has those of several.
+    fn is_of_host(self, other: Came<'_>) -> bool {
+        (self.member.clock, &self.member.moved) == (other.member.clock, &other.member.moved)
     }
 }
 
@@ -330,7 +340,7 @@ impl<'a> Last<'a> {
         let last = by.came();
         let mut last_of_hosts: Vec<Came<'_>> = Vec::new();
         for came in all.iter().map(Placed::came) {
-            match last_of_hosts.iter_mut().find(|it| it.clock == came.clock) {
+            match last_of_hosts.iter_mut().find(|it| it.is_of_host(came)) {
                 Some(known) => {
                     // The largest errors of all, with the last one's times.
                     for (known, came) in [(&mut known.at, came.at), (&mut known.there, came.there)] {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{End, Evidence, Member, Role, Visit, Waits};
 use crate::clock::chains::{self, Transfer};
 use crate::clock::hosts::Orders;
-use crate::model::time::{Bounded, HostNs};
+use crate::model::time::{Bounded, HostNs, Shift};
 
 /// How many timestamps of other hosts all transfers together may carry, 8 bytes each. Beyond that,
 /// a transfer relates only its own two hosts.
@@ -170,7 +170,7 @@ impl Shared {
     /// The clock of an end, and its time there.
     pub(in crate::cli::merge) fn time_of(&self, end: &End) -> (usize, Bounded) {
         let member = &self.members[end.member as usize];
-        (member.clock, Bounded { time: end.at, error_ns: member.error_ns })
+        (member.clock, Bounded { time: end.at, error_ns: member.error_ns.saturating_add(member.moved.error_ns) })
     }
 
     /// How many operations are known by inference only, in the files of a clock.
@@ -190,8 +190,9 @@ impl Shared {
                 continue;
             }
             for visit in visits {
-                let clock = self.member_of(visit).clock;
-                let [enters, leaves] = visit.times();
+                let Member { clock, ref moved, .. } = *self.member_of(visit);
+                let on_clock = Shift { ns: 0, error_ns: moved.error_ns };
+                let [enters, leaves] = visit.times().map(|time| time.shifted(on_clock));
                 let entered = (visit.role != Role::Takes).then(|| enters.earliest());
                 let left = (visit.role != Role::Gives).then(|| leaves.latest());
                 match clocks.iter_mut().find(|it| it.0 == clock) {
@@ -255,6 +256,7 @@ impl Shared {
             size: ranks,
             group: None,
             clock: rank as usize,
+            moved: super::Moved::default(),
             error_ns: 0,
         };
         let visit = |&(rank, peer, sends, [entered, left]): &(i32, i32, bool, [u64; 2])| {
@@ -354,5 +356,20 @@ mod tests {
         let shared = shared(Vec::new(), ends);
         let found: Vec<[u64; 2]> = shared.transfers().map(|ends| ends.map(|end| end.at.0)).collect();
         assert_eq!(found, [[10, 20]]);
+    }
+
+    #[test]
+    fn a_clock_is_known_no_better_than_the_times_that_a_merge_put_on_it() {
+        // Two ranks on two clocks wait for each other; an earlier merge moved the second one's host.
+        let error = |moved_ns: u64| {
+            let mut shared = Shared::exchanges(&[(0, 1, true, [0, 0]), (1, 0, false, [0, 0])]);
+            shared.members[1].moved.error_ns = moved_ns;
+            shared.visits =
+                (1..10).flat_map(|at| [visit(at, 0, 1_000_000 * at), visit(at, 1, 1_000_000 * at)]).collect();
+            (shared.operations, shared.lonely) = (Vec::new(), Vec::new());
+            shared.find_operations();
+            shared.orders().remove(&(0, 1)).unwrap().solve().unwrap().errors().1
+        };
+        assert!(error(700) >= error(0) + 700, "{} {}", error(700), error(0));
     }
 }

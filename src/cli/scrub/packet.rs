@@ -7,6 +7,7 @@ use super::kind::Kind;
 use super::known::{attribute_of, thread_name};
 use super::stand::StandIns;
 use crate::trace::fields::EXTENSION;
+use crate::trace::reader::proto::perfetto::protos::interned_gpu_render_stage_specification::RenderStageCategory;
 use crate::trace::reader::proto::perfetto::protos::{
     GpuRenderStageEvent, InternedData, InternedGpuRenderStageSpecification, TrackDescriptor, TrackEvent,
 };
@@ -68,9 +69,15 @@ fn dictionary(interned: &mut InternedData, category: Option<Category>, stand: &m
     for it in &mut interned.event_names {
         it.name = it.name.as_deref().map(|text| name(text, category, stand));
     }
-    for InternedGpuRenderStageSpecification { name, description, .. } in &mut interned.gpu_specifications {
-        *name = name.as_deref().map(|name| stand.kernel(name));
-        *description = description.as_deref().map(|text| stand.text(text));
+    for stage in &mut interned.gpu_specifications {
+        let is_kernel = stage.category() == RenderStageCategory::Compute;
+        let InternedGpuRenderStageSpecification { name, description, .. } = stage;
+        // The others are queues, which are named like tracks.
+        *name = name.as_deref().map(|name| if is_kernel { stand.kernel(name) } else { stand.track(name) });
+        *description = description.as_deref().map(|text| match is_kernel && !text.is_empty() {
+            true => stand.kernel(text),
+            false => stand.text(text),
+        });
     }
 }
 
@@ -163,4 +170,38 @@ fn number_of(uuid: &str, stand: &mut StandIns) -> u64 {
     let uuid: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
     let stood = stand.stand(Kind::Uuid, &uuid);
     stood.rsplit_once('-').and_then(|it| it.1.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_named_like_processes_and_kernels_like_kernels() {
+        let stage = |name: &str, description: &str, category| InternedGpuRenderStageSpecification {
+            name: Some(name.to_owned()),
+            description: Some(description.to_owned()),
+            category,
+            ..Default::default()
+        };
+        let compute = Some(RenderStageCategory::Compute as i32);
+        let said = |keeps_names: bool| {
+            let mut interned = InternedData {
+                gpu_specifications: vec![
+                    stage("rank 0 · node17 · GPU 0 · stream 13", "Kernels while they ran, from CUPTI.", None),
+                    stage("secret_gemm", "secret_gemm", compute),
+                    stage("kernel", "", compute),
+                ],
+                ..Default::default()
+            };
+            let mut stand = StandIns::new(keeps_names);
+            stand.process("rank 0 · node17 · GPU 0 (H200)");
+            dictionary(&mut interned, None, &mut stand);
+            let of = |it: InternedGpuRenderStageSpecification| format!("{}: {}", it.name(), it.description());
+            interned.gpu_specifications.into_iter().map(of).collect::<Vec<_>>()
+        };
+        let queue = "rank 0 · host-1 · GPU 0 · stream 13: Kernels while they ran, from CUPTI.";
+        assert_eq!(said(false), [queue, "kernel-1: kernel-1", "kernel: "]);
+        assert_eq!(said(true), [queue, "secret_gemm: secret_gemm", "kernel: "]);
+    }
 }

@@ -217,11 +217,13 @@ impl Survey {
         abreast::look(paths, look, |path, (made, survey, extent)| {
             looked.push((made, all.add(path, survey, extent).err()));
         });
+        all.sort_unfinished();
         (all, looked)
     }
 
     /// Adds a further trace, as far as it could be read. An error if that is not to its end, or if an
-    /// earlier one has the same recording: a process with the same tag, name and pid.
+    /// earlier one has the same recording: a process with the same tag, name and pid. After the last
+    /// one, [`Survey::sort_unfinished`] has to be called.
     pub(super) fn add(&mut self, path: &Path, other: Survey, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
         let file = self.extents.len();
         self.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
@@ -245,7 +247,6 @@ impl Survey {
             (slice.track, slice.place) = (self.uuid(file, slice.track), self.slices + slice.place);
             self.unfinished.push(slice);
         }
-        self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
         let processes: Vec<_> =
             other.processes.into_iter().map(|(uuid, it)| (self.uuid(file, uuid), Process { file, ..it })).collect();
         self.processes.extend(processes);
@@ -261,6 +262,11 @@ impl Survey {
         self.slices += other.slices;
         self.dropped = self.dropped.saturating_add(other.dropped);
         extent
+    }
+
+    /// Sorts what has no end by when it began. A hung job has a lot, so this is done once for all files.
+    pub(super) fn sort_unfinished(&mut self) {
+        self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
     }
 
     /// A track's uuid, unlike those of all other files.

@@ -94,6 +94,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
         }
         stage.advance(size(path));
     });
+    survey.sort_unfinished();
     let mut loading = Loading::default();
     let has_kernels = loaded.iter().any(|(_, of_file)| of_file.has_kernels);
     for (path, of_file) in loaded {

@@ -282,7 +282,9 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
     // The files that are linked with the first one, directly or through others.
     let mut of_first: BTreeSet<usize> = BTreeSet::from([0]);
     let mut next = vec![0];
-    while let Some(at) = next.pop() {
+    while let Some(at) = next.pop()
+        && of_first.len() < files.len()
+    {
         for other in (0..files.len()).filter(|other| !of_first.contains(other)).collect::<Vec<_>>() {
             if why_apart(&files[at], &files[other]).is_none() {
                 of_first.insert(other);

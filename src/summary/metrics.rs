@@ -41,7 +41,8 @@ const BOUNDS: [u64; 19] = {
         10 * S,
     ]
 };
-/// How many peers of the proxy have series of their own: those with the most bytes.
+/// How many peers of the proxy have series of their own: the first ones, because a counter whose
+/// parts changed would fall.
 const PEERS: usize = 64;
 
 /// What a running recording knows in addition to its summary.
@@ -183,10 +184,8 @@ impl Summary {
     }
 
     fn proxy_metrics(&self, out: &mut Text) {
-        let mut peers: Vec<_> = self.peers.rows.iter().collect();
-        peers.sort_by_key(|(key, of)| (std::cmp::Reverse(of.bytes), *key));
         let mut series: BTreeMap<(String, &str, String), super::Transfers> = BTreeMap::new();
-        for (at, (key, of)) in peers.into_iter().enumerate() {
+        for (at, (key, of)) in self.peers.rows.iter().enumerate() {
             let peer = key.peer.filter(|_| at < PEERS).map_or_else(|| "other".to_owned(), |peer| peer.to_string());
             let direction = if key.is_send { "send" } else { "receive" };
             let sums = series.entry((self.comm_name(key.comm), direction, peer)).or_default();

@@ -217,6 +217,27 @@ fn memory_is_bounded_and_what_finds_no_row_is_counted() {
 }
 
 #[test]
+fn peers_keep_their_series() {
+    let mut summary = on(2);
+    let transfer = |summary: &mut Summary, peer: u64, bytes: u64| {
+        let peer = summary.peer(&Facts::of(&args(&[(nccl::COMM, HASH), (nccl::PEER, peer)])), true);
+        let mut transfer = Transfer::new(peer, HostNs(0));
+        transfer.waits(HostNs(0), Some(Wait::Network), Some(bytes));
+        summary.transferred(transfer, HostNs(1));
+    };
+    let of_others = |summary: &Summary| -> u64 {
+        let metrics = summary.metrics(None);
+        let line = metrics.lines().find(|line| line.contains("proxy_bytes_total{") && line.contains("\"other\""));
+        line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    (0..100).for_each(|peer| transfer(&mut summary, peer, 10));
+    assert_eq!(of_others(&summary), 360);
+    // The counter never falls.
+    transfer(&mut summary, 99, 1_000);
+    assert_eq!(of_others(&summary), 1_360);
+}
+
+#[test]
 fn the_block_for_the_end_of_a_job_is_short() {
     let mut summary = on(64);
     assert_eq!(summary.block(), [""; 0], "nothing to say");

@@ -1,6 +1,7 @@
 //! The summary as tables of plain values, for people and for programs.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 
 #[cfg(feature = "cli")]
 use super::Row;
@@ -353,22 +354,21 @@ impl Report {
     /// all have them, or else how many ranks have them.
     pub fn join_environment(&mut self) {
         let Some(environment) = self.tables.first_mut() else { return };
-        let ranks: std::collections::BTreeSet<String> =
-            environment.rows.iter().filter_map(|row| row.first()).map(|rank| format!("{rank:?}")).collect();
-        let ranks = ranks.len();
-        let mut joined: Vec<(Vec<Cell>, usize)> = Vec::new();
-        let mut places = std::collections::HashMap::new();
+        // There may be several recordings of a rank.
+        let mut ranks = BTreeSet::new();
+        let mut joined: Vec<(Vec<Cell>, BTreeSet<String>)> = Vec::new();
+        let mut places = HashMap::new();
         for row in std::mem::take(&mut environment.rows) {
             let place = *places.entry(format!("{:?}", row.get(1..))).or_insert(joined.len());
             match joined.get_mut(place) {
-                Some((_, number)) => *number += 1,
-                None => joined.push((row, 1)),
+                Some((_, of)) => drop(of.insert(rank)),
+                None => joined.push((row, BTreeSet::from([rank]))),
             }
         }
         for (row, number) in &mut joined {
             match (number, row.first_mut()) {
                 (1, _) | (_, None) => {}
-                (number, Some(rank)) if *number >= ranks => *rank = ALL.into(),
+                (number, Some(rank)) if number == ranks.len() => *rank = ALL.into(),
                 (number, Some(rank)) => *rank = format!("{number} ranks").into(),
             }
         }

@@ -238,6 +238,16 @@ fn peers_keep_their_series() {
 }
 
 #[test]
+fn all_have_what_each_rank_has() {
+    let mut report = Report::empty();
+    let row = |rank: &str, value: &str| vec![rank.into(), "RANK".into(), value.into()];
+    // Two recordings of rank 0, as after a restart.
+    report.tables[0].rows = vec![row("0", "a"), row("0", "a"), row("1", "b"), row("0", "c"), row("1", "c")];
+    report.join_environment();
+    assert_eq!(report.tables[0].rows, [row("0", "a"), row("1", "b"), row(ALL, "c")]);
+}
+
+#[test]
 fn the_block_for_the_end_of_a_job_is_short() {
     let mut summary = on(64);
     assert_eq!(summary.block(), [""; 0], "nothing to say");

@@ -7,6 +7,8 @@ use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 
+/// What a kernel is called that carries an exchange of unequal sizes.
+pub const ALL_TO_ALL_V: &str = "AlltoAllv";
 /// How many functions of one group are counted separately.
 const KINDS: usize = 3;
 
@@ -201,7 +203,7 @@ impl Group {
     pub(super) fn name(&self, spelling: impl Fn(u16) -> String) -> String {
         let kinds = match self.kind {
             Kind::AllToAll => return "AlltoAll".into(),
-            Kind::AllToAllV => return "AlltoAllv".into(),
+            Kind::AllToAllV => return ALL_TO_ALL_V.into(),
             Kind::Rest => return "others".into(),
             Kind::Several(kinds) => kinds,
         };

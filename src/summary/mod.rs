@@ -31,6 +31,7 @@ use rustc_hash::FxHashMap;
 
 pub use csv::values;
 pub use facts::Facts;
+pub use groups::ALL_TO_ALL_V;
 use groups::{Gathering, Group, OfGroup};
 pub use metrics::Live;
 #[cfg(feature = "cli")]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::runs;
 use crate::cli::reason::Reason;
-use crate::summary::{ALL, Cell, FORMAT_VERSION, Kind, Report, Table};
+use crate::summary::{ALL, ALL_TO_ALL_V, Cell, FORMAT_VERSION, Kind, Report, Table};
 
 /// The summaries that are named, or in the folders that are named, if there are no traces.
 pub(in crate::cli) fn files(named: &[PathBuf]) -> Result<Option<Vec<PathBuf>>, Reason> {
@@ -129,10 +129,14 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
     let is_key = |name: &str| {
         matches!(name, "communicator" | "operation" | "operations" | "datatype" | "count" | "bytes" | "root" | "note")
     };
+    // Each of these carries another amount, so the bytes in a row are those of one rank, on average.
+    let is_uneven =
+        |row: &[Cell]| at("operations").is_some_and(|at| matches!(&row[at], Cell::Text(name) if name == ALL_TO_ALL_V));
     let keys: Vec<usize> = (0..table.columns.len()).filter(|column| is_key(table.columns[*column].name)).collect();
     let mut kinds: BTreeMap<Vec<String>, Vec<&Vec<Cell>>> = BTreeMap::new();
     for row in &table.rows {
-        kinds.entry(keys.iter().map(|key| format!("{:?}", row[*key])).collect()).or_default().push(row);
+        let keys = keys.iter().filter(|key| !is_uneven(row) || Some(**key) != at("bytes"));
+        kinds.entry(keys.map(|key| format!("{:?}", row[*key])).collect()).or_default().push(row);
     }
     let number = |row: &[Cell], column: Option<usize>| match column.map(|column| &row[column]) {
         Some(Cell::Number(number)) => Some(*number),
@@ -149,6 +153,14 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
             let cell = match it.name {
                 "number" | "graph" | "grouped" | "timed" | "contradicted" | "proxy_waits" => {
                     Some(values().sum::<u64>()).filter(|_| values().count() > 0)
+                }
+                "bytes" if is_uneven(of[0]) => {
+                    let parts =
+                        || of.iter().filter_map(|row| Some((number(row, Some(column))?, number(row, at("number"))?)));
+                    let (bytes, kernels) = parts().fold((0_u128, 0_u128), |(bytes, kernels), (mean, number)| {
+                        (bytes + u128::from(mean) * u128::from(number), kernels + u128::from(number))
+                    });
+                    bytes.checked_div(kernels).and_then(|mean| u64::try_from(mean).ok())
                 }
                 name if name.ends_with("_min_ns") => values().min(),
                 name if name.ends_with("_max_ns") => values().max(),
@@ -169,4 +181,43 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
     }
     rows.sort_by_key(|row| std::cmp::Reverse(number(row, total)));
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_an_uneven_exchange_are_averaged() {
+        let mut report = Report::empty();
+        let groups = report.tables.iter_mut().find(|table| table.name == "groups").unwrap();
+        let row = |rank: &str, operations: &str, bytes: u64, number: u64| {
+            let cell = |name: &str| match name {
+                "rank" => Cell::Text(rank.to_owned()),
+                "communicator" => Cell::Text("ep".to_owned()),
+                "operations" => Cell::Text(operations.to_owned()),
+                "bytes" => Cell::Number(bytes),
+                "number" => Cell::Number(number),
+                _ => Cell::Empty,
+            };
+            groups.columns.iter().map(|column| cell(column.name)).collect::<Vec<_>>()
+        };
+        let rows = [
+            row("0", "AlltoAllv", 100, 1),
+            row("1", "AlltoAllv", 200, 3),
+            row("0", "AlltoAll", 64, 1),
+            row("1", "AlltoAll", 32, 1),
+        ];
+        groups.rows.extend(rows);
+        let at = |name: &str| groups.columns.iter().position(|column| column.name == name).unwrap();
+        let columns = ["operations", "bytes", "number"].map(at);
+        let rows: Vec<_> = together(groups).iter().map(|row| columns.map(|at| row[at].clone())).collect();
+        let all = |operations: &str, bytes, number| {
+            [Cell::Text(operations.to_owned()), Cell::Number(bytes), Cell::Number(number)]
+        };
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        for row in [all("AlltoAllv", 175, 4), all("AlltoAll", 64, 1), all("AlltoAll", 32, 1)] {
+            assert!(rows.contains(&row), "{row:?}: {rows:?}");
+        }
+    }
 }

@@ -130,7 +130,7 @@ impl Summary {
         for (key, row) in &self.operations.rows {
             let sums = series.entry((self.comm_name(key.comm), self.function(key))).or_default();
             let (rank, ranks) = self.rank(key.comm);
-            let moved = ranks.zip(row.bytes).and_then(|(ranks, bytes)| {
+            let moved = ranks.zip(row.bytes(key)).and_then(|(ranks, bytes)| {
                 let mut traffic = Traffic::default();
                 let is_itself = key.peer.is_some() && key.peer == rank;
                 traffic

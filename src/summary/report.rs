@@ -197,7 +197,7 @@ impl Summary {
         match row {
             Row::Operation(at) => {
                 let (key, of) = &self.operations.rows[at as usize];
-                [self.comm_name(key.comm), self.short_name(key, of.bytes)]
+                [self.comm_name(key.comm), self.short_name(key, of.bytes(key))]
             }
             Row::Group(at) => {
                 let (group, of) = &self.groups.rows[at as usize];
@@ -282,7 +282,7 @@ impl Summary {
         let ranks = ranks?;
         let mut traffic = super::Traffic::default();
         let is_itself = key.peer.is_some() && key.peer == rank;
-        let is_defined = traffic.add(Word(key.function), row.bytes?, ranks, is_itself);
+        let is_defined = traffic.add(Word(key.function), row.bytes(key)?, ranks, is_itself);
         is_defined
             .then(|| traffic.bandwidth(ranks, row.kernel.number(), row.kernel.total()))?
             .filter(|_| row.kernel.number() > 0)
@@ -359,14 +359,16 @@ impl Report {
         let mut joined: Vec<(Vec<Cell>, BTreeSet<String>)> = Vec::new();
         let mut places = HashMap::new();
         for row in std::mem::take(&mut environment.rows) {
+            let rank = format!("{:?}", row.first());
+            ranks.insert(rank.clone());
             let place = *places.entry(format!("{:?}", row.get(1..))).or_insert(joined.len());
             match joined.get_mut(place) {
                 Some((_, of)) => drop(of.insert(rank)),
                 None => joined.push((row, BTreeSet::from([rank]))),
             }
         }
-        for (row, number) in &mut joined {
-            match (number, row.first_mut()) {
+        for (row, of) in &mut joined {
+            match (of.len(), row.first_mut()) {
                 (1, _) | (_, None) => {}
                 (number, Some(rank)) if number == ranks.len() => *rank = ALL.into(),
                 (number, Some(rank)) => *rank = format!("{number} ranks").into(),
@@ -479,7 +481,7 @@ impl Who<'_> {
                 it.function(key).into(),
                 it.datatype(key).into(),
                 key.count.into(),
-                row.bytes.into(),
+                row.bytes(key).into(),
                 key.root.into(),
                 key.peer.into(),
                 (eager + graph).into(),

@@ -74,7 +74,7 @@ impl Arguments {
 /// Operations with the same arguments.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
-    pub(super) bytes: Option<u64>,
+    bytes: Option<u64>,
     /// As NCCL handed them over; and with a known kernel. NCCL does not hand over some replays of
     /// graphs, and some operations have no known kernel.
     pub(super) handed_over: Seen,
@@ -176,6 +176,11 @@ impl Operations {
             (Some(ours), Some(theirs)) => Some((ours.0.min(theirs.0), ours.1.max(theirs.1))),
             (ours, theirs) => ours.or(theirs),
         };
+    }
+
+    /// The bytes of each; none for those that have no row of their own, because they differ.
+    pub(super) fn bytes(&self, key: &Arguments) -> Option<u64> {
+        self.bytes.filter(|_| *key != Arguments::REST)
     }
 
     /// The sort key: larger ones come first in the table.

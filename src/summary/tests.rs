@@ -213,7 +213,8 @@ fn memory_is_bounded_and_what_finds_no_row_is_counted() {
     let losses = cells(&summary, "losses", &["what", "number"]);
     assert!(losses.contains(&format!("operations_sharing {}", 3000 - ROWS + 1)), "{losses:?}");
     assert!(losses.iter().any(|it| it.starts_with("peers_sharing")), "{losses:?}");
-    assert_eq!(cells(&summary, "operations", &["operation"]).iter().filter(|it| *it == "others").count(), 1);
+    let others = cells(&summary, "operations", &["operation", "bytes"]);
+    assert_eq!(others.iter().filter(|it| it.starts_with("others")).collect::<Vec<_>>(), ["others -"]);
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl Summary {
                 let bandwidth = self.bandwidth(key, row);
                 rows.push((
                     row.kernel.total(),
-                    cells(key.comm, self.short_name(key, row.bytes), number, &row.kernel, bandwidth),
+                    cells(key.comm, self.short_name(key, row.bytes(key)), number, &row.kernel, bandwidth),
                 ));
             }
         }
@@ -146,7 +146,7 @@ impl Summary {
         block
     }
 
-    /// `AllReduce 16 MiB f32 → 3`.
+    /// `Send 16 MiB f32, peer 3`.
     pub(super) fn short_name(&self, key: &Arguments, bytes: Option<u64>) -> String {
         let mut name = self.function(key);
         match (bytes, key.count) {

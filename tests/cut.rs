@@ -1,6 +1,7 @@
 //! `ncclscope cut`: the part that is kept is unchanged and complete.
 
 use crate::command::ncclscope;
+use crate::synthetic::Job;
 use ncclscope_tests::perfetto::{Trace, Value};
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Recording, assert_sound};
@@ -248,6 +249,27 @@ fn a_communicator_is_kept_without_the_others() {
 }
 
 #[test]
+fn counters_belong_to_their_communicator() {
+    // Rank 0, with a communicator of all ranks and one of its host's.
+    let mut bytes = Vec::new();
+    Job::new(4, 2, 5).write(0, false, &mut bytes).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("original.perfetto-trace");
+    fs::write(&file, &bytes).unwrap();
+    let original = Original { folder, file, trace: Trace::from_bytes(bytes).unwrap() };
+    let counters = |trace: &Trace| -> Vec<String> {
+        let sql = "SELECT DISTINCT t.name FROM counter c JOIN counter_track t ON t.id = c.track_id WHERE t.name GLOB '* of *' ORDER BY t.name";
+        trace.rows(sql).iter().map(|row| row.str("name").to_owned()).collect()
+    };
+    let (of_world, others): (Vec<_>, Vec<_>) =
+        counters(&original.trace).into_iter().partition(|name| name.contains(" · world · "));
+    assert!(of_world.len() > 1 && !others.is_empty(), "{of_world:?} {others:?}");
+    for words in [&["--comm", "world"][..], &["--comm", "world", "--time", "2ms.."]] {
+        assert_eq!(counters(&original.cut(words).unwrap()), of_world, "{words:?}");
+    }
+}
+
+#[test]
 fn an_impossible_cut_says_why() {
     let original = Original::of(&["eager_allreduce"]);
     for (words, says) in [
@@ -294,8 +316,8 @@ mod foreign {
     use ncclscope::trace::reader::proto::perfetto::protos::clock_snapshot::Clock;
     use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
     use ncclscope::trace::reader::proto::perfetto::protos::{
-        ClockSnapshot, EventName, InternedData, ProcessDescriptor, TracePacketDefaults, TrackDescriptor,
-        TrackEventDefaults,
+        ClockSnapshot, EventName, GpuRenderStageEvent, InternedData, ProcessDescriptor, TracePacketDefaults,
+        TrackDescriptor, TrackEventDefaults,
     };
     use ncclscope::trace::reader::{Trace as Packets, TracePacket, TrackEvent};
     use prost::Message;
@@ -364,7 +386,11 @@ mod foreign {
             track_descriptor: Some(descriptor),
             ..TracePacket::default()
         });
-        let bytes = Packets { packet: described.into_iter().chain(packets).collect() }.encode_to_vec();
+        original_of(described.into_iter().chain(packets).collect())
+    }
+
+    fn original_of(packet: Vec<TracePacket>) -> Original {
+        let bytes = Packets { packet }.encode_to_vec();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("original.perfetto-trace");
         fs::write(&file, &bytes).unwrap();
@@ -434,5 +460,47 @@ mod foreign {
             assert_sound(&part, 0);
             assert_eq!(arrows(&part), left, "{window}");
         }
+    }
+
+    #[test]
+    fn kernels_as_gpu_work_stay_with_their_process() {
+        const TAGS: [u32; 2] = [5, 6];
+        let process = |tag: u32| TrackDescriptor {
+            uuid: Some(u64::from(tag) << 16 | 1),
+            process: Some(ProcessDescriptor {
+                pid: Some(tag as i32),
+                process_name: Some(format!("rank {} · a", tag - TAGS[0])),
+                ..Default::default()
+            }),
+            ..TrackDescriptor::default()
+        };
+        let described = |tag: u32| TracePacket {
+            trusted_packet_sequence_id: Some(tag << 8 | 1),
+            track_descriptor: Some(process(tag)),
+            ..TracePacket::default()
+        };
+        let work = |tag: u32| TracePacket {
+            trusted_packet_sequence_id: Some(tag << 8 | 2),
+            sequence_flags: Some(1),
+            timestamp: Some(150),
+            gpu_render_stage_event: Some(GpuRenderStageEvent { event_id: Some(tag.into()), ..Default::default() }),
+            ..TracePacket::default()
+        };
+        let slice = |tag: u32| {
+            let track = Some(u64::from(tag) << 16 | 1);
+            let named = TrackEvent { name: Some("slice".to_owned()), ..event(Type::SliceBegin, track) };
+            [at(tag << 8 | 1, 100, named), at(tag << 8 | 1, 200, event(Type::SliceEnd, track))]
+        };
+        let all = TAGS.into_iter().flat_map(|tag| [vec![described(tag), work(tag)], slice(tag).to_vec()].concat());
+        let original = original_of(all.collect());
+        let output = original.folder.path().join("part.perfetto-trace");
+        original.cut(&["--ranks", "1"]).unwrap();
+        let part = Packets::decode(&fs::read(output).unwrap()[..]).unwrap();
+        let mut of_stages = Vec::new();
+        ncclscope::trace::reader::decoded(&part.encode_to_vec(), |packet| {
+            of_stages.extend(packet.gpu_render_stage_event.map(|stage| stage.event_id()));
+        })
+        .unwrap();
+        assert_eq!(of_stages, [u64::from(TAGS[1])]);
     }
 }

@@ -21,6 +21,7 @@ use crate::model::selection::{self, Ranks, Window};
 use crate::model::time::HostNs;
 use crate::trace::names;
 use crate::trace::reader::Packet;
+use crate::trace::writer::TRACK_BITS;
 use choose::{Choice, Chooser, END, Filter};
 
 /// What to keep; everything if nothing is said.
@@ -148,6 +149,9 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
                 contents(survey)
             )));
         }
+        let tag = |process: &u64| process >> TRACK_BITS;
+        let of_kept: BTreeSet<u64> = kept.iter().map(tag).collect();
+        filter.left_out = ranks.keys().map(tag).filter(|tag| !of_kept.contains(tag)).collect();
         filter.processes = Some(kept);
     }
     let shown = if wish.communicators.is_empty() { BTreeMap::new() } else { survey.shown_as() };

@@ -16,6 +16,7 @@ use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::{Event, Packet};
 use crate::trace::words::Category;
+use crate::trace::writer::tag_of_sequence;
 
 /// The end of a window without an end.
 pub(super) const END: HostNs = HostNs(u64::MAX);
@@ -28,9 +29,19 @@ pub(super) struct Filter {
     pub(super) end: HostNs,
     /// Processes by their tracks; all if `None`.
     pub(super) processes: Option<Vec<u64>>,
+    /// The tags of the others.
+    pub(super) left_out: FxHashSet<u64>,
     /// Communicators by their hashes; all if `None`.
     pub(super) communicators: Option<FxHashSet<u64>>,
     pub(super) no_steps: bool,
+}
+
+impl Filter {
+    /// Whether it leaves out a packet with a time that is no event, by whose it is: a kernel as GPU
+    /// work names its process in numbers only.
+    pub(super) fn leaves_out(&self, packet: &Packet<'_>) -> bool {
+        self.left_out.contains(&tag_of_sequence(packet.sequence))
+    }
 }
 
 /// What is kept of one trace: its events, by their number in the file.
@@ -215,12 +226,16 @@ impl<'a> Named<'a> {
         Named(all)
     }
 
-    /// The communicator of a track whose slices name none. It is that of the sibling whose name begins
-    /// this track's name: transfers with a peer are drawn beside their operations.
+    /// The communicator of a track whose slices name none, or that has no slices. It is that of the
+    /// sibling whose name begins this track's name: transfers with a peer are drawn beside their
+    /// operations. A counter says before that what it counts: `busbw · dp · rank 3 of 8`.
     fn of(&self, survey: &Survey, uuid: u64) -> Option<u64> {
         let track = survey.tracks.get(&uuid).filter(|track| track.communicators.is_empty())?;
-        let siblings = self.0.get(&track.parent)?.iter().filter(|(name, _)| track.name.starts_with(name));
-        match siblings.max_by_key(|(name, _)| name.len())?.1 {
+        let siblings = self.0.get(&track.parent)?;
+        let counted = track.name.split_once(" · ").map(|(_, counted)| counted);
+        let of_name =
+            |begun: &str| siblings.iter().filter(|(name, _)| begun.starts_with(name)).max_by_key(|it| it.0.len());
+        match of_name(&track.name).or_else(|| of_name(counted?))?.1 {
             [hash] => Some(*hash),
             _ => None,
         }
@@ -306,6 +321,7 @@ impl Chooser {
                 self.event((self.number, packet.sequence), event, time.unwrap_or_default());
                 self.number += 1;
             }
+            (None, Some(_)) if self.filter.leaves_out(packet) => {}
             // For these, only the window decides, when they are copied.
             (None, Some(time)) => {
                 self.choice.sequences.insert(packet.sequence);
@@ -370,6 +386,7 @@ impl Chooser {
         let inside = (filter.begin..=filter.end).contains(&time);
         match event.kind {
             kind::TYPE_SLICE_BEGIN => track.open.push(held),
+            kind::TYPE_COUNTER if !is_wanted => {}
             kind::TYPE_COUNTER if time < filter.begin => {
                 let last = values.entry(event.track).or_insert((time, number, sequence));
                 if time >= last.0 {

@@ -103,7 +103,10 @@ impl Copier<'_> {
             if self.choice.sequences.contains(&packet.sequence) {
                 self.write(packet, None);
             }
-        } else if packet.time.is_none_or(|time| (self.filter.begin..=self.filter.end).contains(&time)) {
+        } else if packet
+            .time
+            .is_none_or(|time| (self.filter.begin..=self.filter.end).contains(&time) && !self.filter.leaves_out(packet))
+        {
             self.write(packet, None);
         }
     }

@@ -363,7 +363,8 @@ WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
     'nccl.dropped', 'nccl.discarded', 'nccl.operations_left_out', 'nccl.activities_left_out', 'nccl.late', 'nccl.double_stops', 'nccl.unknown_handles', 'nccl.foreign_handles',
     'nccl.unknown_parents', 'nccl.evicted_open', 'nccl.silent_proxy_ops', 'nccl.unknown_types', 'nccl.lanes_missing',
     'nccl.panics', 'nccl.kernels_unmatched', 'nccl.kernels_contradicted', 'nccl.launches_without_kernel',
-    'nccl.launches_lost', 'nccl.kernels_untimed', 'nccl.activities_implausible', 'nccl.activities_dropped', 'nccl.activities_discarded',
+    'nccl.launches_lost', 'nccl.kernels_untimed', 'nccl.kernels_unfinished', 'nccl.activities_implausible',
+    'nccl.activities_dropped', 'nccl.activities_discarded',
     'nccl.activity_buffers_discarded', 'nccl.channels_unmapped', 'nccl.channels_implausible', 'nccl.markers_unpaired',
     'nccl.external_ids_foreign', 'nccl.timer_contradictions', 'nccl.kernels_mistimed'
   )

@@ -34,6 +34,8 @@ pub use facts::Facts;
 pub use groups::ALL_TO_ALL_V;
 use groups::{Gathering, Group, OfGroup};
 pub use metrics::Live;
+#[cfg(all(test, feature = "cli"))]
+pub(crate) use report::LOSSES;
 #[cfg(feature = "cli")]
 pub use report::Link;
 pub use report::{ALL, FORMAT_VERSION, Report};

@@ -40,7 +40,7 @@ const NOT_VISIBLE: [&str; 2] = ["CUDA that NCCL was built with", "name and versi
 const NOBODY_SAYS: &str = "not visible: the profiler interface does not say";
 
 /// Losses and doubts, by their arguments in the recording's last remark and their names there.
-pub(super) const LOSSES: [(u32, &str); 29] = [
+pub(crate) const LOSSES: [(u32, &str); 30] = [
     (nccl::DROPPED, "dropped"),
     (nccl::DISCARDED, "discarded"),
     (nccl::OPERATIONS_LEFT_OUT, "operations_left_out"),
@@ -60,6 +60,7 @@ pub(super) const LOSSES: [(u32, &str); 29] = [
     (nccl::LAUNCHES_WITHOUT_KERNEL, "launches_without_kernel"),
     (nccl::LAUNCHES_LOST, "launches_lost"),
     (nccl::KERNELS_UNTIMED, "kernels_untimed"),
+    (nccl::KERNELS_UNFINISHED, "kernels_unfinished"),
     (nccl::ACTIVITIES_IMPLAUSIBLE, "activities_implausible"),
     (nccl::ACTIVITIES_DROPPED, "activities_dropped"),
     (nccl::ACTIVITIES_DISCARDED, "activities_discarded"),

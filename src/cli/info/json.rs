@@ -114,7 +114,7 @@ fn communicator(nccl: &Nccl) -> Value {
 }
 
 /// The figures of a last remark, by their names in the trace, without those that are absent.
-fn figures(end: &Nccl) -> Map<String, Value> {
+pub(super) fn figures(end: &Nccl) -> Map<String, Value> {
     macro_rules! figures {
         ($($name:ident)*) => { [$((stringify!($name), end.$name.map(Value::from))),*] };
     }
@@ -126,7 +126,7 @@ fn figures(end: &Nccl) -> Map<String, Value> {
         kernels_untimed
         launches_without_kernel launches_lost activities_dropped activity_buffers_discarded activities_discarded
         activities_implausible external_ids_foreign markers_unpaired channels_inside_kernel channels_without_kernel
-        channels_unmapped channels_implausible operations_left_out activities_left_out cupti_off_least_ns cupti_off_most_ns
+        channels_unmapped channels_implausible operations_left_out activities_left_out timer_contradictions cupti_off_least_ns cupti_off_most_ns
     );
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

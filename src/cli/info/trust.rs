@@ -65,6 +65,7 @@ pub(super) const KERNELS: &[Figure] = &[
     ("impossible records", Nccl::activities_implausible, true),
     ("external ids of others", Nccl::external_ids_foreign, false),
     ("whose times contradict NCCL's own", Nccl::kernels_mistimed, true),
+    ("that contradict the others about a GPU's timer", Nccl::timer_contradictions, true),
     ("NVTX markers without their other half", Nccl::markers_unpaired, false),
 ];
 
@@ -222,7 +223,11 @@ fn number(version: &str) -> Vec<u64> {
 mod tests {
     use std::collections::HashMap;
 
+    use prost::Message as _;
+
     use super::*;
+    use crate::summary::LOSSES;
+    use crate::trace::wire::Buf;
 
     /// A trace of two recordings with this last remark.
     fn trace(end: Nccl) -> Info {
@@ -279,6 +284,25 @@ mod tests {
             let trust = of(&trace(end));
             assert_eq!((trust.status(), trust.to_string()), (1, format!("with reservations: {said}")));
         }
+    }
+
+    /// What the other lists of figures have: the summary's, the JSON's and the SQL's, which is the
+    /// summary's.
+    #[test]
+    fn all_lists_of_figures_have_the_same_losses() {
+        // Said elsewhere, or in healthy jobs too.
+        let untold = ["channels_unmapped", "channels_implausible"];
+        let mut doubts = 0;
+        for (field, name) in LOSSES {
+            let mut args = Buf::new();
+            args.uint(field, 3);
+            let end = Nccl::decode(args.bytes()).unwrap();
+            let of: Vec<_> = CALLS.iter().chain(KERNELS).filter(|(_, figure, _)| figure(&end) == 3).collect();
+            assert_eq!(of.len(), usize::from(!untold.contains(&name)), "{name}");
+            doubts += of.iter().filter(|(.., is_doubt)| *is_doubt).count();
+            assert_eq!(super::super::json::figures(&end).get(name), Some(&3.into()), "{name}");
+        }
+        assert_eq!(doubts, CALLS.iter().chain(KERNELS).filter(|(.., is_doubt)| *is_doubt).count());
     }
 
     #[test]

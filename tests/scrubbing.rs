@@ -341,6 +341,18 @@ fn files_of_one_job_have_the_same_stand_ins_and_merge() {
 }
 
 #[test]
+fn an_unfinished_last_packet_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let original = planted(folder.path());
+    let mut bytes = fs::read(&original).unwrap();
+    bytes.extend([0x0a, 100, 1, 2, 3]);
+    fs::write(&original, bytes).unwrap();
+    let copy = folder.path().join("copy");
+    let said = scrub(&[&original, Path::new("-o"), &copy]).unwrap();
+    assert!(said.starts_with(&format!("{}: left out an unfinished packet of 5 bytes\n", original.display())), "{said}");
+}
+
+#[test]
 fn a_file_that_cannot_be_scrubbed_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

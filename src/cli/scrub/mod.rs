@@ -28,6 +28,7 @@ use super::compare::runs;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::trace::fields::trace;
+use crate::trace::reader::Extent;
 use crate::trace::reader::blocks::packed;
 use crate::trace::reader::wire::put_bytes;
 
@@ -79,19 +80,26 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     } else {
         vec![wish.output.clone()]
     };
-    let mut size = 0;
+    let (mut size, mut cut_off) = (0, Vec::new());
     for (path, output) in files.iter().zip(&outputs) {
         let copied = copy(path, output, &mut names);
-        size += copied.inspect_err(|_| {
+        let (bytes_written, extent) = copied.inspect_err(|_| {
             // A damaged file may not be what it seems.
             outputs.iter().for_each(|output| drop(std::fs::remove_file(output)));
             if is_folder {
                 let _ = std::fs::remove_dir(&wish.output);
             }
         })?;
+        size += bytes_written;
+        if extent.unfinished > 0 {
+            cut_off.push((path, extent.unfinished));
+        }
         stage.advance(bytes(path));
     }
     drop(stage);
+    for (path, bytes) in cut_off {
+        let _ = writeln!(out, "{}: left out an unfinished packet of {bytes} bytes", path.display());
+    }
     writeln!(
         out,
         "{}: {}, {}; replaced {}",
@@ -121,8 +129,8 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     Ok(files)
 }
 
-/// Writes the copy of a file. Returns its size in bytes.
-fn copy(path: &Path, output: &Path, names: &mut StandIns) -> Result<u64, Reason> {
+/// Writes the copy of a file. Returns its size in bytes, and how much of the file it is of.
+fn copy(path: &Path, output: &Path, names: &mut StandIns) -> Result<(u64, Extent), Reason> {
     let mut file = BufWriter::new(super::create(output, false)?);
     let (mut pending, mut written) = (Vec::new(), 0);
     let mut flush = |pending: &mut Vec<u8>, file: &mut BufWriter<File>| -> Result<(), Reason> {
@@ -131,7 +139,7 @@ fn copy(path: &Path, output: &Path, names: &mut StandIns) -> Result<u64, Reason>
         written += packet.len() as u64;
         file.write_all(&packet).map_err(Reason::write(output))
     };
-    super::read_trace(path, |packet| {
+    let extent = super::read_trace(path, |packet| {
         if let Some(copy) = packet::scrubbed(packet, names).map_err(Reason::file(path))? {
             put_bytes(&mut pending, trace::PACKET, &copy);
         }
@@ -141,7 +149,7 @@ fn copy(path: &Path, output: &Path, names: &mut StandIns) -> Result<u64, Reason>
         flush(&mut pending, &mut file)?;
     }
     file.flush().map_err(Reason::write(output))?;
-    Ok(written)
+    Ok((written, extent))
 }
 
 fn counted(number: usize, what: &str) -> String {

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
 use crate::trace::fields::track_event::r#type as kind;
+use crate::trace::names;
 use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, attribute, instant, track};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
@@ -17,7 +18,9 @@ pub(super) struct Load {
     /// In the order of the file; `None` for processes that are no recording.
     pub(super) recorded: Vec<Option<Summary>>,
     processes: Vec<Summary>,
+    /// Their tags, and their ids on their host.
     pub(super) tags: Vec<u64>,
+    pub(super) pids: Vec<Option<i32>>,
     places: FxHashMap<u64, usize>,
     tracks: FxHashMap<u64, Track>,
     /// Peers by process, parent and name of the tracks of their operations.
@@ -99,6 +102,7 @@ impl Load {
         *self.places.entry(tag).or_insert_with(|| {
             self.processes.push(Summary::new());
             self.tags.push(tag);
+            self.pids.push(None);
             self.tags.len() - 1
         })
     }
@@ -110,6 +114,9 @@ impl Load {
         if let Some(process) = &descriptor.process {
             let place = self.process(uuid >> TRACK_BITS);
             self.processes[place].process(process.process_name());
+            // A merge may have given it another one.
+            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
+            self.pids[place].get_or_insert(told.unwrap_or(process.pid()));
         }
         let track = self.tracks.entry(uuid).or_default();
         track.parent = descriptor.parent_uuid();

@@ -134,10 +134,11 @@ pub(super) fn add_up(files: &[PathBuf], mut each: impl FnMut(Lasted), mut done: 
         let mut places: Vec<Box<dyn Fn(Row) -> Row>> = Vec::new();
         let processes = added.processes;
         let mut twins = Vec::new();
-        for (summary, tag) in load.recorded.iter_mut().zip(&load.tags) {
+        for (summary, who) in load.recorded.iter_mut().zip(load.tags.iter().zip(&load.pids)) {
             // As when the traces of a job and what they were merged into are in one folder.
             let name = summary.as_ref().and_then(Summary::process_name).map(str::to_owned);
-            if let Some(name) = name.filter(|name| !known.insert((*tag, name.clone()))) {
+            let (tag, pid) = who;
+            if let Some(name) = name.filter(|name| !known.insert((*tag, *pid, name.clone()))) {
                 twins.push(name);
                 *summary = None;
             }
@@ -329,5 +330,33 @@ pub(super) fn value(cell: &Cell) -> Value {
         Cell::Empty => Value::Null,
         Cell::Number(number) => (*number).into(),
         Cell::Text(text) => text.as_str().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::ProcessTag;
+    use crate::trace::tracks::{ProcessInfo, Tracks};
+    use crate::trace::words::instant;
+    use crate::trace::writer::Clocks;
+
+    #[test]
+    fn processes_with_one_tag_and_name_are_told_apart_by_their_ids() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, pid: i32| {
+            let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+            let info = ProcessInfo { pid, name: "python3".into(), labels: Vec::new(), rank: None, world_size: None };
+            let mut tracks = Tracks::new(ProcessTag::from_random(7), clocks, &info);
+            tracks.note(HostNs(1), instant::STARTED, "ncclscope");
+            let path = folder.path().join(name);
+            std::fs::write(&path, tracks.take()).unwrap();
+            path
+        };
+        let files = [file("a", 7), file("b", 8), file("c", 7)];
+        let added = add_up(&files, |_| (), |_| ());
+        assert_eq!(added.processes, 2);
+        let [reason] = &added.reasons[..] else { panic!("{:?}", added.reasons) };
+        assert!(reason.to_string().contains("not counted again"), "{reason}");
     }
 }

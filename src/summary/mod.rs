@@ -354,6 +354,8 @@ impl Summary {
         let facts = Facts::of(args);
         match name {
             instant::STARTED => (self.started, self.begin) = (text(facts.note), Some(time)),
+            instant::IMPORT_STARTED if self.started.is_empty() => self.started = text(facts.note),
+            instant::IMPORT_STARTED => {}
             instant::ENDED | instant::IMPORT_ENDED => self.ended = Some(report::figures(args)),
             instant::GPU => {
                 let device = facts.device.unwrap_or_default();
@@ -361,8 +363,8 @@ impl Summary {
                     self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
                 }
             }
-            // Remarks that every recording with CUPTI has, or that do not matter here.
-            remark::TAKEN | remark::FORCED | "capture" => {}
+            // Remarks that every recording with CUPTI or every import has, or that do not matter here.
+            remark::TAKEN | remark::FORCED | instant::COMM | instant::PROCESS_GROUP | "capture" => {}
             name => match self.remarks.iter().position(|(known, ..)| known == name) {
                 Some(place) => self.remarks[place].1 += 1,
                 None if self.remarks.len() < REMARKS => self.remarks.push((cut(name), 1, text(facts.note))),

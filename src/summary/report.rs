@@ -421,6 +421,8 @@ impl Who<'_> {
 
     fn communicators(&self) -> Vec<Vec<Cell>> {
         let it = self.summary;
+        // Other tools' files do not say when one was created.
+        let source = if it.begin.is_some() { "NCCL's call of the profiler's init" } else { "" };
         let mut rows = Vec::new();
         for (at, comm) in it.comms.iter().enumerate() {
             for member in &comm.members {
@@ -436,7 +438,7 @@ impl Who<'_> {
                     version.unwrap_or_default().into(),
                     interface.into(),
                     it.begin.map(|begin| init.since(begin)).into(),
-                    "NCCL's call of the profiler's init".into(),
+                    source.into(),
                 ]));
             }
         }

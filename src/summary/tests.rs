@@ -316,6 +316,28 @@ fn arbitrary_arguments_do_no_harm() {
 }
 
 #[test]
+fn where_an_import_comes_from_is_no_loss() {
+    let mut summary = Summary::new();
+    let say = |summary: &mut Summary, name: &str, note: &str| {
+        let mut buf = Buf::new();
+        buf.bytes_field(nccl::NOTE, note.as_bytes());
+        summary.remark(HostNs(5), name, buf.bytes());
+    };
+    say(&mut summary, instant::IMPORT_STARTED, "from trace.json");
+    say(&mut summary, instant::PROCESS_GROUP, "dp, rank 0");
+    say(&mut summary, instant::COMM, "0000000000000007, rank 0");
+    summary.comm_init(HostNs(5), &Facts::of(&args(&[(nccl::COMM, HASH), (nccl::RANK, 0)])));
+    say(&mut summary, instant::IMPORT_ENDED, "");
+    assert_eq!(cells(&summary, "losses", &["what"]), [""; 0]);
+    let environment = cells(&summary, "environment", &["name", "value"]);
+    assert!(environment.contains(&"recording from trace.json".to_owned()), "{environment:?}");
+    assert_eq!(cells(&summary, "communicators", &["created_ns", "created_source"]), ["- -"]);
+    // What could not be read is one.
+    say(&mut summary, instant::IMPORT_NOTE, "the file ends in the middle");
+    assert_eq!(cells(&summary, "losses", &["what"]), [instant::IMPORT_NOTE]);
+}
+
+#[test]
 fn losses_are_those_of_the_sql() {
     let sql = include_str!("../../sql/ncclscope.sql");
     let list = sql.split("AND key IN (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();

@@ -65,7 +65,8 @@ SELECT
   min(ts) AS ts
 FROM nccl_slice
 WHERE dur = 0 AND (extract_arg(arg_set_id, 'nccl.interface') IS NOT NULL OR name = 'communicator init')
-GROUP BY upid, comm, rank;
+-- Process groups of other tools have a name only.
+GROUP BY upid, comm, rank, iif(extract_arg(arg_set_id, 'nccl.comm') IS NULL, extract_arg(arg_set_id, 'nccl.comm_name'), NULL);
 
 -- The application's calls into NCCL, from v5 of the interface on. `nvtx` is the innermost of the
 -- program's NVTX ranges around the call on its thread, if the recording has ranges

@@ -294,6 +294,26 @@ fn merged_ranks_stay_separate_processes() {
 }
 
 #[test]
+fn groups_in_which_a_process_has_the_same_rank_stay_apart() {
+    let mut events = of_rank(0, &|pid| pid.into());
+    let mut other = events.clone();
+    for event in &mut other {
+        event["ts"] = (event["ts"].as_f64().unwrap_or(0.0) + 50.0).into();
+        if event["args"].get("correlation").is_some() {
+            event["args"]["correlation"] = 8.into();
+        }
+        if event["cat"] == "kernel" {
+            event["args"]["Process Group Name"] = "1".into();
+        }
+    }
+    events.extend(other);
+    let (_folder, path) = file(&events, json!({"distributedInfo": {"rank": 0, "world_size": 2}}));
+    let (trace, _) = imported(&path);
+    trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
+    assert_eq!(trace.text("SELECT name, rank FROM nccl_communicator ORDER BY name"), "name,rank\n0,0\n1,0\n");
+}
+
+#[test]
 fn what_pytorch_counts_otherwise_is_counted_as_nccl_does() {
     // Name, elements in and out, the group's ranks, the peer's argument; then count, peer, number.
     let group = "[1, 5]";

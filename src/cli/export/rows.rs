@@ -77,6 +77,8 @@ pub(super) struct Process {
     last: HostNs,
     /// From its recording's last remark: the errors of its clocks.
     ended: Option<[Option<u64>; 3]>,
+    /// Communicators that another tool's file names, by their arguments, and when.
+    noted: Vec<(HostNs, Box<[u8]>)>,
     pending: Pending,
 }
 
@@ -476,8 +478,10 @@ impl<'a, S: Sink> Rows<'a, S> {
     fn instant(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
         match event.category {
             Some(Category::Operation) if event.name == instant::COMM_INIT => {
-                self.processes[place].summary.comm_init(time, &Facts::of(event.args()));
-                self.communicator(place, event, time)
+                let process = &mut self.processes[place];
+                process.summary.comm_init(time, &Facts::of(event.args()));
+                process.noted.retain(|(_, args)| membership(args) != membership(event.args()));
+                self.communicator(place, event.track, event.args(), time)
             }
             // Slices that found no lane.
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => self.handed_over(place, event, time),
@@ -492,11 +496,12 @@ impl<'a, S: Sink> Rows<'a, S> {
                     const CLOCKS: [u32; 3] = [nccl::CLOCK_ERROR_NS, nccl::CUPTI_OFF_LEAST_NS, nccl::CUPTI_OFF_MOST_NS];
                     process.ended = Some(event.uints(CLOCKS));
                 }
-                // Other tools' files have communicators with nothing drawn.
-                match event.name {
-                    instant::COMM | instant::PROCESS_GROUP => self.communicator(place, event, time),
-                    _ => Ok(()),
+                // Other tools' files have communicators with nothing drawn. Those with anything are
+                // initialised later.
+                if matches!(event.name, instant::COMM | instant::PROCESS_GROUP) {
+                    process.noted.push((time, event.args().into()));
                 }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -520,6 +525,9 @@ impl<'a, S: Sink> Rows<'a, S> {
         for place in 0..self.processes.len() {
             while let Some(hand_over) = self.processes[place].pending.pop() {
                 self.never_ran(place, &hand_over)?;
+            }
+            for (time, args) in std::mem::take(&mut self.processes[place].noted) {
+                self.communicator(place, 0, &args, time)?;
             }
             let process = &self.processes[place];
             // Tracks drawn by a merge are no recording, nor are tracks without a process.
@@ -558,6 +566,12 @@ fn is_alone(args: &[u8]) -> bool {
         && name.is_empty()
 }
 
+/// What identifies a rank of a communicator: the communicator's hash and name, and the rank.
+fn membership(args: &[u8]) -> (Option<u64>, Option<u64>, &str) {
+    let Args { numbers: [comm, rank], texts: [name] } = Args::of(args, [nccl::COMM, nccl::RANK], [nccl::COMM_NAME]);
+    (comm, rank, name)
+}
+
 /// Begins a transfer. A proxy operation says between which ranks the transfers beside it go.
 fn proxy(track: &mut Track, connections: &mut FxHashMap<(u64, String), Connection>, event: &Event<'_>) -> Option<Step> {
     let [step, steps, peer, comm] = event.uints([nccl::STEP, nccl::STEPS, nccl::PEER, nccl::COMM]);
@@ -577,4 +591,63 @@ fn proxy(track: &mut Track, connections: &mut FxHashMap<(u64, String), Connectio
         connections.insert((track.parent, track.name.clone()), told);
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::{Handle, ProcessTag};
+    use crate::model::time::GpuTimer;
+    use crate::model::timeline::{Comm, Entry, What as Drawn};
+    use crate::trace::tracks::{ProcessInfo, Tracks};
+    use crate::trace::writer::Clocks;
+
+    /// The names of communicators, and when they were created.
+    #[derive(Default)]
+    struct Named(Vec<(String, u64)>);
+
+    impl Sink for Named {
+        fn row(&mut self, _: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason> {
+            if table == Name::Communicators
+                && let [_, _, Cell::Time(time), Cell::Text(name), ..] = row
+            {
+                self.0.push(((*name).to_owned(), time.0));
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_rank_of_an_imported_communicator_has_one_row() {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let info = ProcessInfo { pid: 7, name: "rank 0".into(), labels: Vec::new(), rank: Some(0), world_size: None };
+        let mut tracks = Tracks::new(ProcessTag::from_random(7), clocks, &info);
+        let comm = |name: &str, number: u32, rank: i32| Comm {
+            context: Handle(number.into()),
+            number,
+            hash: 0,
+            name: Some(name.into()),
+            rank,
+            ranks: 2,
+            nodes: -1,
+            interface: 5,
+            version: 0,
+            device: None,
+            timer: GpuTimer::NANOSECONDS,
+        };
+        let all = [comm("dp", 1, 0), comm("tp", 2, 0), comm("tp", 3, 1)];
+        for comm in &all {
+            tracks.note_comm(HostNs(1), instant::PROCESS_GROUP, comm, "");
+        }
+        // Two of them have something drawn.
+        for comm in [&all[0], &all[2]] {
+            tracks.draw(&Entry { time: HostNs(5), what: Drawn::CommInit(comm) });
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, &tracks.take()).unwrap();
+        let mut named = Named::default();
+        read(file.path(), 1, &mut named).unwrap().unwrap();
+        named.0.sort();
+        assert_eq!(named.0, [("dp".to_owned(), 5), ("tp".to_owned(), 1), ("tp".to_owned(), 5)]);
+    }
 }

@@ -11,7 +11,6 @@ use crate::model::time::HostNs;
 use crate::model::word::Word;
 use crate::summary::Cell as Said;
 use crate::trace::fields::nccl;
-use crate::trace::reader::Event;
 use crate::trace::reader::proto::ncclscope::MatchedBy;
 use crate::trace::reader::wire::fields;
 use crate::trace::words::track;
@@ -262,14 +261,14 @@ impl<S: Sink> Rows<'_, S> {
         self.sink.row(process, Name::ProxySteps, &row)
     }
 
-    pub(super) fn communicator(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
+    pub(super) fn communicator(&mut self, place: usize, track: u64, args: &[u8], time: HostNs) -> Result<(), Reason> {
         let Args { numbers: [comm, rank, ranks, nodes, device, version, interface], texts: [name] } = Args::of(
-            event.args(),
+            args,
             [nccl::COMM, nccl::RANK, nccl::RANKS, nccl::NODES, nccl::DEVICE, nccl::NCCL_VERSION, nccl::INTERFACE],
             [nccl::COMM_NAME],
         );
         let process = &self.processes[place];
-        let label = self.tracks.get(&event.track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
+        let label = self.tracks.get(&track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
         let row = [
             Cell::Number(process.id),
             self.comms.text(comm).unwrap_or(name).into(),

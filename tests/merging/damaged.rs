@@ -92,7 +92,7 @@ fn damaged_files_are_left_out_and_ranks_without_a_file_are_named() {
         let output = folder.path().join(output);
         ncclscope(&["merge".as_ref(), "-o".as_ref(), output.as_os_str(), folder.path().as_os_str()])
     };
-    assert_eq!(merge("six").unwrap().lines().next(), Some("no file of rank 6-7 of 8"));
+    assert_eq!(merge("six").unwrap().lines().next(), Some("no file of ranks 6-7 of 8"));
     // An empty file, one that cannot be a trace, and a trace with something else in the middle.
     fs::write(file(1), "").unwrap();
     fs::write(file(3), "neither a trace nor anything else\n").unwrap();
@@ -106,7 +106,7 @@ fn damaged_files_are_left_out_and_ranks_without_a_file_are_named() {
         let line = said.lines().find(|line| line.contains(&*name.to_string_lossy()));
         assert!(line.is_some_and(|line| line.starts_with("left out: ")), "{rank}: {said}");
     }
-    assert!(said.contains("no file of rank 1,3-4,6-7 of 8\n"), "{said}");
+    assert!(said.contains("no file of ranks 1,3-4,6-7 of 8\n"), "{said}");
     let trace = Trace::open(folder.path().join("three")).unwrap();
     assert_sound(&trace, 0);
     assert_eq!(trace.rows("SELECT count(DISTINCT pid) AS n FROM process WHERE pid > 0")[0].i64("n"), 3);

@@ -85,11 +85,17 @@ impl Group {
     fn impossible(&self) -> Option<String> {
         if !self.beyond.is_empty() {
             let beyond = Ranks::of(self.beyond.iter().copied().collect());
-            return Some(format!("a process says that it is its rank {beyond} of {}", self.size));
+            return Some(format!("a process says that it is its {} of {}", in_words(&beyond), self.size));
         }
         let twice = Ranks::of(self.twice.iter().copied().collect());
-        (!twice.is_empty()).then(|| format!("more than one process says that it is its rank {twice}"))
+        (!twice.is_empty()).then(|| format!("more than one process says that it is its {}", in_words(&twice)))
     }
+}
+
+/// `rank 3`, or `ranks 2-3`.
+fn in_words(ranks: &Ranks) -> String {
+    let ranks = ranks.to_string();
+    format!("{} {ranks}", if ranks.contains(['-', ',']) { "ranks" } else { "rank" })
 }
 
 impl Members {
@@ -152,8 +158,9 @@ impl Members {
         let twice = self.twice();
         let twice = (!twice.is_empty()).then(|| {
             format!(
-                "more than one process says that it is rank {twice}: if these files are from several runs, merge \
-                 only those of one"
+                "more than one process says that it is {}: if these files are from several runs, merge \
+                 only those of one",
+                in_words(&twice)
             )
         });
         twice.into_iter().chain(self.impossible()).chain(self.missing()).collect()
@@ -170,7 +177,7 @@ impl Members {
             return if missing.is_empty() {
                 Vec::new()
             } else {
-                vec![format!("no file of rank {missing} of {}", world.size)]
+                vec![format!("no file of {} of {}", in_words(&missing), world.size)]
             };
         }
         let torn: Vec<_> = self.groups.iter().filter(|(_, group)| !group.missing().is_empty()).collect();
@@ -179,9 +186,9 @@ impl Members {
             .take(SAID)
             .map(|(hash, group)| {
                 format!(
-                    "communicator {}: no file of its rank {} of {}",
+                    "communicator {}: no file of its {} of {}",
                     group.called(**hash),
-                    group.missing(),
+                    in_words(&group.missing()),
                     group.size
                 )
             })

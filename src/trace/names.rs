@@ -208,7 +208,7 @@ impl CarriedName<'_> {
 impl Name for CarriedName<'_> {
     fn key(&self) -> u64 {
         if let Some((all_to_all, datatype)) = self.all_to_all() {
-            return hash((8_u8, all_to_all, datatype.0, self.comm.map(|comm| comm.ranks)));
+            return hash((9_u8, all_to_all, datatype.0, self.comm.map(|comm| comm.ranks)));
         }
         let first = self.operations.first().map(|operation| OperationName { operation, prefix: "" }.key());
         hash((6_u8, first, self.operations.len()))

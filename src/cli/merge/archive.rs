@@ -16,7 +16,7 @@ use crate::cli::LISTED;
 use crate::cli::reason::Reason;
 use crate::clock::hosts::Offset;
 use crate::import::Span;
-use crate::model::time::{FileNs, HostNs, Shift};
+use crate::model::time::{HostNs, Shift};
 use crate::trace::names;
 use crate::trace::words::attribute;
 
@@ -202,9 +202,8 @@ impl Machine<'_> {
 
     /// From its times to those of the first machine, and the largest error that leaves.
     fn shift(&self) -> Shift {
-        let time = |at: FileNs| HostNs(u64::try_from(at.0).unwrap_or_default());
         let mut shift = match (self.offset, self.span) {
-            (Some(offset), Some(Span { start, end })) => offset.constant(time(start), time(end)),
+            (Some(offset), Some(Span { start, end })) => offset.constant(start.in_trace(), end.in_trace()),
             (Some(offset), None) => offset.at(HostNs(0)),
             (None, _) => Shift::default(),
         };
@@ -220,6 +219,7 @@ mod tests {
     use super::super::moved::Move;
     use super::*;
     use crate::clock::hosts::Orders;
+    use crate::model::time::FileNs;
     use crate::trace::reader::Extent;
 
     /// A trace of a process: its host, its process id, its clock, and the reading of the host's

@@ -8,6 +8,7 @@ use super::kind::Kind;
 use super::stand::StandIns;
 use super::words;
 use crate::cli::reason::Reason;
+use crate::cli::survey;
 use crate::trace::fields::nccl;
 use crate::trace::names;
 use crate::trace::reader::Packet;
@@ -69,9 +70,7 @@ impl Known {
                 let name = process.process_name();
                 stand.process(name);
                 self.processes += 1;
-                let rank: Option<u32> =
-                    name.strip_prefix("rank ").and_then(|rest| rest.split(' ').next()?.parse().ok());
-                self.ranks.extend(rank);
+                self.ranks.extend(survey::rank(name));
             }
             if let Some(thread) = &descriptor.thread {
                 thread_name(thread.thread_name(), stand);

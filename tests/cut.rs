@@ -258,7 +258,8 @@ fn counters_belong_to_their_communicator() {
     fs::write(&file, &bytes).unwrap();
     let original = Original { folder, file, trace: Trace::from_bytes(bytes).unwrap() };
     let counters = |trace: &Trace| -> Vec<String> {
-        let sql = "SELECT DISTINCT t.name FROM counter c JOIN counter_track t ON t.id = c.track_id WHERE t.name GLOB '* of *' ORDER BY t.name";
+        let sql = "SELECT DISTINCT t.name FROM counter c JOIN counter_track t ON t.id = c.track_id \
+                   WHERE t.name GLOB '* of *' ORDER BY t.name";
         trace.rows(sql).iter().map(|row| row.str("name").to_owned()).collect()
     };
     let (of_world, others): (Vec<_>, Vec<_>) =

@@ -222,8 +222,8 @@ impl Survey {
     }
 
     /// Adds a further trace, as far as it could be read. An error if that is not to its end, or if an
-    /// earlier one has the same recording: a process with the same tag, name and pid. After the last
-    /// one, [`Survey::sort_unfinished`] has to be called.
+    /// earlier one has the same recording: a process with the same tag, name and pid. After the
+    /// last one, [`Survey::sort_unfinished`] has to be called.
     pub(super) fn add(&mut self, path: &Path, other: Survey, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
         let file = self.extents.len();
         self.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
@@ -264,7 +264,7 @@ impl Survey {
         extent
     }
 
-    /// Sorts what has no end by when it began. A hung job has a lot, so this is done once for all files.
+    /// Sorts what has no end by when it began: once for all files, because a hung job has a lot.
     pub(super) fn sort_unfinished(&mut self) {
         self.unfinished.sort_by_key(|slice| (slice.begin, slice.place));
     }

@@ -363,7 +363,7 @@ impl Summary {
                     self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
                 }
             }
-            // Remarks that every recording with CUPTI or every import has, or that do not matter here.
+            // Remarks that every recording with CUPTI or import has, or that do not matter here.
             remark::TAKEN | remark::FORCED | instant::COMM | instant::PROCESS_GROUP | "capture" => {}
             name => match self.remarks.iter().position(|(known, ..)| known == name) {
                 Some(place) => self.remarks[place].1 += 1,

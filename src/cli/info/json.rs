@@ -126,7 +126,8 @@ pub(super) fn figures(end: &Nccl) -> Map<String, Value> {
         kernels_untimed
         launches_without_kernel launches_lost activities_dropped activity_buffers_discarded activities_discarded
         activities_implausible external_ids_foreign markers_unpaired channels_inside_kernel channels_without_kernel
-        channels_unmapped channels_implausible operations_left_out activities_left_out timer_contradictions cupti_off_least_ns cupti_off_most_ns
+        channels_unmapped channels_implausible operations_left_out activities_left_out
+        timer_contradictions cupti_off_least_ns cupti_off_most_ns
     );
     all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

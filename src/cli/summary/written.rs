@@ -129,7 +129,7 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
     let is_key = |name: &str| {
         matches!(name, "communicator" | "operation" | "operations" | "datatype" | "count" | "bytes" | "root" | "note")
     };
-    // Each of these carries another amount, so the bytes in a row are those of one rank, on average.
+    // Each of these carries another amount, so a row has the mean of one rank's.
     let is_uneven =
         |row: &[Cell]| at("operations").is_some_and(|at| matches!(&row[at], Cell::Text(name) if name == ALL_TO_ALL_V));
     let keys: Vec<usize> = (0..table.columns.len()).filter(|column| is_key(table.columns[*column].name)).collect();

@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_clock_is_known_no_better_than_the_times_that_a_merge_put_on_it() {
-        // Two ranks on two clocks wait for each other; an earlier merge moved the second one's host.
+        // Two ranks on two clocks wait for each other; a merge moved the second one's host.
         let error = |moved_ns: u64| {
             let mut shared = Shared::exchanges(&[(0, 1, true, [0, 0]), (1, 0, false, [0, 0])]);
             shared.members[1].moved.error_ns = moved_ns;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::channels::Facts;
 use super::known::{Details, Known, Work};
-use super::{COPY_ENGINE, Correlator, Out, PEERS, Started, find};
+use super::{COPY_ENGINE, Correlator, Out, Started, find};
 use crate::model::event::{self, Event, Kind};
 use crate::model::ids::{Handle, RingId};
 use crate::model::state;
@@ -39,9 +39,9 @@ impl Correlator {
 
     /// A communicator has ended, so the one that ended longest ago is forgotten.
     pub(super) fn forget_after(&mut self, context: Handle) {
+        self.p2p_numbers.forget(context);
         if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
-            self.p2p_numbers.retain(|(context, ..), _| *context != oldest);
             self.connections.retain(|(context, ..)| *context != oldest);
             self.channels.forget(oldest);
         }
@@ -79,7 +79,8 @@ impl Correlator {
         match *event {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
-                known.details = Details::Call { captured: captured.is_set(), replays: 0, group: parent, made: here };
+                let captured = captured.is_set();
+                known.details = Details::Call { captured, replays: 0, p2p_number: None, group: parent, made: here };
             }
             Event::Coll(_) | Event::P2p(_) => known.details = self.handed_over(started, out),
             Event::ProxyOp(op) => known.details = self.start_proxy_op(started, op, out),
@@ -113,7 +114,8 @@ impl Correlator {
                 out.say(What::Unknown { thread, bits: unknown.bits });
             }
             Event::CeColl(_) => {
-                known.details = Details::Call { captured: false, replays: 0, group: Handle::NONE, made: here };
+                let (captured, group) = (false, Handle::NONE);
+                known.details = Details::Call { captured, replays: 0, p2p_number: None, group, made: here };
             }
             Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, out.now),
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
@@ -133,7 +135,10 @@ impl Correlator {
             Some(Details::Call { made, .. }) => *made,
             _ => here,
         };
-        let operation = self.operation(id, context, *event, out.now, asked);
+        let mut operation = self.operation(id, *event, out.now, asked);
+        if let Event::P2p(p2p) = event {
+            operation.p2p_number = self.p2p_number(context, p2p, parent);
+        }
         let replay = self.replay(parent);
         let comm = self.comms.get(&context);
         if comm.is_some_and(|comm| miscounts(comm, &operation.event, replay)) {
@@ -151,7 +156,7 @@ impl Correlator {
     fn call_begins(&mut self, started: &Started<'_>, out: &mut Out<'_>) {
         let &Started { id, parent, context, thread, here, event, doubt } = started;
         let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
-            .then(|| self.operation(id, context, *event, out.now, here));
+            .then(|| self.operation(id, *event, out.now, here));
         let asked_by = match event.kind() {
             Kind::KernelLaunch => self.plans.calls.of(parent, context),
             _ => Vec::new(),
@@ -322,9 +327,27 @@ impl Correlator {
         }
     }
 
+    /// The number of a send or receive that the call `parent` asked for.
+    fn p2p_number(&mut self, context: Handle, p2p: &event::P2p, parent: Handle) -> u32 {
+        if self.p2p_numbers.is_lossy() {
+            return Operation::UNNUMBERED;
+        }
+        let pair = (context, p2p.peer, p2p.func);
+        match self.events.details_mut(parent) {
+            Some(Details::Call { captured: true, p2p_number, .. }) => match *p2p_number {
+                Some(number) => number,
+                None => *p2p_number.insert(self.p2p_numbers.captured(pair)),
+            },
+            // Nobody knows whether it was captured.
+            None if !parent.is_none() => self.p2p_numbers.uncounted(pair),
+            _ => self.p2p_numbers.next(pair),
+        }
+    }
+
     /// The operation that an event starts, with the texts it refers to.
-    fn operation(&mut self, id: Handle, context: Handle, event: Event, since: HostNs, asked: Moment) -> Operation {
-        let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, p2p_number: 0 };
+    fn operation(&self, id: Handle, event: Event, since: HostNs, asked: Moment) -> Operation {
+        let p2p_number = Operation::UNNUMBERED;
+        let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, p2p_number };
         let words = match event {
             Event::Coll(coll) => [coll.func, coll.datatype, coll.algorithm, coll.protocol, coll.variant],
             Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],
@@ -333,14 +356,6 @@ impl Correlator {
         if words.iter().any(|word| word.is_text() || *word == Word::LOST) {
             let [func, datatype, algorithm, protocol, variant] = words.map(|word| self.text(word));
             operation.texts = Some(Box::new(Texts { func, datatype, algorithm, protocol, variant }));
-        }
-        if let Event::P2p(p2p) = event {
-            let key = (context, p2p.peer, p2p.func);
-            if self.p2p_numbers.len() < PEERS || self.p2p_numbers.contains_key(&key) {
-                let number = self.p2p_numbers.entry(key).or_default();
-                operation.p2p_number = *number;
-                *number += 1;
-            }
         }
         operation
     }

@@ -35,6 +35,8 @@ pub(super) enum Details {
     Call {
         captured: bool,
         replays: u32,
+        /// For a captured send or receive: its number, once it was handed over.
+        p2p_number: Option<u32>,
         /// The GroupApi it was made in.
         group: Handle,
         made: Moment,
@@ -236,7 +238,7 @@ mod tests {
 
     fn call(captured: bool) -> Details {
         let made = Moment { tid: 1, time: HostNs(0) };
-        Details::Call { captured, replays: 0, group: Handle::NONE, made }
+        Details::Call { captured, replays: 0, p2p_number: None, group: Handle::NONE, made }
     }
 
     #[test]

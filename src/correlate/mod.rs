@@ -15,6 +15,7 @@ mod external;
 mod history;
 mod kernels;
 mod known;
+mod p2p;
 mod plans;
 mod proxy;
 mod ranges;
@@ -38,6 +39,7 @@ pub(crate) use self::history::History;
 pub(crate) use self::history::step_of;
 use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
+use self::p2p::P2pNumbers;
 use self::plans::Plans;
 use self::proxy::{Connection, ProxyThread};
 use self::ranges::Ranges;
@@ -52,8 +54,6 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Channel, Doubt, Doubts, Entry, Matches, Method, Moment, Operation, ThreadId, What};
 use crate::model::word::Word;
 
-/// How many combinations of communicator, peer and direction have their sends and receives counted.
-const PEERS: usize = 28 << 10;
 /// How many collectives of the copy engines are remembered, and how many calls that queued copies
 /// for them.
 const COPY_ENGINE: usize = 7 << 10;
@@ -83,8 +83,7 @@ pub struct Correlator {
     inits: Vec<(HostNs, i32)>,
     /// The progress threads that report what they do.
     proxy_threads: FxHashMap<ThreadId, ProxyThread>,
-    /// Sends and receives so far, by communicator, peer and direction.
-    p2p_numbers: FxHashMap<(Handle, i32, Word), u32>,
+    p2p_numbers: P2pNumbers,
     sessions: Sessions,
     plans: Plans,
     /// Collectives of the copy engines, with their context.
@@ -156,7 +155,7 @@ impl Correlator {
             connections: Bounded::default(),
             inits: Vec::new(),
             proxy_threads: FxHashMap::default(),
-            p2p_numbers: FxHashMap::default(),
+            p2p_numbers: P2pNumbers::default(),
             sessions: Sessions::default(),
             plans: Plans::default(),
             copy_engine: Bounded::default(),
@@ -386,6 +385,7 @@ impl Correlator {
     /// There was no room for a record.
     pub fn lost(&mut self) {
         self.plans.graphs.lost();
+        self.p2p_numbers.lost();
     }
 
     /// CUPTI has returned everything up to this time, so no records will arrive for the kernels

@@ -232,6 +232,59 @@ fn a_message_has_the_same_unique_mark_on_both_sides() {
     );
 }
 
+/// A send that is captured, and handed over `runs` times, or once during capture; then one that is
+/// not. On the other rank it is the receive of the same.
+fn sent(rank: u32, func: &str, runs: u32) -> String {
+    let peer = 1 - rank;
+    let hand_over = |run: u32| {
+        let at = 10 + run;
+        format!("{at} 1 start x{rank}{run} P2p parent=a func={func} peer={peer} | {at} 1 stop x{rank}{run}\n")
+    };
+    format!("0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank={rank} ranks=2\n")
+        + "1 0 start g GroupApi captured | 2 0 start a P2pApi parent=g captured | 3 0 stop a | 4 0 stop g\n"
+        + &(1..=runs).map(hand_over).collect::<String>()
+        + &format!(
+            "30 0 start h GroupApi | 31 0 start b P2pApi parent=h | 32 0 start y{rank} P2p parent=b func={func} peer={peer}\n"
+        )
+}
+
+/// The marks of what is handed over on each rank, in order.
+fn marks(input: &str) -> Vec<Option<u64>> {
+    let mut marks = Vec::new();
+    Player::new().play(input, &mut |_, entry| {
+        if let What::OperationBegin { operation, comm, .. } = entry.what {
+            marks.push(operation.correlation(comm));
+        }
+    });
+    marks
+}
+
+#[test]
+fn both_ends_count_alike_if_only_one_hands_over_the_replays_of_a_graph() {
+    let [sends, receives] = [marks(&sent(0, "Send", 3)), marks(&sent(1, "Recv", 1))];
+    let [captured, eager] = receives[..] else { panic!("{receives:?}") };
+    assert_eq!(sends, [captured, captured, captured, eager], "a run is told by its number");
+    assert!(captured.is_some() && eager.is_some() && captured != eager);
+}
+
+#[test]
+fn sends_after_a_lost_record_have_no_number() {
+    let input = sent(0, "Send", 2)
+        + "40 0 records-lost | 41 0 start z P2p parent=b func=Send peer=1 | 42 1 start w P2p parent=a func=Send peer=1";
+    let said = marks(&input);
+    assert!(said[..3].iter().all(Option::is_some));
+    assert_eq!(said[3..], [None, None]);
+}
+
+#[test]
+fn a_send_whose_call_is_not_known_ends_the_count_of_its_pair() {
+    let more = "40 0 start u P2p parent=lost func=Send peer=1 | 41 0 start v P2p parent=b func=Send peer=1
+                42 0 start w P2p parent=b func=Recv peer=1";
+    let said = marks(&(sent(0, "Send", 0) + more));
+    assert!(said[0].is_some() && said[3].is_some());
+    assert_eq!(said[1..3], [None, None]);
+}
+
 #[test]
 fn a_collective_has_the_same_mark_on_all_ranks() {
     let rank = |rank: u32| {

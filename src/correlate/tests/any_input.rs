@@ -81,7 +81,7 @@ fn memory_is_bounded_on_any_input() {
     }
     assert!(correlator.events.len() <= 128 << 10, "{}", correlator.events.len());
     assert!(correlator.pending.len() <= PENDING_OPS);
-    assert!(correlator.p2p_numbers.len() <= PEERS);
+    assert!(correlator.p2p_numbers.len() <= 28 << 10);
     assert!(correlator.rings.len() <= 4);
 }
 

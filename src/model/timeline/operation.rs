@@ -23,7 +23,8 @@ pub struct Operation {
     /// algorithm, protocol, variant or sync strategy. Nearly always `None`.
     pub texts: Option<Box<Texts>>,
     /// For a send or receive: its number among those with the same peer and direction on this
-    /// communicator, from 0; or [`Operation::UNNUMBERED`].
+    /// communicator, from 0; or [`Operation::UNNUMBERED`]. Captured ones are counted apart, from
+    /// [`Operation::CAPTURED`], and have the same number in each run of their graph.
     pub p2p_number: u32,
 }
 
@@ -41,6 +42,8 @@ pub struct Texts {
 impl Operation {
     /// The number of a send or receive if those before it are not known, as in other tools' files.
     pub const UNNUMBERED: u32 = u32::MAX;
+    /// The number of the first captured send or receive.
+    pub const CAPTURED: u32 = 1 << 31;
 
     /// The function.
     #[must_use]

@@ -386,6 +386,20 @@ fn a_plan_may_come_through_the_host_stream_before_its_launch() {
 }
 
 #[test]
+fn thousands_of_plans_through_the_host_stream_do_not_make_a_captured_launch_forgotten() {
+    let mut input = CAPTURED.to_owned();
+    for n in 0..9_000 {
+        input += &format!(
+            "5 0 start g{n} GroupApi | 5 0 start a{n} CollApi parent=g{n} | 5 0 stop a{n}
+             5 0 start l{n} KernelLaunch parent=g{n} | 5 0 stop l{n} | 5 0 stop g{n} | 5 0 start n{n} GroupApi | 5 0 stop n{n}
+             5 1 start p{n} Group | 5 1 start x{n} Coll parent=a{n} group=p{n} | 5 1 stop x{n} | 5 1 stop p{n}\n"
+        );
+    }
+    let input = input + &replay(1).replace("p1", "first").replace("c1", "of_it") + "100 0 kernel 15 corr=1 node=71";
+    check(&input, "15 kernel to 100 exact (graph node) C by l replay 1: AllReduce 1");
+}
+
+#[test]
 fn a_broadcast_without_a_launch_event_is_found_by_its_call() {
     check(
         "0 0 start g GroupApi | 0 0 start b CollApi parent=g func=Broadcast count=9 | 1 0 stop b

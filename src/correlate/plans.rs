@@ -11,8 +11,11 @@
 //! GPU                                [kernel, correlation 7]
 //! ```
 //!
-//! A captured launch is a node of a graph: its clones carry it to the kernels of every replay. All
-//! of it is bounded; a kernel whose launch was forgotten has no owner, and says so.
+//! A captured launch is a node of a graph: its clones carry it to the kernels of every replay. What
+//! NCCL hands over at replays comes through the host stream; the first time it is joined as above,
+//! and from then on by the captured calls, which are the same each time.
+//!
+//! All of it is bounded; a kernel whose launch was forgotten has no owner, and says so.
 
 mod calls;
 mod nodes;
@@ -42,6 +45,8 @@ const LAUNCHES_ALONE: usize = 1024;
 const LAUNCHES_FEW: usize = 2048;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
+/// Captured calls whose launch is known.
+const CAPTURED_CALLS: usize = 16 << 10;
 /// How many GroupApis with plans that came before their launch are remembered.
 const EARLY: usize = 4096;
 /// How many Groups are open: one per thread, and those whose stop was lost.
@@ -66,8 +71,11 @@ pub(super) struct Plans {
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that
     /// follows on its thread.
     undeclared: FxHashMap<ThreadId, (Call, HostNs)>,
-    /// Launches whose plan goes through the host stream, by context and GroupApi, in order.
-    queued: Bounded<(Handle, Handle), Queue>,
+    /// Launches whose plan goes through the host stream, by context and GroupApi, in order. Only the
+    /// first plan of a captured launch is awaited here.
+    queued: Bounded<(Handle, Handle), VecDeque<Handle>>,
+    /// The captured launch that carries a call, once it was handed over.
+    launch_of_call: Bounded<Handle, Handle>,
     /// Plans that came through the host stream before their launch, by the same key, in order.
     early: Bounded<(Handle, Handle), VecDeque<Run>>,
     /// Groups that are open.
@@ -112,14 +120,6 @@ struct Launch {
     group_api: Handle,
     /// The plans handed over for it.
     runs: Runs,
-}
-
-/// The launches of one GroupApi in one communicator.
-#[derive(Debug, Default)]
-struct Queue {
-    launches: VecDeque<Handle>,
-    /// The next launch to get a plan. Captured launches take turns again with each replay.
-    next: usize,
 }
 
 #[derive(Debug)]
@@ -237,7 +237,7 @@ impl Plans {
         }
         let Some(launch) = self.known(id) else { return };
         let key = (launch.context, launch.group_api);
-        self.queued.entry(key, CAPTURED).launches.push_back(id);
+        self.queued.entry(key, CAPTURED).push_back(id);
     }
 
     /// Gives a launch the plan that came before it, and returns whether there was one. NCCL puts
@@ -291,33 +291,48 @@ impl Plans {
     /// `group_api` is that call's group.
     pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: Handle, group_api: Handle) {
         self.calls.carried(group_api, call);
-        if self.groups.get(&group).is_some_and(|open| open.owner.is_none()) {
-            // It may be that nothing has followed on the launching thread yet.
-            let is_its = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.group_api == group_api);
-            let waiting = self.just_launched.iter().filter(|(_, launch)| is_its(launch));
-            for thread in waiting.map(|(&thread, _)| thread).collect::<Vec<_>>() {
-                self.something_else(thread);
-            }
-        }
+        let Some(open) = self.groups.get(&group) else { return };
+        let found = match open.owner {
+            Some(_) => None,
+            None => self.launch_of(call, (open.context, group_api)),
+        };
         let Some(open) = self.groups.get_mut(&group) else { return };
+        open.owner = open.owner.take().or(found.map(Claim::Launch));
         open.group_api.get_or_insert(group_api);
         if open.operations.len() < OPERATIONS {
             open.operations.push(Arc::clone(operation));
         }
-        if open.owner.is_none()
-            && let Some(queue) = self.queued.get_mut(&(open.context, group_api))
+        if let Some(Claim::Launch(launch)) = open.owner
+            && self.captured.get(&launch).is_some_and(|launch| !launch.runs.is_silent())
+            && !call.is_none()
         {
-            let captured = |id: &Handle| self.captured.get(id).is_some();
-            open.owner = match queue.launches.front() {
-                // Each replay runs the captured launches of the group in order.
-                Some(front) if captured(front) => {
-                    let launch = queue.launches[queue.next % queue.launches.len()];
-                    queue.next += 1;
-                    Some(Claim::Launch(launch))
-                }
-                _ => queue.launches.pop_front().map(Claim::Launch),
-            };
+            self.launch_of_call.insert(call, launch, CAPTURED_CALLS);
         }
+    }
+
+    /// The launch that carries a call whose plan came through the host stream.
+    fn launch_of(&mut self, call: Handle, key: (Handle, Handle)) -> Option<Handle> {
+        if let Some(launch) = self.launch_of_call.get(&call) {
+            return Some(*launch);
+        }
+        // It may be that nothing has followed on the launching thread yet.
+        let is_its = |launch: &Handle| self.known(*launch).is_some_and(|launch| launch.group_api == key.1);
+        let waiting = self.just_launched.iter().filter(|(_, launch)| is_its(launch));
+        for thread in waiting.map(|(&thread, _)| thread).collect::<Vec<_>>() {
+            self.something_else(thread);
+        }
+        let queue = self.queued.get_mut(&key)?;
+        // What is lost may be the first plan of another captured launch: all replays would be
+        // taken for each other's.
+        let first = queue.front()?;
+        if queue.len() > 1 && self.graphs.is_lossy() && self.captured.get(first).is_some() {
+            return None;
+        }
+        let launch = queue.pop_front();
+        if queue.is_empty() {
+            self.queued.remove(&key);
+        }
+        launch
     }
 
     /// A Group ends: its plan is complete.

@@ -423,28 +423,60 @@ fn runs_of_one_graph_do_not_overlap() {
     check(&input, &format!("102000 kernel to 108000 unmatched: {UPDATED}"));
 }
 
+/// The capture of one group of calls with two launches.
+fn captured_pair() -> String {
+    TOLD.replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
+        .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
+        .replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 61 of=51")
+}
+
+/// The hand-over of the second one.
+fn second_group(at: u64) -> String {
+    let group = group(at).replace(&format!("p{at}"), &format!("q{at}")).replace(&format!("x{at}"), &format!("y{at}"));
+    group.replace("parent=a", "parent=b").replace("count=1", "count=2")
+}
+
+/// The kernels of both.
+fn both_kernels(at: u64, corr: u32) -> String {
+    kernel(at, corr) + &format!("{}000 0 kernel {}000 corr={corr} node=61\n", at + 9, at + 6)
+}
+
+fn both(at: u64, corr: u32) -> String {
+    launch(at, corr) + &group(at) + &second_group(at) + &both_kernels(at, corr)
+}
+
+fn said_second(at: u64, how: &str) -> String {
+    format!("{}000 kernel to {}000 {how}\n", at + 6, at + 9)
+}
+
 #[test]
 fn replays_hand_over_the_launches_of_a_group_in_order() {
-    let capture = TOLD
-        .replace("| 1 0 stop a", "| 1 0 stop a | 1 0 start b CollApi parent=g count=2 captured | 1 0 stop b")
-        .replace("| 3 0 stop g", "| 3 0 start k KernelLaunch parent=g | 3 0 node 51 in=k | 3 0 stop k | 3 0 stop g")
-        .replace("clone 60 of=50", "clone 60 of=50 | 4 0 clone 61 of=51");
-    let both = |at: u64, corr: u32| {
-        let (first, second, begin, end) = (at + 5, at + 9, at + 2, at + 6);
-        let second_group =
-            group(at).replace(&format!("p{at}"), &format!("q{at}")).replace(&format!("x{at}"), &format!("y{at}"));
-        launch(at, corr)
-            + &group(at)
-            + &second_group.replace("parent=a", "parent=b").replace("count=1", "count=2")
-            + &format!(
-                "{first}000 0 kernel {begin}000 corr={corr} node=60\n{second}000 0 kernel {end}000 corr={corr} node=61\n"
-            )
-    };
-    let said = |at: u64, replay: u64| {
-        exact(at, replay)
-            + &format!("{}000 kernel to {}000 exact (graph node) C by k replay {replay}: AllReduce 2\n", at + 6, at + 9)
-    };
-    check(&(capture + &both(100, 7) + &both(200, 8)), &(said(100, 1) + &said(200, 2)));
+    let second = |replay| format!("exact (graph node) C by k replay {replay}: AllReduce 2");
+    let expected = exact(100, 1) + &said_second(100, &second(1)) + &exact(200, 2) + &said_second(200, &second(2));
+    check(&(captured_pair() + &both(100, 7) + &both(200, 8)), &expected);
+}
+
+#[test]
+fn a_lost_hand_over_does_not_move_the_later_ones_to_other_launches() {
+    let second = "inferred (graph replay) C by k: AllReduce 2";
+    let lost = "195000 0 records-lost\n".to_owned() + &launch(200, 8) + &second_group(200) + &both_kernels(200, 8);
+    let expected = exact(100, 1)
+        + &said_second(100, "exact (graph node) C by k replay 1: AllReduce 2")
+        + &said(200, INFERRED)
+        + &said_second(200, second)
+        + &said(300, INFERRED)
+        + &said_second(300, second);
+    check(&(captured_pair() + &both(100, 7) + &lost + &both(300, 9)), &expected);
+}
+
+#[test]
+fn a_hand_over_lost_in_the_first_replay_leaves_the_launches_unmatched() {
+    let nothing = "unmatched: NCCL handed over no operation for its launch";
+    let lost = "95000 0 records-lost\n".to_owned() + &launch(100, 8) + &second_group(100) + &both_kernels(100, 8);
+    let expected: String = [100, 200]
+        .map(|at| format!("{}000 kernel to {}000 {nothing}\n", at + 2, at + 5) + &said_second(at, nothing))
+        .concat();
+    check(&(captured_pair() + &lost + &both(200, 9)), &expected);
 }
 
 #[test]

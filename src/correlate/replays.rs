@@ -166,6 +166,11 @@ impl Runs {
         self.is_silent = true;
     }
 
+    /// Whether it was handed over during capture.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
     /// A node was cloned from its node.
     pub(super) fn cloned(&mut self) {
         self.clones += 1;
@@ -406,6 +411,11 @@ impl Graphs {
     /// There was no room for a record of NCCL's.
     pub(super) fn lost(&mut self) {
         self.lossy = true;
+    }
+
+    /// Whether there was no room for a record of NCCL's.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.lossy
     }
 
     /// A kernel ran from a graph that this call launched; `is_nccl` is whether it is NCCL's.

@@ -147,8 +147,8 @@ impl Correlator {
         let call = if self.comms.get(&context).is_some_and(|comm| comm.interface >= 5) { parent } else { Handle::NONE };
         let operation = Arc::new(operation);
         out.say(What::OperationBegin { id, thread, call, comm, operation: &operation, replay, doubt });
-        let (group, group_api) = self.groups_of(event, parent);
-        self.plans.operation(group, &operation, parent, group_api);
+        let (group, (is_captured, group_api)) = self.groups_of(event, parent);
+        self.plans.operation(group, &operation, (parent, is_captured, group_api));
         Details::Operation(operation, group, Work::default())
     }
 
@@ -301,19 +301,20 @@ impl Correlator {
         }
     }
 
-    /// The Group that an operation is part of, and the GroupApi in which its call was made.
-    fn groups_of(&self, event: &Event, parent: Handle) -> (Handle, Handle) {
+    /// The Group that an operation is part of; whether its call was captured, and in which GroupApi it
+    /// was made.
+    fn groups_of(&self, event: &Event, parent: Handle) -> (Handle, (bool, Handle)) {
         let group = match event {
             Event::Coll(coll) => coll.group,
             Event::P2p(p2p) => p2p.group,
             _ => Handle::NONE,
         };
-        let group_api = match self.events.details(parent) {
-            Some(Details::Call { group, .. }) => *group,
-            _ => Handle::NONE,
+        let call = match self.events.details(parent) {
+            Some(Details::Call { captured, group, .. }) => (*captured, *group),
+            _ => (false, Handle::NONE),
         };
         // Up to v4, the parent is the Group.
-        (if group.is_none() { parent } else { group }, group_api)
+        (if group.is_none() { parent } else { group }, call)
     }
 
     /// Which run of a captured call begins with a child of `parent`, counted from 1.

@@ -632,6 +632,30 @@ fn nccl_kernels_are_recognised_by_name() {
 }
 
 #[test]
+fn plans_that_no_launch_will_ask_for_are_not_kept() {
+    let mut player = Player::new();
+    let remembered = |player: &mut Player, input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.plans.remembered()
+    };
+    // Without CUPTI, nothing says that a launch was captured.
+    let capture = CAPTURED.replace("| 2 0 node 70 in=l ", "").replace("4 0 clone 71 of=70 | 4 0 graph 9", "");
+    let first = remembered(&mut player, &(cast_of_one() + &capture + &replay(1)));
+    assert_eq!(remembered(&mut player, &(2..500).map(replay).collect::<String>()), first);
+    // Up to v4 of the interface there are no launches.
+    let old = |n| format!("{n} 0 start q{n} Group | {n} 0 start y{n} Coll parent=q{n} group=q{n} | {n} 0 stop q{n}\n");
+    assert_eq!(remembered(&mut player, &(9_000..9_500).map(old).collect::<String>()), first);
+    // Of a launch whose record was lost, a plan is kept for a while.
+    let lost = |n| {
+        format!(
+            "{n} 0 start h{n} GroupApi | {n} 0 start b{n} CollApi parent=h{n} | {n} 0 stop b{n}
+             {n} 0 start r{n} Group | {n} 0 start z{n} Coll parent=b{n} group=r{n} | {n} 0 stop r{n}\n"
+        )
+    };
+    assert!(remembered(&mut player, &(10_000..12_000).map(lost).collect::<String>()) <= first + 256);
+}
+
+#[test]
 fn memory_is_bounded_whatever_is_missing() {
     let mut correlator = Correlator::new(tag(), PID);
     let mut push = |time: u64, body: Body<'_>| {

@@ -47,8 +47,9 @@ const LAUNCHES_FEW: usize = 2048;
 const CAPTURED: usize = 8 << 10;
 /// Captured calls whose launch is known.
 const CAPTURED_CALLS: usize = 16 << 10;
-/// How many GroupApis with plans that came before their launch are remembered.
-const EARLY: usize = 4096;
+/// How many GroupApis with plans that came before their launch are remembered, and how many plans of
+/// each. The launch follows at once, if it was reported.
+const EARLY: usize = 256;
 /// How many Groups are open: one per thread, and those whose stop was lost.
 const OPEN_GROUPS: usize = 4096;
 /// How many operations of one plan are remembered; NCCL's own limit is far lower.
@@ -76,7 +77,8 @@ pub(super) struct Plans {
     queued: Bounded<(Handle, Handle), VecDeque<Handle>>,
     /// The captured launch that carries a call, once it was handed over.
     launch_of_call: Bounded<Handle, Handle>,
-    /// Plans that came through the host stream before their launch, by the same key, in order.
+    /// Plans that came through the host stream before their launch, by the same key, in order. Only
+    /// those that were not captured can: a replay comes after the launches of its capture.
     early: Bounded<(Handle, Handle), VecDeque<Run>>,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
@@ -126,11 +128,21 @@ struct Launch {
 struct OpenGroup {
     context: Handle,
     begin: HostNs,
-    /// The launch for which it hands over, or the call of an undeclared launch.
-    owner: Option<Claim>,
+    owner: Option<PlanOf>,
     /// The GroupApi in which its operations were asked for, once known.
-    group_api: Option<Handle>,
+    group_api: Handle,
+    /// They were captured.
+    is_captured: bool,
     operations: Vec<Arc<Operation>>,
+}
+
+/// For what a plan was handed over.
+#[derive(Debug, Clone, Copy)]
+enum PlanOf {
+    /// The launch inside a KernelLaunch.
+    Launch(Handle),
+    /// The call of an undeclared launch.
+    Undeclared(Call),
 }
 
 #[derive(Debug, Clone)]
@@ -142,7 +154,7 @@ enum Claim {
     /// NCCL's kernel inside a GroupApi, without a KernelLaunch.
     Calls(Handle),
     /// NCCL's kernel on a thread on which a Group followed.
-    Thread(Call, Option<(Handle, Run)>),
+    Thread(Option<(Handle, Run)>),
 }
 
 /// Who owns a kernel.
@@ -245,10 +257,13 @@ impl Plans {
     /// continues.
     fn take_early(&mut self, id: Handle) -> bool {
         let Some(launch) = self.launches.get_mut(&id) else { return false };
-        let early = self.early.get_mut(&(launch.context, launch.group_api)).and_then(VecDeque::pop_front);
-        let found = early.is_some();
-        early.into_iter().for_each(|run| launch.runs.push(run));
-        found
+        let key = (launch.context, launch.group_api);
+        let Some(early) = self.early.get_mut(&key) else { return false };
+        early.pop_front().into_iter().for_each(|run| launch.runs.push(run));
+        if early.is_empty() {
+            self.early.remove(&key);
+        }
+        true
     }
 
     /// A thread has ended.
@@ -271,7 +286,7 @@ impl Plans {
                 if let Some(captured) = self.captured.get_mut(&launch) {
                     captured.runs.fall_silent();
                 }
-                Some(Claim::Launch(launch))
+                Some(PlanOf::Launch(launch))
             }
             Some(other) => {
                 self.queue(other);
@@ -279,17 +294,19 @@ impl Plans {
             }
             None => self.undeclared.remove(&thread).map(|(call, launched)| {
                 since = Some(launched);
-                Claim::Thread(call, None)
+                PlanOf::Undeclared(call)
             }),
         };
-        let group = OpenGroup { context, begin: now, owner, group_api: None, operations: Vec::new() };
+        let (group_api, is_captured, operations) = (Handle::NONE, false, Vec::new());
+        let group = OpenGroup { context, begin: now, owner, group_api, is_captured, operations };
         self.groups.insert(id, group, OPEN_GROUPS);
         since
     }
 
-    /// An operation is handed over in a Group. `call` is the call that asked for it, and
-    /// `group_api` is that call's group.
-    pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: Handle, group_api: Handle) {
+    /// An operation is handed over in a Group. `call` is the call that asked for it, whether that was
+    /// captured, and its GroupApi.
+    pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: (Handle, bool, Handle)) {
+        let (call, is_captured, group_api) = call;
         self.calls.carried(group_api, call);
         let Some(open) = self.groups.get(&group) else { return };
         let found = match open.owner {
@@ -297,12 +314,15 @@ impl Plans {
             None => self.launch_of(call, (open.context, group_api)),
         };
         let Some(open) = self.groups.get_mut(&group) else { return };
-        open.owner = open.owner.take().or(found.map(Claim::Launch));
-        open.group_api.get_or_insert(group_api);
+        open.owner = open.owner.or(found.map(PlanOf::Launch));
+        open.is_captured |= is_captured;
+        if open.group_api.is_none() {
+            open.group_api = group_api;
+        }
         if open.operations.len() < OPERATIONS {
             open.operations.push(Arc::clone(operation));
         }
-        if let Some(Claim::Launch(launch)) = open.owner
+        if let Some(PlanOf::Launch(launch)) = open.owner
             && self.captured.get(&launch).is_some_and(|launch| !launch.runs.is_silent())
             && !call.is_none()
         {
@@ -337,12 +357,12 @@ impl Plans {
 
     /// A Group ends: its plan is complete.
     pub(super) fn group_end(&mut self, id: Handle) -> Option<Handover> {
-        let OpenGroup { context, begin, owner, group_api, operations } = self.groups.remove(&id)?;
+        let OpenGroup { context, begin, owner, group_api, is_captured, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
         let run = Run { group: id, operations: Arc::clone(&operations), begin, is_claimed: false };
         let mut handover = Handover { operations, since: None, launch: Handle::NONE, stream: 0 };
         match owner {
-            Some(Claim::Launch(id)) => {
+            Some(PlanOf::Launch(id)) => {
                 let (launch, since) = match self.captured.get_mut(&id) {
                     // The kernel of a replay waits for the host function that reports this.
                     Some(launch) => (Some(launch), Some(begin)),
@@ -357,14 +377,13 @@ impl Plans {
                     launch.runs.push(run);
                 }
             }
-            Some(Claim::Thread(call, _)) => {
-                self.claims.insert(call, Claim::Thread(call, Some((context, run))), self.most_launches());
+            Some(PlanOf::Undeclared(call)) => {
+                self.claims.insert(call, Claim::Thread(Some((context, run))), self.most_launches());
             }
-            Some(Claim::Calls(_) | Claim::External(_)) => {}
+            None if is_captured || group_api.is_none() => {}
             None => {
-                let Some(group_api) = group_api else { return Some(handover) };
                 let early = self.early.entry((context, group_api), EARLY);
-                if early.len() < REPLAYS {
+                if early.len() < EARLY {
                     early.push_back(run);
                 }
             }
@@ -390,7 +409,7 @@ impl Plans {
                 // If this is still here when the kernel arrives, the plan went through the host
                 // stream, and nothing shows which Group is its own.
                 self.undeclared.insert(thread, (call, now));
-                Claim::Thread(call, None)
+                Claim::Thread(None)
             }
             _ => return,
         };
@@ -505,10 +524,10 @@ impl Plans {
         match self.claims.remove(&kernel.call).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, 0, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, 0, &kernel),
-            Claim::Thread(_, Some((context, Run { group, operations, .. }))) => {
+            Claim::Thread(Some((context, Run { group, operations, .. }))) => {
                 Ok(Found::new(Method::ThreadOrder, context, operations, group))
             }
-            Claim::Thread(_, None) => Err(Unmatched::NoGroup),
+            Claim::Thread(None) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
                 let claimed = self.calls.claim(group, kernel.device, device_of);
                 let (context, operations) = claimed.ok_or(Unmatched::NoCall)?;
@@ -525,7 +544,7 @@ impl Plans {
             }
             (0, Some(Claim::Launch(launch))) => *launch,
             (0, Some(Claim::External(launch))) => *launch,
-            (0, Some(Claim::Thread(_, run))) => {
+            (0, Some(Claim::Thread(run))) => {
                 let carried = run.as_ref().map_or("none yet".into(), |(_, run)| trail::operations(&run.operations));
                 return vec![format!("candidates: what was handed over next on the launching thread: {carried}")];
             }
@@ -620,7 +639,8 @@ impl Plans {
     /// How many entries are remembered.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
-        self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len()
+        let plans = self.early.len() + self.queued.len() + self.launch_of_call.len() + self.groups.len();
+        self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len() + plans
     }
 
     /// When a KernelLaunch began, if it is remembered.

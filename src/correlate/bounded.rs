@@ -111,6 +111,11 @@ impl<K: Copy + Eq + std::hash::Hash, V> Bounded<K, V> {
         self.map.into_values().map(|(_, value)| value)
     }
 
+    #[cfg(test)]
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.map.values.iter().flatten().map(|(_, value)| value)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }

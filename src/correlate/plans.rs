@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 use self::calls::Calls;
 use self::nodes::{Behind, Nodes};
 use super::bounded::Bounded;
-use super::replays::{Graphs, Operations, REPLAYS, Run, Runs, Which};
+use super::replays::{Graphs, Operations, Run, Runs, Which};
 use super::sessions::Call;
 use super::trail;
 use crate::model::activity::Span;
@@ -45,6 +45,13 @@ const LAUNCHES_ALONE: usize = 1024;
 const LAUNCHES_FEW: usize = 2048;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
+/// How many operations of captured launches are remembered, all together, until their kernels
+/// arrive.
+const RECENT: usize = 28 << 10;
+/// The same for all launches if no kernel will claim them, or if less is to be remembered.
+const RECENT_FEW: usize = 4096;
+/// Launches without a kernel that are watched.
+const UNSEEN: usize = 4096;
 /// Captured calls whose launch is known.
 const CAPTURED_CALLS: usize = 16 << 10;
 /// How many GroupApis with plans that came before their launch are remembered, and how many plans of
@@ -79,7 +86,11 @@ pub(super) struct Plans {
     launch_of_call: Bounded<Handle, Handle>,
     /// Plans that came through the host stream before their launch, by the same key, in order. Only
     /// those that were not captured can: a replay comes after the launches of its capture.
-    early: Bounded<(Handle, Handle), VecDeque<Run>>,
+    early: Bounded<(Handle, Handle), VecDeque<(Run, HostNs)>>,
+    /// Plans that were handed over, oldest first: the launch, the index among its plans, and how many
+    /// operations. They are forgotten when there are too many in all.
+    recent: VecDeque<(Handle, u64, usize)>,
+    recent_operations: usize,
     /// Groups that are open.
     groups: Bounded<Handle, OpenGroup>,
     pub(super) calls: Calls,
@@ -259,7 +270,9 @@ impl Plans {
         let Some(launch) = self.launches.get_mut(&id) else { return false };
         let key = (launch.context, launch.group_api);
         let Some(early) = self.early.get_mut(&key) else { return false };
-        early.pop_front().into_iter().for_each(|run| launch.runs.push(run));
+        if let Some((run, begin)) = early.pop_front() {
+            launch.runs.push(run, begin);
+        }
         if early.is_empty() {
             self.early.remove(&key);
         }
@@ -359,7 +372,7 @@ impl Plans {
     pub(super) fn group_end(&mut self, id: Handle) -> Option<Handover> {
         let OpenGroup { context, begin, owner, group_api, is_captured, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
-        let run = Run { group: id, operations: Arc::clone(&operations), begin, is_claimed: false };
+        let run = Run { group: id, operations: Arc::clone(&operations) };
         let mut handover = Handover { operations, since: None, launch: Handle::NONE, stream: 0 };
         match owner {
             Some(PlanOf::Launch(id)) => {
@@ -374,7 +387,7 @@ impl Plans {
                 };
                 if let Some(launch) = launch {
                     handover = Handover { launch: id, stream: launch.stream, since, ..handover };
-                    launch.runs.push(run);
+                    self.told(id, run, begin);
                 }
             }
             Some(PlanOf::Undeclared(call)) => {
@@ -384,11 +397,43 @@ impl Plans {
             None => {
                 let early = self.early.entry((context, group_api), EARLY);
                 if early.len() < EARLY {
-                    early.push_back(run);
+                    early.push_back((run, begin));
                 }
             }
         }
         Some(handover)
+    }
+
+    /// A plan was handed over for a launch.
+    fn told(&mut self, id: Handle, run: Run, begin: HostNs) {
+        let operations = run.operations.len().max(1);
+        let index = if let Some(launch) = self.captured.get_mut(&id) {
+            let index = launch.runs.push(run, begin);
+            if launch.runs.is_silent() {
+                return;
+            }
+            index
+        } else if let Some(launch) = self.launches.get_mut(&id).filter(|launch| launch.runs.is_empty()) {
+            let index = launch.runs.push(run, begin);
+            // Its kernel will come, or the launch itself is forgotten.
+            if self.kernels_expected {
+                return;
+            }
+            index
+        } else {
+            return;
+        };
+        self.recent.push_back((id, index, operations));
+        self.recent_operations += operations;
+        let bound = if self.kernels_expected && !self.is_small { RECENT } else { RECENT_FEW };
+        while self.recent_operations > bound
+            && let Some((id, index, operations)) = self.recent.pop_front()
+        {
+            self.recent_operations -= operations;
+            if let Some(launch) = self.captured.get_mut(&id).or_else(|| self.launches.get_mut(&id)) {
+                launch.runs.forget(index);
+            }
+        }
     }
 
     /// A kernel is being launched on a thread. `declared` is whether this interface has
@@ -452,7 +497,7 @@ impl Plans {
 
     fn unseen(&mut self, now: HostNs, launch: Unseen) {
         if self.kernels_expected {
-            if self.unseen.len() >= REPLAYS {
+            if self.unseen.len() >= UNSEEN {
                 self.unseen.pop_front();
             }
             self.unseen.push_back((now, launch));
@@ -524,7 +569,7 @@ impl Plans {
         match self.claims.remove(&kernel.call).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, 0, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, 0, &kernel),
-            Claim::Thread(Some((context, Run { group, operations, .. }))) => {
+            Claim::Thread(Some((context, Run { group, operations }))) => {
                 Ok(Found::new(Method::ThreadOrder, context, operations, group))
             }
             Claim::Thread(None) => Err(Unmatched::NoGroup),
@@ -601,7 +646,7 @@ impl Plans {
         }
         if let Some(launch) = self.captured.get_mut(&id) {
             let seen = self.graphs.seen(kernel.call, kernel.span)?.after(launches);
-            let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
+            let Which { run: Run { group, operations }, number, is_exact } = launch.runs.which(&seen)?;
             let method = if is_exact { method } else { Method::GraphReplay };
             return Ok(Found {
                 launch: id,
@@ -614,7 +659,7 @@ impl Plans {
             });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
-        let Run { group, operations, .. } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
+        let Run { group, operations } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
         let found = Found {
             launch: id,
             since: Some(launch.start),
@@ -641,6 +686,13 @@ impl Plans {
     pub(super) fn remembered(&self) -> usize {
         let plans = self.early.len() + self.queued.len() + self.launch_of_call.len() + self.groups.len();
         self.launches.len() + self.captured.len() + self.claims.len() + self.nodes.len() + plans
+    }
+
+    /// How many plans of captured launches are remembered, with their operations or without.
+    #[cfg(test)]
+    pub(super) fn remembered_runs(&self) -> [usize; 2] {
+        let all = self.captured.values().map(|launch| launch.runs.remembered());
+        all.fold([0; 2], |[with, without], runs| [with + runs[0], without + runs[1]])
     }
 
     /// When a KernelLaunch began, if it is remembered.

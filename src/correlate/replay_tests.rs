@@ -85,6 +85,27 @@ fn a_replay_waits_for_the_proxy_s_work_of_its_own_run() {
 }
 
 #[test]
+fn replays_whose_kernels_came_are_not_kept() {
+    let mut player = Player::new();
+    let kept = |player: &mut Player, input: &str| {
+        player.play(input, &mut |_, _| {});
+        player.correlator.plans.remembered_runs()
+    };
+    player.correlator.expect_kernels();
+    let run_at = |n: u64| run(100 + 10 * n, 100 + n as u32);
+    let first = TOLD.to_owned() + &(0..500).map(run_at).collect::<String>();
+    assert_eq!(kept(&mut player, &first), [0, 1]);
+    // After a run whose kernel is lost, the times of some are of use, but not what they carried.
+    let at = |n: u64| 100 + 10 * n;
+    let lost = launch(at(500), 600) + &group(at(500));
+    assert_eq!(kept(&mut player, &(lost + &(501..600).map(run_at).collect::<String>())), [1, 99]);
+    assert_eq!(kept(&mut player, &(600..1_000).map(run_at).collect::<String>()), [0, 1]);
+    // Where no kernels come, the newest are kept.
+    let without = (1_000..31_000).map(|n| launch(at(n), n as u32) + &group(at(n))).collect::<String>();
+    assert_eq!(kept(&mut player, &without), [28 << 10, 0]);
+}
+
+#[test]
 fn a_graph_about_whose_replays_nccl_is_silent_carries_what_was_captured() {
     // Without proxy operations there is one Group, at the capture.
     let input = SILENT.to_owned() + &launch(100, 7) + &kernel(100, 7) + &launch(200, 8) + &kernel(200, 8);

@@ -39,8 +39,6 @@ const LAUNCHES: usize = 14 << 10;
 const LENT: usize = 256;
 /// Executable graphs that are remembered.
 const GRAPHS: usize = 8 << 10;
-/// Replays of one captured launch whose kernels have not arrived.
-pub(super) const REPLAYS: usize = 4096;
 /// How many replays late the kernel of a run may come.
 const LATE: u64 = 256;
 /// Runs that are named in an explanation.
@@ -57,21 +55,29 @@ pub(super) struct Run {
     /// The Group that handed it over.
     pub(super) group: Handle,
     pub(super) operations: Operations,
-    /// When that Group began: the kernel of a captured launch waits for it.
-    pub(super) begin: HostNs,
-    /// A kernel was found for it.
-    pub(super) is_claimed: bool,
+}
+
+/// When a plan was handed over, and the plan until its kernel is found.
+#[derive(Debug)]
+struct Told {
+    /// When its Group began: the kernel of a captured launch waits for it.
+    begin: HostNs,
+    run: Option<Run>,
 }
 
 /// The plans that NCCL handed over for a launch. For a launch that is not captured there is one.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// Oldest first.
-    told: VecDeque<Run>,
+    /// Oldest first. Those whose kernels were found are of use only for the times of kernels that
+    /// come late.
+    told: VecDeque<Told>,
     /// How many of the oldest have left `told`.
     gone: u64,
-    /// The operations of the last run found. They are used for replays that NCCL does not report.
+    /// The operations handed over last. They are used for kernels whose run is not known.
     last: Option<Operations>,
+    /// Its runs have the same collectives by NCCL's numbers, as where NCCL does not count with
+    /// KernelCh.
+    are_numbers_common: bool,
     /// It was handed over during capture.
     is_silent: bool,
     /// How many nodes were cloned from its node.
@@ -109,8 +115,6 @@ pub(super) struct Seen {
     is_whole: bool,
     /// NCCL's records may have gaps.
     is_lossy: bool,
-    /// Callbacks were missed, or CUPTI was lent: where times and count disagree, the times decide.
-    has_gaps: bool,
 }
 
 /// A run that was found.
@@ -139,16 +143,19 @@ impl Seen {
 }
 
 impl Runs {
-    /// NCCL handed over a plan.
-    pub(super) fn push(&mut self, run: Run) {
+    /// NCCL handed over a plan, in a Group that began at this time. Returns its index among those of
+    /// the launch.
+    pub(super) fn push(&mut self, run: Run, begin: HostNs) -> u64 {
+        let last = self.last.replace(Arc::clone(&run.operations));
+        self.are_numbers_common = last.is_none_or(|last| {
+            self.are_numbers_common && last.iter().map(seq_of).eq(run.operations.iter().map(seq_of))
+        });
         // Most have one run.
         if self.told.is_empty() {
             self.told.reserve_exact(1);
         }
-        self.told.push_back(run);
-        if self.told.len() > REPLAYS {
-            self.forget();
-        }
+        self.told.push_back(Told { begin, run: Some(run) });
+        self.gone + self.told.len() as u64 - 1
     }
 
     /// Whether nothing was handed over, or all of it has been forgotten.
@@ -158,7 +165,7 @@ impl Runs {
 
     /// The only run of a launch that was not captured.
     pub(super) fn pop(&mut self) -> Option<Run> {
-        self.told.pop_front()
+        self.told.pop_front()?.run
     }
 
     /// The plan is handed over during capture, and not at its replays.
@@ -176,11 +183,18 @@ impl Runs {
         self.clones += 1;
     }
 
-    fn forget(&mut self) {
-        if let Some(run) = self.told.pop_front() {
-            self.last = Some(run.operations);
+    /// Forgets the runs up to this index.
+    pub(super) fn forget(&mut self, index: u64) {
+        while self.gone <= index && self.told.pop_front().is_some() {
             self.gone += 1;
         }
+    }
+
+    /// How many plans are remembered, with their operations and without.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> [usize; 2] {
+        let with = self.told.iter().filter(|told| told.run.is_some()).count();
+        [with, self.told.len() - with]
     }
 
     /// Which run of a captured launch a kernel is.
@@ -191,15 +205,15 @@ impl Runs {
         }
         let (low, high) = self.in_time(seen);
         let number = |place: usize| self.gone + place as u64;
-        let free = |place: &usize| self.told.get(*place).is_some_and(|run| !run.is_claimed);
+        let free = |place: &usize| self.told.get(*place).is_some_and(|told| told.run.is_some());
         let place_of = |index: u64| index.checked_sub(self.gone).and_then(|place| usize::try_from(place).ok());
         let (place, is_exact) = match counted.map(place_of) {
             // Its run was too long ago, or NCCL did not report it.
             Some(None) => (None, false),
             Some(Some(place)) if (low..high).contains(&place) => (Some(place).filter(free), true),
-            Some(_) if !seen.has_gaps => (None, false),
+            Some(_) => (None, false),
             // Some launches were not reported.
-            _ => (Some(low).filter(|place| place + 1 == high).filter(free), false),
+            None => (Some(low).filter(|place| place + 1 == high).filter(free), false),
         };
         // No run that was handed over fits: the graph may have been updated while CUPTI was lent.
         // Where everything done to graphs was reported, the times must be wrong.
@@ -212,35 +226,27 @@ impl Runs {
         {
             self.floor = (start, self.floor.1.max(at_least));
         }
-        let found = match place {
-            Some(place) => {
-                let number = (is_exact || !seen.is_lossy).then_some(number(place) + 1);
-                self.told[place].is_claimed = true;
-                let run = self.told[place].clone();
-                Ok(Which { run, number, is_exact })
-            }
+        let number = place.filter(|_| is_exact || !seen.is_lossy).map(|place| number(place) + 1);
+        let run = match place.and_then(|place| self.told[place].run.take()) {
+            Some(run) => run,
             None => {
-                let some = self.told.get(low).or(self.told.back()).map(|run| &run.operations).or(self.last.as_ref());
-                let some = some.ok_or(Unmatched::NoGroup)?;
-                let known = || self.told.iter().map(|run| &run.operations).chain(&self.last);
-                let operations = unnumbered(some, &|place, seq| known().all(|run| seq_of(run.get(place)) == Some(seq)));
-                let run = Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
-                Ok(Which { run, number: None, is_exact: false })
+                let last = self.last.as_ref().ok_or(Unmatched::NoGroup)?;
+                Run { group: Handle::NONE, operations: unnumbered(last, self.are_numbers_common) }
             }
         };
-        while at_least > self.gone + LATE && self.told.len() > 1 {
-            self.forget();
+        while self.told.len() > 1
+            && let Some(oldest) = self.told.front()
+            && (oldest.run.is_none() || at_least > self.gone + LATE)
+        {
+            self.forget(self.gone);
         }
-        found
+        Ok(Which { run, number, is_exact: is_exact && place.is_some() })
     }
 
     /// The same where NCCL reports only the capture.
     fn of_silent(&mut self, counted: Option<u64>, is_whole: bool) -> Result<Which, Unmatched> {
-        let first = self.told.front().filter(|_| counted == Some(0)).cloned();
-        if let Some(run) = self.told.front() {
-            self.last = Some(Arc::clone(&run.operations));
-        }
-        let again = |operations| Run { group: Handle::NONE, operations, begin: HostNs(0), is_claimed: true };
+        let first = self.told.front().filter(|_| counted == Some(0)).and_then(|told| told.run.clone());
+        let again = |operations| Run { group: Handle::NONE, operations };
         let run = first.or_else(|| self.last.clone().map(again)).ok_or(Unmatched::NoGroup)?;
         Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
     }
@@ -258,11 +264,16 @@ impl Runs {
             let told = self.gone as usize + self.told.len();
             steps.push(format!("bounds: {launch}; {count}; {} of {told} reported runs fit in time", high - low));
         }
-        for (place, run) in self.told.iter().enumerate().take(high).skip(low).take(EXPLAINED) {
+        for (place, told) in self.told.iter().enumerate().take(high).skip(low).take(EXPLAINED) {
             let number = self.gone + place as u64 + 1;
-            let taken = if run.is_claimed { ", which already has a kernel" } else { "" };
-            let (begun, carried) = (trail::before(run.begin, kernel), trail::operations(&run.operations));
-            steps.push(format!("candidates: run {number}, handed over {begun}: {carried}{taken}"));
+            let carried = match &told.run {
+                Some(run) => trail::operations(&run.operations),
+                None => "it already has a kernel".into(),
+            };
+            steps.push(format!(
+                "candidates: run {number}, handed over {}: {carried}",
+                trail::before(told.begin, kernel)
+            ));
         }
     }
 
@@ -282,7 +293,7 @@ impl Runs {
             low = low.max(begun_before.saturating_sub(1));
         }
         // With several graphs, an earlier run for which no kernel was found may still be running.
-        while low + 1 < high && self.told[low].is_claimed {
+        while low + 1 < high && self.told[low].run.is_none() {
             low += 1;
         }
         (low.min(high), high)
@@ -290,27 +301,27 @@ impl Runs {
 }
 
 /// The number of a collective.
-fn seq_of(operation: Option<&Arc<Operation>>) -> Option<u64> {
-    match &operation?.event {
+fn seq_of(operation: &Arc<Operation>) -> Option<u64> {
+    match &operation.event {
         Event::Coll(coll) => Some(coll.seq),
         _ => None,
     }
 }
 
-/// The same operations without what distinguishes the runs. A collective keeps its number if all
-/// runs have the same one, as where NCCL does not count with KernelCh.
-fn unnumbered(operations: &Operations, is_common: &dyn Fn(usize, u64) -> bool) -> Operations {
-    let unnumbered = |(place, operation): (usize, &Arc<Operation>)| {
+/// The same operations without what distinguishes the runs. Collectives keep their numbers if these
+/// are common to all runs.
+fn unnumbered(operations: &Operations, are_numbers_common: bool) -> Operations {
+    let unnumbered = |operation: &Arc<Operation>| {
         let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
         let mut event = operation.event;
         if let Event::Coll(coll) = &mut event
-            && !is_common(place, coll.seq)
+            && !are_numbers_common
         {
             coll.seq = Coll::UNNUMBERED;
         }
         Arc::new(Operation { id, since, p2p_number, event, ..Operation::clone(operation) })
     };
-    Arc::new(operations.iter().enumerate().map(unnumbered).collect())
+    Arc::new(operations.iter().map(unnumbered).collect())
 }
 
 /// The executable graphs and their launches.
@@ -460,13 +471,6 @@ impl Graphs {
             return Err(Unmatched::GraphChanged);
         }
         let is_whole = launched.map_or(self.lent.is_empty(), |launched| launched.is_whole);
-        Ok(Seen {
-            span,
-            launched,
-            is_counted: is_whole && !self.missed && !self.lossy,
-            is_whole,
-            is_lossy: self.lossy,
-            has_gaps: self.missed || self.lossy || !is_whole,
-        })
+        Ok(Seen { span, launched, is_counted: is_whole && !self.missed && !self.lossy, is_whole, is_lossy: self.lossy })
     }
 }

@@ -172,6 +172,20 @@ fn kernels_that_may_name_a_wrong_launch_are_not_waited_for() {
 }
 
 #[test]
+fn a_graph_in_use_is_remembered_and_one_that_was_forgotten_is_not_counted_again() {
+    let others =
+        |from: u64| (from..from + 5_000).map(|n| format!("150000 0 graph {}\n", 1_000 + n)).collect::<String>();
+    let replay = |at, corr| launch(at, corr) + &kernel(at, corr);
+    let input = SILENT.to_owned() + &replay(100, 7) + &others(0) + &replay(200, 8) + &others(5_000) + &replay(300, 9);
+    check(&input, &(exact(100, 1) + &exact(200, 2) + &exact(300, 3)));
+    let input = SILENT.to_owned() + &replay(100, 7) + &others(0) + &others(5_000) + &replay(200, 8) + &replay(300, 9);
+    check(&input, &(exact(100, 1) + &said(200, INFERRED) + &said(300, INFERRED)));
+    // It may be one that was changed.
+    let changed = SILENT.to_owned() + "50000 0 change-graph 9\n" + &others(0) + &others(5_000) + &replay(100, 7);
+    check(&changed, &format!("102000 kernel to 105000 unmatched: {UPDATED}\n"));
+}
+
+#[test]
 fn launches_of_a_graph_made_after_cupti_was_lent_are_counted() {
     let input = "0 0 lent\n".to_owned() + SILENT + &launch(100, 7) + &kernel(100, 7);
     check(&input, &exact(100, 1));

@@ -96,9 +96,9 @@ pub(super) struct Replay {
     /// Where it was made.
     pub(super) asked: Option<Moment>,
     pub(super) time: HostNs,
-    /// CUPTI was not lent since the graph was made.
+    /// CUPTI was not lent since the graph was made, and nothing about it was forgotten.
     is_whole: bool,
-    /// The graph had been changed before.
+    /// The graph had been changed before, or may have been.
     is_changed: bool,
 }
 
@@ -339,6 +339,8 @@ pub(super) struct Graphs {
     lossy: bool,
     /// A graph was changed.
     changed: bool,
+    /// There was no room for a graph.
+    forgot: bool,
 }
 
 /// An executable graph.
@@ -355,6 +357,8 @@ struct Executable {
     most: u32,
     /// When it was made, if that was reported.
     made: HostNs,
+    /// It may have been launched before, and that was forgotten.
+    was_forgotten: bool,
     /// It was changed since.
     is_changed: bool,
 }
@@ -377,28 +381,33 @@ impl Executable {
 impl Graphs {
     /// An executable graph is made.
     pub(super) fn made(&mut self, graph: u64, time: HostNs) {
-        self.graphs.remove(&graph);
-        self.graphs.insert(graph, Executable { made: time, ..Executable::default() }, GRAPHS);
+        self.update(graph, |known| *known = Executable { made: time, ..Executable::default() });
+    }
+
+    /// Changes what is known about a graph. What is used is not to be forgotten. Returns what it was.
+    fn update(&mut self, graph: u64, change: impl FnOnce(&mut Executable)) -> Executable {
+        let was_forgotten = self.forgot;
+        let unknown = Executable { was_forgotten, is_changed: self.forgot && self.changed, ..Executable::default() };
+        let before = self.graphs.remove(&graph).unwrap_or(unknown);
+        let mut known = before;
+        change(&mut known);
+        self.forgot |= self.graphs.insert(graph, known, GRAPHS).is_some();
+        before
     }
 
     /// An executable graph is changed: its nodes may no longer do what was captured.
     pub(super) fn changed(&mut self, graph: u64) {
         self.changed = true;
-        let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
         // Some of its kernels may be left out from now on.
-        (known.is_changed, known.most) = (true, 0);
-        self.graphs.insert(graph, known, GRAPHS);
+        self.update(graph, |known| (known.is_changed, known.most) = (true, 0));
     }
 
     /// An executable graph is launched. Returns the index of the launch, if kernels can be told to
     /// belong to it.
     pub(super) fn launched(&mut self, graph: u64, call: Call, asked: Option<Moment>, time: HostNs) -> Option<u64> {
-        let mut known = self.graphs.get(&graph).copied().unwrap_or_default();
-        let index = known.launched;
-        known.launched += 1;
-        self.graphs.insert(graph, known, GRAPHS);
-        let is_whole = !self.lent.iter().any(|lent| (known.made..=time).contains(lent));
-        let is_changed = known.is_changed;
+        let known = self.update(graph, |known| known.launched += 1);
+        let Executable { launched: index, made, was_forgotten, is_changed, .. } = known;
+        let is_whole = !was_forgotten && !self.lent.iter().any(|lent| (made..=time).contains(lent));
         if self.distrusts {
             return None;
         }

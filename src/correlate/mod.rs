@@ -75,9 +75,11 @@ pub struct Correlator {
     threads: u32,
     events: Table,
     /// The newest proxy operations, oldest first.
-    pending: VecDeque<Handle>,
-    /// Connections on which a proxy operation showed progress. They are the network's, so their
-    /// operations queue behind each other.
+    pending: VecDeque<(Handle, Connection)>,
+    /// Those of them whose connection was not known to be the network's, in order.
+    untaken: FxHashMap<Connection, VecDeque<Handle>>,
+    /// Connections on which a receive showed progress. They are the network's, so their operations
+    /// queue behind each other. Of sends NCCL says so itself.
     connections: Bounded<Connection, ()>,
     /// When communicators were initialised, as far as nobody has asked for it.
     inits: Vec<(HostNs, i32)>,
@@ -152,6 +154,7 @@ impl Correlator {
             threads: 0,
             events: Table::default(),
             pending: VecDeque::new(),
+            untaken: FxHashMap::default(),
             connections: Bounded::default(),
             inits: Vec::new(),
             proxy_threads: FxHashMap::default(),

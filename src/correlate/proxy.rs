@@ -71,15 +71,19 @@ impl Correlator {
         let doubt = if foreign { Some(Doubt::ParentForeign) } else { doubt };
         self.work(parent, |work| work.proxy[0] += 1);
         // NCCL sets the flag for the sends of NET only (profiler.cc, up to 2.32.3).
-        let taken = op.send.is_set() || self.connections.get(&connection(context, &op)).is_some();
+        let connection = connection(context, &op);
+        let taken = op.send.is_set() || self.connections.get(&connection).is_some();
         if taken {
             out.say(What::ProxyOpTaken { thread });
+        } else {
+            self.untaken.entry(connection).or_default().push_back(id);
         }
-        self.pending.push_back(id);
+        self.pending.push_back((id, connection));
         while self.pending.len() > PENDING_OPS {
-            if let Some(oldest) = self.pending.pop_front() {
+            if let Some((oldest, connection)) = self.pending.pop_front() {
+                self.leaves(oldest, connection);
                 // It may still show progress; then it is drawn after all.
-                if self.is_pending(oldest).is_some_and(|(_, _, by_network)| !by_network) {
+                if self.is_pending(oldest).is_some_and(|(_, by_network)| !by_network) {
                     self.say_silent(oldest, out);
                 }
             }
@@ -194,7 +198,8 @@ impl Correlator {
         let tells = self.comms.get(&connection.0).is_some_and(|comm| comm.interface >= STARTS_WHEN_TAKEN);
         let last = Begun { begun: out.now, taken: tells.then_some(start), slept };
         self.work(parent, |work| work.proxy_begun = Some(Box::new(last)));
-        if self.connections.get(&connection).is_none() {
+        let (.., is_send) = connection;
+        if !is_send && self.connections.get(&connection).is_none() {
             self.connections.insert(connection, (), CONNECTIONS);
             self.take_pending(connection, out);
         }
@@ -239,12 +244,14 @@ impl Correlator {
     pub(super) fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
         let mut queues: Vec<Queue> = Vec::new();
         let mut places = FxHashMap::default();
-        for op in std::mem::take(&mut self.pending) {
-            let Some((connection, taken, by_network)) = self.is_pending(op) else { continue };
-            if context.is_some_and(|context| context != connection.0) {
-                self.pending.push_back(op);
+        for (op, connection) in std::mem::take(&mut self.pending) {
+            let is_pending = self.is_pending(op);
+            if is_pending.is_some() && context.is_some_and(|context| context != connection.0) {
+                self.pending.push_back((op, connection));
                 continue;
             }
+            self.leaves(op, connection);
+            let Some((taken, by_network)) = is_pending else { continue };
             if by_network {
                 let place = *places.entry(connection).or_insert_with(|| {
                     queues.push(Queue { first: op, count: 0, taken: 0 });
@@ -270,23 +277,35 @@ impl Correlator {
 
     /// A connection turns out to be the network's: its operations so far are queued.
     fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
-        let queues = |op: &Handle| self.is_pending(*op).is_some_and(|(of, taken, _)| of == connection && !taken);
-        let queued: Vec<Handle> = self.pending.iter().copied().filter(queues).collect();
-        for op in queued {
-            if let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op) {
+        for op in self.untaken.remove(&connection).unwrap_or_default() {
+            if self.is_pending(op).is_some()
+                && let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op)
+            {
                 *taken = true;
                 out.say(What::ProxyOpTaken { thread: *thread });
             }
         }
     }
 
-    /// For a proxy operation without progress: its connection, whether it was reported as taken,
-    /// and whether it is the network's.
-    pub(super) fn is_pending(&self, op: Handle) -> Option<(Connection, bool, bool)> {
+    /// A proxy operation is no longer pending. If it was untaken, it is the oldest of its connection.
+    fn leaves(&mut self, op: Handle, connection: Connection) {
+        let Some(queue) = self.untaken.get_mut(&connection) else { return };
+        match queue.front() == Some(&op) {
+            true => drop(queue.pop_front()),
+            false => queue.retain(|known| *known != op),
+        }
+        if queue.is_empty() {
+            self.untaken.remove(&connection);
+        }
+    }
+
+    /// For a proxy operation without progress: whether it was reported as taken, and whether it is the
+    /// network's.
+    pub(super) fn is_pending(&self, op: Handle) -> Option<(bool, bool)> {
         let known = self.events.get(op).filter(|known| known.stops == 0)?;
         let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };
         let connection = connection(known.context, op);
-        Some((connection, *taken, *taken || self.connections.get(&connection).is_some()))
+        Some((*taken, *taken || self.connections.get(&connection).is_some()))
     }
 
     /// Reports that a proxy operation never showed progress.

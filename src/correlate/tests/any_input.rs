@@ -81,6 +81,7 @@ fn memory_is_bounded_on_any_input() {
     }
     assert!(correlator.events.len() <= 128 << 10, "{}", correlator.events.len());
     assert!(correlator.pending.len() <= PENDING_OPS);
+    assert!(correlator.untaken.values().map(VecDeque::len).sum::<usize>() <= PENDING_OPS);
     assert!(correlator.p2p_numbers.len() <= 28 << 10);
     assert!(correlator.rings.len() <= 4);
 }
@@ -109,12 +110,13 @@ fn ended_communicators_are_forgotten() {
             player.correlator.push(RingId(0), HostNs(n), &record, &mut |_| {});
         }
     }
-    let Correlator { comms, p2p_numbers, connections, texts, names, .. } = &player.correlator;
+    let Correlator { comms, p2p_numbers, connections, texts, names, untaken, .. } = &player.correlator;
     for (kept, what) in [
         (comms.len(), "communicators"),
         (p2p_numbers.len(), "counters of messages"),
         (connections.len(), "connections"),
         (texts.len() + names.len(), "names"),
+        (untaken.len(), "connections that are not known"),
     ] {
         assert!(kept <= 512, "{kept} {what}");
     }

@@ -1,6 +1,6 @@
 //! The proxy's operations and steps, and the network below them.
 
-use super::check_with_cast;
+use super::{Player, check_with_cast};
 use crate::correlate::proxy::PENDING_OPS;
 
 #[test]
@@ -135,6 +135,23 @@ fn the_oldest_silent_proxy_operation_is_given_up_when_there_are_too_many() {
          5 proxy b ends
          silent_proxy_ops: 1",
     );
+}
+
+#[test]
+fn only_receives_are_looked_up_by_their_connection() {
+    let mut player = Player::new();
+    let mut input = super::CAST.to_owned() + "\n";
+    for peer in 0..100 {
+        input += &format!(
+            "1 1 start s{peer} ProxyOp parent=none peer={peer} | 2 1 start t{peer} ProxyStep parent=s{peer}\n"
+        );
+        input += &format!("3 1 start r{peer} ProxyOp parent=none peer={peer} receive\n");
+    }
+    player.play(&input, &mut |_, _| {});
+    assert_eq!([player.correlator.untaken.len(), player.correlator.connections.len()], [100, 0]);
+    let progress = (0..100).map(|peer| format!("4 1 start u{peer} ProxyStep parent=r{peer}\n")).collect::<String>();
+    player.play(&progress, &mut |_, _| {});
+    assert_eq!([player.correlator.untaken.len(), player.correlator.connections.len()], [0, 100]);
 }
 
 #[test]

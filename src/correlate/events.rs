@@ -196,7 +196,7 @@ impl Correlator {
             Details::Operation(..) => out.say(What::OperationEnd { id }),
             Details::ProxyOp { ref mut steps, parent, .. } => {
                 let (open, now, context) = (std::mem::take(steps), out.now, known.context);
-                self.moved.insert(context, now);
+                self.moves(context, now);
                 self.work(parent, |work| (work.proxy[1], work.last) = (work.proxy[1] + 1, now));
                 self.show_progress(id, out);
                 self.end_steps(&open, out);
@@ -204,7 +204,7 @@ impl Correlator {
             }
             Details::Channel { run, operation } => {
                 let (now, context) = (out.now, known.context);
-                self.moved.insert(context, now);
+                self.moves(context, now);
                 // Some releases of NCCL mistake the reports of one operation for those of another.
                 if !self.channels.distrusts(context) {
                     self.work(operation, |work| (work.channels[1], work.last) = (work.channels[1] + 1, now));
@@ -213,7 +213,8 @@ impl Correlator {
                 self.say_ready(out.sink);
             }
             Details::Step { op, step, first, starts, .. } => {
-                self.moved.insert(known.context, out.now);
+                let context = known.context;
+                self.moves(context, out.now);
                 out.say(What::StepEnd { id: first, starts, stopped: true });
                 if let Some(Details::ProxyOp { steps, .. }) = self.events.details_mut(op) {
                     steps.retain(|&(number, _)| number != step);

@@ -97,6 +97,13 @@ impl Correlator {
         Details::ProxyOp { op, parent, doubt, begun: false, taken, batch, slept, steps: Vec::new() }
     }
 
+    /// A communicator makes progress. Nobody asks about another process's, as with PXN.
+    pub(super) fn moves(&mut self, context: Handle, now: HostNs) {
+        if self.comms.get(&context).is_some() {
+            self.moved.insert(context, now);
+        }
+    }
+
     /// What the progress thread does from here on.
     pub(super) fn control(&mut self, thread: ThreadId, context: Handle, number: u16, argument: u64, out: &mut Out<'_>) {
         let state = self.proxy_threads.entry(thread).or_default();
@@ -125,7 +132,7 @@ impl Correlator {
         // Steps carry the context of their operation, which is foreign with PXN: the operation
         // decides.
         known.context = self.events.get(op).map_or(known.context, |op| op.context);
-        self.moved.insert(known.context, out.now);
+        self.moves(known.context, out.now);
         // A receive that the network refused is started again: the same transfer under another
         // handle.
         let open = match self.events.details_mut(op) {

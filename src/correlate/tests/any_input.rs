@@ -110,12 +110,13 @@ fn ended_communicators_are_forgotten() {
             player.correlator.push(RingId(0), HostNs(n), &record, &mut |_| {});
         }
     }
-    let Correlator { comms, p2p_numbers, connections, texts, names, untaken, .. } = &player.correlator;
+    let Correlator { comms, p2p_numbers, connections, texts, names, moved, untaken, .. } = &player.correlator;
     for (kept, what) in [
         (comms.len(), "communicators"),
         (p2p_numbers.len(), "counters of messages"),
         (connections.len(), "connections"),
         (texts.len() + names.len(), "names"),
+        (moved.len(), "times of progress"),
         (untaken.len(), "connections that are not known"),
     ] {
         assert!(kept <= 512, "{kept} {what}");

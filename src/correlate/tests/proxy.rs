@@ -155,6 +155,21 @@ fn only_receives_are_looked_up_by_their_connection() {
 }
 
 #[test]
+fn progress_for_communicators_of_other_processes_is_not_kept() {
+    let mut player = Player::new();
+    let of_others = |n: u32| {
+        format!(
+            "1 1 start p{n} ProxyOp pid=99 in=foreign.c{n} parent=foreign.coll | 2 1 start s{n} ProxyStep in=foreign.c{n} parent=p{n}
+             3 1 stop s{n} | 4 1 stop p{n}\n"
+        )
+    };
+    let own = "5 1 start p ProxyOp parent=none | 6 1 stop p\n";
+    let input = format!("{}\n{}{own}", super::CAST, (0..100).map(of_others).collect::<String>());
+    player.play(&input, &mut |_, _| {});
+    assert_eq!(player.correlator.moved.len(), 1);
+}
+
+#[test]
 fn with_pxn_a_proxy_works_for_another_process() {
     check_with_cast(
         "1 1 start p ProxyOp pid=99 in=foreign.comm parent=foreign.coll peer=3

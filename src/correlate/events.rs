@@ -117,7 +117,7 @@ impl Correlator {
                 let (captured, group) = (false, Handle::NONE);
                 known.details = Details::Call { captured, replays: 0, p2p_number: None, group, made: here };
             }
-            Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, out.now),
+            Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, here),
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
         }
         if is_host_call(kind) {

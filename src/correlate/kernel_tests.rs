@@ -214,6 +214,33 @@ fn two_communicators_of_one_group_take_turns() {
 }
 
 #[test]
+fn launches_of_different_threads_may_overtake_each_other() {
+    // Of a non-blocking communicator, NCCL's threads launch. The one that took its id first entered
+    // the stream last.
+    let launched = |ring: u32, [at, begin]: [u64; 2], corr: u32| {
+        format!(
+            "{at} 0 start g{at} GroupApi | {at} 0 start a{at} CollApi parent=g{at} count={corr} | {at} 0 stop a{at} | {at} 0 stop g{at}
+             {at} {ring} start l{at} KernelLaunch parent=g{at} | {at} {ring} launch corr={corr} in=l{at} group=g{at} | {at} {ring} stop l{at}
+             {at} {ring} start p{at} Group | {at} {ring} start c{at} Coll parent=a{at} group=p{at} count={corr} | {at} {ring} stop c{at}
+             {at} {ring} stop p{at} | {} 0 kernel {begin} corr={corr}\n",
+            begin + 1_000
+        )
+    };
+    let both = |ring| launched(1, [10, 200_000], 5) + &launched(ring, [20, 100_000], 6);
+    let said = |how| {
+        format!("200000 kernel to 201000 {how} by l10: AllReduce 5\n100000 kernel to 101000 {how} by l20: AllReduce 6")
+    };
+    check(&both(0), &said("exact (launch bracket) C"));
+    check(
+        &both(1),
+        &said("exact (launch bracket) C").replace(
+            "100000 kernel to 101000 exact (launch bracket) C by l20",
+            "100000 kernel to 101000 contradicted C",
+        ),
+    );
+}
+
+#[test]
 fn copies_belong_to_the_collective_that_queued_them() {
     check(
         "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a

@@ -125,8 +125,9 @@ pub(super) struct KernelKey {
 #[derive(Debug)]
 struct Launch {
     context: Handle,
-    /// When its KernelLaunch began.
+    /// When its KernelLaunch began, and on which thread, by the system's id.
     start: HostNs,
+    thread: i32,
     /// The stream, as NCCL names it.
     stream: u64,
     /// The GroupApi in which it was made.
@@ -176,8 +177,10 @@ pub(super) struct Found {
     pub(super) operations: Operations,
     /// The Group in which they were handed over, if NCCL reported it.
     pub(super) group: Handle,
-    /// The KernelLaunch, if there was one.
+    /// The KernelLaunch, if there was one, and its thread, by the system's id. With non-blocking
+    /// communicators that is one of NCCL's.
     pub(super) launch: Handle,
+    pub(super) thread: Option<i32>,
     /// For a captured launch: which run of it, counted from 1, if known.
     pub(super) replay: Option<u64>,
     /// Where its graph was launched.
@@ -193,8 +196,8 @@ pub(super) struct Found {
 impl Found {
     /// For a kernel without a KernelLaunch.
     fn new(method: Method, context: Handle, operations: Operations, group: Handle) -> Found {
-        let (launch, replay, replayed, since) = (Handle::NONE, None, None, None);
-        Found { method, context, operations, group, launch, replay, replayed, since, stream: 0, untold: 0 }
+        let (launch, thread, replay, replayed, since) = (Handle::NONE, None, None, None, None);
+        Found { method, context, operations, group, launch, thread, replay, replayed, since, stream: 0, untold: 0 }
     }
 }
 
@@ -233,8 +236,9 @@ impl Plans {
     }
 
     /// A KernelLaunch begins.
-    pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, start: HostNs) {
-        let launch = Launch { context, start, stream, group_api, runs: Runs::default() };
+    pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, begun: Moment) {
+        let Moment { time: start, tid: thread } = begun;
+        let launch = Launch { context, start, thread, stream, group_api, runs: Runs::default() };
         let bound = if self.kernels_expected { self.most_launches() } else { LAUNCHES_ALONE };
         self.launches.insert(id, launch, bound);
     }
@@ -662,6 +666,7 @@ impl Plans {
         let Run { group, operations } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
         let found = Found {
             launch: id,
+            thread: Some(launch.thread),
             since: Some(launch.start),
             stream: launch.stream,
             untold: self.calls.broadcasts(launch.group_api, launch.context),
@@ -717,7 +722,7 @@ mod tests {
                 plans.expect_kernels();
             }
             for id in 1..=100_000 {
-                plans.launch(Handle(id), Handle(1), Handle::NONE, 0, HostNs(id));
+                plans.launch(Handle(id), Handle(1), Handle::NONE, 0, Moment { tid: 1, time: HostNs(id) });
             }
             let is_known = |id: usize| plans.launches.get(&Handle(id as u64)).is_some();
             assert!(is_known(oldest + 1) && !is_known(oldest), "{expected}");

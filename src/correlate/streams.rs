@@ -22,7 +22,7 @@ const KERNELS: usize = 64;
 /// The newest matched kernels of each stream.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// By place and launching thread, in the order of the launches.
+    /// By place and launching thread, by the system's id, in the order of the launches.
     launched: Bounded<(Place, i32), VecDeque<Launched>>,
 }
 
@@ -48,8 +48,10 @@ impl Streams {
     pub(super) fn add(&mut self, call: Call, kernel: &Kernel, found: &Found) -> Option<Handle> {
         // All kernels of a graph have the id of its launch.
         let asked = found.operations.first()?.asked.filter(|_| kernel.graph_node == 0)?;
+        // Without a KernelLaunch the calling thread launches.
+        let thread = found.thread.unwrap_or(asked.tid);
         let new = Launched { call, span: kernel.span, group: found.group };
-        let key = (kernel.place, asked.tid);
+        let key = (kernel.place, thread);
         let Some(known) = self.launched.get_mut(&key) else {
             self.launched.insert(key, VecDeque::from([new]), STREAMS);
             return None;

@@ -385,9 +385,9 @@ impl Correlator {
         self.sessions.end(time);
     }
 
-    /// There was no room for a record.
-    pub fn lost(&mut self) {
-        self.plans.graphs.lost();
+    /// There was no room for a record, up to this time.
+    pub fn lost(&mut self, time: HostNs) {
+        self.plans.graphs.lost(time);
         self.p2p_numbers.lost();
     }
 

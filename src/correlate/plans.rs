@@ -46,8 +46,8 @@ const LAUNCHES_FEW: usize = 2048;
 /// Captured launches, whose graph may be replayed at any time.
 const CAPTURED: usize = 8 << 10;
 /// How many operations of captured launches are remembered, all together, until their kernels
-/// arrive.
-const RECENT: usize = 28 << 10;
+/// arrive: as above.
+const RECENT: usize = 40 << 10;
 /// The same for all launches if no kernel will claim them, or if less is to be remembered.
 const RECENT_FEW: usize = 4096;
 /// Launches without a kernel that are watched.
@@ -361,8 +361,8 @@ impl Plans {
         let queue = self.queued.get_mut(&key)?;
         // What is lost may be the first plan of another captured launch: all replays would be
         // taken for each other's.
-        let first = queue.front()?;
-        if queue.len() > 1 && self.graphs.is_lossy() && self.captured.get(first).is_some() {
+        let captured = self.captured.get(queue.front()?);
+        if queue.len() > 1 && captured.is_some_and(|first| self.graphs.is_lossy_since(first.start)) {
             return None;
         }
         let launch = queue.pop_front();

@@ -101,8 +101,8 @@ fn replays_whose_kernels_came_are_not_kept() {
     assert_eq!(kept(&mut player, &(lost + &(501..600).map(run_at).collect::<String>())), [1, 99]);
     assert_eq!(kept(&mut player, &(600..1_000).map(run_at).collect::<String>()), [0, 1]);
     // Where no kernels come, the newest are kept.
-    let without = (1_000..31_000).map(|n| launch(at(n), n as u32) + &group(at(n))).collect::<String>();
-    assert_eq!(kept(&mut player, &without), [28 << 10, 0]);
+    let without = (1_000..42_000).map(|n| launch(at(n), n as u32) + &group(at(n))).collect::<String>();
+    assert_eq!(kept(&mut player, &without), [40 << 10, 0]);
 }
 
 #[test]
@@ -512,6 +512,9 @@ fn a_hand_over_lost_in_the_first_replay_leaves_the_launches_unmatched() {
         .map(|at| format!("{}000 kernel to {}000 {nothing}\n", at + 2, at + 5) + &said_second(at, nothing))
         .concat();
     check(&(captured_pair() + &lost + &both(200, 9)), &expected);
+    // What was lost before the capture is none of it.
+    let expected = said(100, INFERRED) + &said_second(100, "inferred (graph replay) C by k: AllReduce 2");
+    check(&("0 0 records-lost\n".to_owned() + &captured_pair() + &both(100, 7)), &expected);
 }
 
 #[test]

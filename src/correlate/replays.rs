@@ -335,8 +335,8 @@ pub(super) struct Graphs {
     missed: bool,
     /// The launch that a kernel names may be another kernel's.
     distrusts: bool,
-    /// There was no room for some of NCCL's records.
-    lossy: bool,
+    /// There was no room for some of NCCL's records, up to this time.
+    lost: Option<HostNs>,
     /// A graph was changed.
     changed: bool,
     /// There was no room for a graph.
@@ -428,14 +428,14 @@ impl Graphs {
         self.launches = Bounded::default();
     }
 
-    /// There was no room for a record of NCCL's.
-    pub(super) fn lost(&mut self) {
-        self.lossy = true;
+    /// There was no room for a record of NCCL's, up to this time.
+    pub(super) fn lost(&mut self, time: HostNs) {
+        self.lost = Some(time);
     }
 
-    /// Whether there was no room for a record of NCCL's.
-    pub(super) fn is_lossy(&self) -> bool {
-        self.lossy
+    /// Whether a record may have been lost since this time.
+    pub(super) fn is_lossy_since(&self, time: HostNs) -> bool {
+        self.lost.is_some_and(|lost| lost >= time)
     }
 
     /// A kernel ran from a graph that this call launched; `is_nccl` is whether it is NCCL's.
@@ -480,6 +480,12 @@ impl Graphs {
             return Err(Unmatched::GraphChanged);
         }
         let is_whole = launched.map_or(self.lent.is_empty(), |launched| launched.is_whole);
-        Ok(Seen { span, launched, is_counted: is_whole && !self.missed && !self.lossy, is_whole, is_lossy: self.lossy })
+        Ok(Seen {
+            span,
+            launched,
+            is_counted: is_whole && !self.missed && self.lost.is_none(),
+            is_whole,
+            is_lossy: self.lost.is_some(),
+        })
     }
 }

@@ -638,7 +638,7 @@ impl Pipeline {
             self.said.push(text.into());
         }
         self.dropped = total;
-        self.correlator.lost();
+        self.correlator.lost(self.now());
         self.tracks.dropped(self.now(), total);
     }
 

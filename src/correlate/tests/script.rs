@@ -132,7 +132,7 @@ impl Player {
                 ["lent"] => self.correlator.lent(time),
                 ["given-up"] => self.correlator.given_up(time),
                 ["distrust"] => self.correlator.distrust_graph_launches(),
-                ["records-lost"] => self.correlator.lost(),
+                ["records-lost"] => self.correlator.lost(time),
                 ["advance"] => self.correlator.advance(time, &mut |entry| sink(labels, entry)),
                 _ => {
                     let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));

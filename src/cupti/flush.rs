@@ -108,8 +108,10 @@ impl Flusher {
         desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
         let (shares, stops) = (subscription.subscriber().shares(), subscription.stops());
+        // Before the thread runs: CUPTI may fail at once.
+        let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
         let body = move || {
-            let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
+            let run = || memory::on_our_thread(|| run(subscription, period, fatal, &theirs));
             let end = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
                 fault::say(format_args!("ended the collection of kernels"));
                 Some((HostNs(sys::boottime_ns()), Cause::Panic))
@@ -333,9 +335,8 @@ impl Desk {
 
 /// The body of the thread. Returns when giving up the subscription began, and why; `None` if the
 /// process ends.
-fn run(subscription: Subscription, period: Duration, desk: &Desk) -> Option<(HostNs, Cause)> {
+fn run(subscription: Subscription, period: Duration, fatal: u64, desk: &Desk) -> Option<(HostNs, Cause)> {
     let mut next = Instant::now() + period;
-    let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
     loop {
         let (asked, force_asked, forced, again_asked, taken_again, release, process_ends) = {
             let wanted = |state: &mut State| {

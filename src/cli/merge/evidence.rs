@@ -3,6 +3,7 @@
 //! `shared`.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -100,8 +101,8 @@ pub(super) struct Visit {
 /// One end of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// A hash of the operation's communicator and mark, and of channel, number and pair of ranks.
-    transfer: (u64, u64, u64),
+    /// The same at both ends, and at no others: [`transfer`].
+    transfer: u64,
     is_send: bool,
     member: u32,
     /// The track of its step.
@@ -159,8 +160,16 @@ impl Visit {
 
 impl End {
     fn mark(&self) -> u64 {
-        mixed(self.transfer)
+        self.transfer
     }
+}
+
+/// A hash of what both ends of a transfer know: communicator and mark of the operation, who sends to
+/// whom, channel and number.
+fn transfer(operation: (u64, u64), from: i32, to: i32, channel: u64, step: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (operation, from, to, channel, step).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A hash, whose bits are unrelated to what is hashed.
@@ -413,8 +422,7 @@ impl Looking {
                     let (from, to, phase) =
                         if *is_send { (rank, *peer, wait::PEER) } else { (*peer, rank, wait::FLUSH) };
                     if event.name == phase && !self.replayed.contains(&(comm, mark)) {
-                        let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
-                        let transfer = (comm, mark, mixed((pair, channel, step)));
+                        let transfer = transfer((comm, mark), from, to, channel, step);
                         let end = End { transfer, is_send: *is_send, member, track: event.track, at: time };
                         self.found.ends.push(end, End::mark);
                     }
@@ -542,6 +550,19 @@ mod tests {
         ] {
             assert_eq!(known(name), told, "{name}");
         }
+    }
+
+    #[test]
+    fn transfers_between_other_ranks_on_other_channels_are_others() {
+        let mut all = FxHashSet::default();
+        for from in 0..8 {
+            for to in 0..8 {
+                for (channel, step) in (0..8).flat_map(|channel| (0..8).map(move |step| (channel, step))) {
+                    all.insert(transfer((7, 1), from, to, channel, step));
+                }
+            }
+        }
+        assert_eq!(all.len(), 8 * 8 * 8 * 8);
     }
 
     #[test]

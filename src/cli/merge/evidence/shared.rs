@@ -336,13 +336,8 @@ mod tests {
 
     #[test]
     fn a_transfer_needs_each_end_exactly_once() {
-        let end = |transfer: u64, is_send: bool, at: u64| End {
-            transfer: (7, 1, transfer),
-            is_send,
-            member: 0,
-            track: 0,
-            at: HostNs(at),
-        };
+        let end =
+            |transfer: u64, is_send: bool, at: u64| End { transfer, is_send, member: 0, track: 0, at: HostNs(at) };
         let ends = vec![
             end(1, false, 20),
             end(2, true, 30),

@@ -68,15 +68,25 @@ fn what_if(job: &Job, answer: &Value, place: usize) -> Option<(bool, bool)> {
     Some((is_near, is_inside))
 }
 
+/// A job that was played, and what is said about it.
+struct Checked {
+    judgement: Judgement,
+    answer: Value,
+    run: Run,
+    /// Nothing else seems to have slowed it down.
+    is_as_planted: bool,
+}
+
 /// Plays a job, prints what was planted and what is said, and judges it.
 #[track_caller]
-fn check(job: &Job) -> (Judgement, Value, Run) {
+fn check(job: &Job) -> Checked {
     let run = job.play(&job.planted);
     let answer = run.answer("diagnose");
     let judgement = job.judge(&answer);
     has_kernels_where_it_says_to_look(&answer);
     adds_up(&answer);
     let steps = Steps::of(&run);
+    let is_as_planted = job.is_as_planted(&job.planted, &steps);
     job.keep(&run, &format!("{judgement:?}\n{answer:#}\n"));
     let word = match &judgement {
         Judgement::Right => "right",
@@ -97,13 +107,13 @@ fn check(job: &Job) -> (Judgement, Value, Run) {
         if planted.is_empty() { "nothing".into() } else { planted.join(" and ") },
         ms(steps.median),
         ms(steps.mean),
-        if job.is_as_planted(&job.planted, &steps) { "" } else { ", disturbed" },
+        if is_as_planted { "" } else { ", disturbed" },
         answer["text"].as_str().unwrap_or_default()
     );
     if let Judgement::Wrong(why) = &judgement {
         println!("    {why}");
     }
-    (judgement, answer, run)
+    Checked { judgement, answer, run, is_as_planted }
 }
 
 #[test]
@@ -111,14 +121,21 @@ fn what_slows_a_job_down_is_named_and_nothing_else() {
     for seed in FEW {
         let job = Job::drawn(seed);
         let mut judgements = Vec::new();
-        // On a busy machine a job may really be slowed down by something else.
-        while !judgements.contains(&Judgement::Right) {
-            let (judgement, answer, run) = check(&job);
-            if judgement == Judgement::Right {
-                is_marked_in_a_merged_trace(&run, &answer);
-            }
+        // On a busy machine a job may really be slowed down by something else. Where its steps do not
+        // show that, one wrong answer is one too many, unless it was the only one.
+        let mut was_wrong = false;
+        loop {
+            let Checked { judgement, answer, run, is_as_planted } = check(&job);
+            let is_wrong = is_as_planted && matches!(judgement, Judgement::Wrong(_));
+            let is_right = judgement == Judgement::Right;
             judgements.push(judgement);
-            assert!(judgements.len() < TIMES || judgements.contains(&Judgement::Right), "{job:#?}\n{judgements:#?}");
+            if is_right {
+                is_marked_in_a_merged_trace(&run, &answer);
+                break;
+            }
+            assert!(!(was_wrong && is_wrong), "wrong the second time: {job:#?}\n{judgements:#?}");
+            was_wrong |= is_wrong;
+            assert!(judgements.len() < TIMES, "{job:#?}\n{judgements:#?}");
         }
     }
 }
@@ -209,7 +226,7 @@ fn a_hundred_jobs() {
     let mut predicted = [0; 4];
     for seed in first..first + count {
         let job = Job::drawn(seed);
-        let (judgement, answer, _) = check(&job);
+        let Checked { judgement, answer, .. } = check(&job);
         let place = match judgement {
             Judgement::Right => 0,
             Judgement::NotTold => 1,

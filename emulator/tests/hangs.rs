@@ -15,6 +15,8 @@ const RELEASES: [&str; 3] = ["2.28.9", "2.30.7", "2.32.3"];
 /// time: they mostly wait.
 const JOBS: u64 = 100;
 const AT_A_TIME: u64 = 3;
+/// The longest that a healthy job is left to run.
+const LONGEST: Duration = Duration::from_secs(40);
 
 /// A job, and what must be said first about it.
 struct Case {
@@ -179,8 +181,8 @@ fn hang(seed: u64) -> Case {
     Case { text, nccl, has_cupti, misbehaviour, limit, expected }
 }
 
-/// A healthy job with this seed, which is killed at some moment.
-fn healthy(seed: u64) -> Case {
+/// A healthy job with this seed, which is killed at some moment, and how many ranks it has.
+fn healthy(seed: u64) -> (Case, usize) {
     let dice = &mut Dice::new(seed);
     let shape = Shape::new(dice);
     let nccl = *dice.one_of(&RELEASES);
@@ -205,7 +207,8 @@ fn healthy(seed: u64) -> Case {
     let misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=300ms", "drop=2%", "zero=1%"]);
     let limit = Some(Duration::from_secs(4 + dice.below(7)));
     let has_cupti = dice.percent(85);
-    Case { text: shape.scenario(&program, &rest), nccl, has_cupti, misbehaviour, limit, expected: Vec::new() }
+    let text = shape.scenario(&program, &rest);
+    (Case { text, nccl, has_cupti, misbehaviour, limit, expected: Vec::new() }, shape.ranks() as usize)
 }
 
 /// The lines before those about files.
@@ -235,27 +238,43 @@ fn fault_of_hang(seed: u64) -> Option<String> {
     })
 }
 
-/// Plays a healthy job; returns where it is reported to hang or to call different collectives,
-/// while it runs or after it was killed.
-fn fault_of_healthy(seed: u64) -> Option<String> {
-    let case = healthy(seed);
+/// How many of the files that `info` was asked about have operations.
+fn files_with_operations(said: &str) -> usize {
+    said.split("\n/").filter(|of_file| of_file.contains("\n  operations ")).count()
+}
+
+/// Plays a job until it is killed; returns what `info` says shortly before that, and after it.
+fn live_and_killed(case: &Case) -> [String; 2] {
     let folder = tempfile::tempdir().expect("a folder for the job");
     let traces = folder.path().join("traces");
     let plan = case.plan().in_folder(folder);
-    let limit = case.limit.expect("it is killed");
-    let (job, live) = thread::scope(|scope| {
+    thread::scope(|scope| {
         let job = scope.spawn(|| plan.run());
-        thread::sleep(limit * 3 / 4);
+        thread::sleep(case.limit.expect("it is killed") * 3 / 4);
         let live = crate::support::info(&traces);
-        (job.join().expect("the job was played"), live)
-    });
-    let killed = job.info();
+        [live, job.join().expect("the job was played").info()]
+    })
+}
+
+/// Plays a healthy job; returns where it is reported to hang or to call different collectives,
+/// while it runs or after it was killed; or that some rank left no operation.
+fn fault_of_healthy(seed: u64) -> Option<String> {
+    let (mut case, ranks) = healthy(seed);
+    let [mut live, mut killed] = live_and_killed(&case);
+    // On a very slow machine it may take long to begin.
+    while files_with_operations(&killed) < ranks {
+        case.limit = case.limit.map(|limit| limit * 2);
+        if case.limit > Some(LONGEST) {
+            return Some(format!("seed {seed}: operations of fewer than {ranks} ranks:\n{killed}\n{}", case.text));
+        }
+        [live, killed] = live_and_killed(&case);
+    }
     let is_bad = |line: &&str| line.starts_with("hang ") || line.starts_with("mismatch ");
     let is_accused = |said: &str| first_lines(said).iter().any(is_bad);
     let of = |said: &str| is_accused(said).then(|| first_lines(said).join("\n"));
     let fault = of(&killed).map(|said| ("killed", said)).or_else(|| of(&live).map(|said| ("live", said)));
     fault.map(|(when, said)| {
-        let Case { nccl, has_cupti, misbehaviour, text, .. } = case;
+        let Case { nccl, has_cupti, misbehaviour, limit, text, .. } = case;
         format!("seed {seed}, NCCL {nccl}, CUPTI {has_cupti} {misbehaviour}, {when} after {limit:?}:\n{said}\n{text}")
     })
 }

@@ -69,15 +69,17 @@ impl Merged {
     /// stated error.
     #[track_caller]
     fn check_times(&self) {
+        let mut transfers = 0;
         for played in &self.processes {
             let (clocks, error) = (&played.process.clocks, self.errors[&played.process.host]);
             // A clock that is 100 ppm fast is off by 100 us after a second, and nobody knows when
             // that second began.
             let truth = |at: i64| (0..3).fold(at, |truth, _| at - clocks.boot.at(truth - clocks.reference as i64));
             let sql = format!(
-                "SELECT s.ts, s.name FROM slice s JOIN track t ON t.id = s.track_id WHERE s.category IN ('run', 'proxy', 'operation') \
-                 AND t.name GLOB 'world · rank {} of *'",
-                played.process.ranks[0]
+                "SELECT s.ts, s.name FROM slice s JOIN process_track t ON t.id = s.track_id JOIN process p USING (upid) \
+                 WHERE p.pid = {} AND (s.category IN ('run', 'operation') AND t.name GLOB 'world · rank {} of *' OR \
+                 s.category = 'proxy' AND (t.name GLOB 'world · send *' OR t.name GLOB 'world · receive *'))",
+                played.process.pid, played.process.ranks[0]
             );
             // By name first: what is a nanosecond apart on one clock may be at one time on another.
             // The trace processor of these tests does not sort so many names rightly.
@@ -88,6 +90,7 @@ impl Merged {
                 all
             };
             let (own, moved) = (sorted(played.trace()), sorted(&self.trace));
+            transfers += own.iter().filter(|(name, _)| name.starts_with("step ")).count();
             assert!(own.len() > 20 && own.len() == moved.len(), "{} slices, and {}", own.len(), moved.len());
             // Before the first operation and after the last, less is known.
             let shared = &played
@@ -101,6 +104,7 @@ impl Merged {
                 assert!(off.abs() <= error + 2, "{name}: off by {off} ns, not {error}: {}", self.said);
             }
         }
+        assert!(transfers > 20, "{transfers} transfers between hosts");
     }
 
     /// Asserts of a job with one process per host that the archive's offsets put each operation where

@@ -65,8 +65,9 @@ fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
         // Each ran after its launch began, and ended before the next one began: the script waits
         // for it.
         let launches = timeline.named("KernelLaunch");
-        let ran = timeline.slices.iter().filter(|slice| slice.category == "kernel");
-        for (kernel, launch) in ran.zip(&launches) {
+        let ran: Vec<_> = timeline.slices.iter().filter(|slice| slice.category == "kernel").collect();
+        assert_eq!((ran.len(), launches.len()), (2, 2));
+        for (kernel, launch) in ran.into_iter().zip(launches) {
             let [kernel, launch] = [kernel, launch].map(|it| (it.begin, it.begin + it.duration.unwrap()));
             assert!(kernel.0 >= launch.0 && kernel.1 <= launch.1, "{kernel:?} {launch:?}");
         }

@@ -146,8 +146,10 @@ fn kernels(nccl: &str) {
             let flushed = "with reservations: GPU kernels: ";
             verdict.starts_with("trusted: ") || verdict.starts_with(flushed) && verdict.ends_with(" flushed by force")
         };
+        let processes = job.processes();
+        assert_eq!(verdicts.len(), processes.len(), "{scenario}: {verdicts:?}");
         assert!(verdicts.iter().all(is_right), "{scenario}: {verdicts:?}");
-        for played in job.processes() {
+        for played in processes {
             played.check_kernels();
             played.check_runs();
             played.check_launch_times();

@@ -5,6 +5,7 @@
 //! release.
 
 use ncclscope_tests::fault;
+use ncclscope_tests::recording::assert_sound;
 use std::collections::BTreeSet;
 
 use crate::support::{Job, Plan, Tool, plugin_said};
@@ -560,12 +561,26 @@ fn copy_engine(nccl: &str) {
     job.processes().iter().for_each(crate::support::Played::check_copy_engine);
 }
 
-/// Half of a job's operations never end: the recorded ones are in the trace, unfinished.
+/// Rank 0 waits in an operation that is aborted: it is in the trace, unfinished, and it alone.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
     for played in job.processes() {
-        let recorded = played.count("category = 'operation'");
-        assert!(recorded > 0, "nothing was recorded before the abort");
+        let handed_over = |size: &str| {
+            played.count(&format!("category = 'operation' AND slice.name = 'AllReduce {size} f32' AND dur >= 0"))
+        };
+        let is_waiting = i64::from(played.process.ranks[0] == 0);
+        assert_eq!((handed_over("256 KiB"), handed_over("4 MiB")), (3, is_waiting));
+        assert_sound(played.trace(), played.count("dur < 0") as u64);
+        // NCCL stops polling a communicator that is aborted: channels of its last kernels stay open.
+        let open = played.trace().rows(
+            "SELECT s.name, t.name AS track FROM slice s JOIN track t ON t.id = s.track_id \
+             WHERE s.dur < 0 AND s.category != 'gpu' AND s.parent_id IS NULL",
+        );
+        assert_eq!(!open.is_empty(), is_waiting == 1, "{open:?}");
+        for row in &open {
+            let is_its = row.str("name").contains("AllReduce 4 MiB f32") && row.str("track").starts_with("doomed · ");
+            assert!(is_its, "{row:?}");
+        }
     }
 }
 

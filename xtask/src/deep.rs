@@ -10,8 +10,9 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use crate::check::PLUGIN;
 use crate::elf::INTERFACES;
@@ -166,19 +167,25 @@ impl Sanitizer {
         command
     }
 
-    /// Runs the host. Fails on a report; and on an unexpected end, unless the script ends the
-    /// process itself.
+    /// Runs the host. Fails on a report; and on an unexpected end, which of a script that ends the
+    /// process itself is only that its time was up.
     fn judge(&self, mut host: Command, built: &Path, interface: u32, ends_itself: bool) -> Result<(), Failure> {
         host.arg("--plugin").arg(built.join("libncclscope.so"));
         host.arg("--interface").arg(interface.to_string());
         let shown = show(&host);
         let done = host.output().map_err(|error| format!("failed to start {shown}: {error}"))?;
         let words = String::from_utf8_lossy(&done.stderr);
-        if !(self.accuses)(&words) && (ends_itself || done.status.success()) {
+        let is_expected = if ends_itself { !was_hung(done.status) } else { done.status.success() };
+        if !(self.accuses)(&words) && is_expected {
             return Ok(());
         }
         Err(Failure { reason: format!("{}\n{}", words.trim_end(), done.status), again: Some(shown) })
     }
+}
+
+/// Whether `timeout` ended its command, and with it itself where it had to kill it.
+fn was_hung(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(124 | 137)) || status.signal() == Some(9)
 }
 
 /// A script for the scripted host.
@@ -294,6 +301,18 @@ WARNING: ThreadSanitizer: data race (pid=1)
 
 SUMMARY: ThreadSanitizer: data race src/record/ring.rs:10:1
 ";
+
+    #[test]
+    fn a_script_that_hangs_has_not_ended_itself() {
+        let end = |limit: &str, script: &str| {
+            Command::new("timeout").args(["--kill-after=0.1", limit, "bash", "-c", script]).status().unwrap()
+        };
+        assert!(was_hung(end("0.1", "sleep 60")));
+        assert!(was_hung(end("0.1", "trap '' TERM; while true; do sleep 1; done")));
+        for script in ["exit 0", "exit 7", "kill -ABRT $$"] {
+            assert!(!was_hung(end("60", script)), "{script}");
+        }
+    }
 
     #[test]
     fn a_race_counts_between_lock_free_code_only() {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 
 use crate::steps::{Failure, Outcome, Place};
@@ -224,6 +225,35 @@ impl Seen {
             syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(before, tree)),
         }
     }
+
+    /// Finds paths among the tokens of a macro, which need not be Rust's syntax.
+    fn tokens(&mut self, mut at: Cursor<'_>) {
+        while !at.eof() {
+            if let Some((inside, _, _, after)) = at.any_group() {
+                self.tokens(inside);
+                at = after;
+            } else if let Some((first, mut after)) = at.ident() {
+                let mut parts = vec![first.to_string()];
+                while let Some((part, next)) = colons(after).and_then(Cursor::ident) {
+                    parts.push(part.to_string());
+                    after = next;
+                }
+                self.take(&parts);
+                at = after;
+            } else if let Some((_, after)) = at.token_tree() {
+                at = after;
+            }
+        }
+    }
+}
+
+/// What follows after `::`.
+fn colons(at: Cursor<'_>) -> Option<Cursor<'_>> {
+    colon(at).and_then(colon)
+}
+
+fn colon(at: Cursor<'_>) -> Option<Cursor<'_>> {
+    at.punct().filter(|(punct, _)| punct.as_char() == ':').map(|(_, after)| after)
 }
 
 impl<'a> Visit<'a> for Seen {
@@ -250,6 +280,11 @@ impl<'a> Visit<'a> for Seen {
         self.take(&parts);
         visit::visit_path(self, path);
     }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        self.tokens(TokenBuffer::new2(call.tokens.clone()).begin());
+        visit::visit_macro(self, call);
+    }
 }
 
 #[cfg(test)]
@@ -267,8 +302,20 @@ mod tests {
         let code = "use crate::sys::{self, pipe}; use crate::{model::ids::Handle, clock as time}; use std::fs;
             fn f() { crate::record::recorder::go(); let _: crate::memory::Heap; }
             #[cfg(test)] mod tests { use crate::cli; }
-            #[cfg(feature = \"cli\")] mod below { use crate::import; }";
-        let all = ["clock", "import", "memory", "model::ids", "record::recorder", "sys", "sys::pipe"];
+            #[cfg(feature = \"cli\")] mod below { use crate::import; }
+            fn g() { format!(\"{} crate::capture\", [crate::trace::names::size(1)]); }
+            macro_rules! m { ($it:ident) => { $crate::summary::rows::$it() } }";
+        let all = [
+            "clock",
+            "import",
+            "memory",
+            "model::ids",
+            "record::recorder",
+            "summary::rows",
+            "sys",
+            "sys::pipe",
+            "trace::names",
+        ];
         assert_eq!(seen(code), all);
     }
 

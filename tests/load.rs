@@ -61,17 +61,18 @@ fn every_call_is_accounted_for() {
         ("--interface 3 --threads 3 --events 50000 --kind step", &[("NCCLSCOPE_CLOCK", "boottime")]),
         ("--interface 1 --threads 2 --events 50000", &[("NCCLSCOPE_COMPRESS", "0")]),
     ] {
-        let load = Load::send(arguments, settings);
+        // With room for everything, so that nothing is dropped, however slow the machine.
+        let load = Load::send(arguments, &[settings, &[("NCCLSCOPE_BUFFER_SIZE", "256M")]].concat());
         let trace = load.traces.open();
         let figures = account(&load, &trace);
-        if figures.get("dropped") == 0 {
-            assert_sound(&trace, 0);
-            let remarkable = figures.remarkable();
-            assert!(remarkable.is_empty(), "{arguments}: {remarkable:?}");
-            // Each start is a slice; proxy steps and operations also have phases.
-            let slices = trace.rows("SELECT count(*) AS n FROM slice WHERE category != 'ncclscope'")[0].i64("n") as u64;
-            assert!(slices > load.sent("starts"), "{slices} slices of {} starts", load.sent("starts"));
-        }
+        let mut remarkable = figures.remarkable();
+        // A thread may lose the processor between reading the clock and handing over its record.
+        remarkable.remove("late");
+        assert!(remarkable.is_empty(), "{arguments}: {remarkable:?}");
+        assert_sound(&trace, 0);
+        // Each start is a slice; proxy steps and operations also have phases.
+        let slices = trace.rows("SELECT count(*) AS n FROM slice WHERE category != 'ncclscope'")[0].i64("n") as u64;
+        assert!(slices > load.sent("starts"), "{slices} slices of {} starts", load.sent("starts"));
     }
 }
 

@@ -13,6 +13,8 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The capture beside the only trace.
@@ -152,17 +154,38 @@ fn a_disk_that_is_nearly_full_ends_the_capture_too() {
 
 #[test]
 fn a_killed_process_leaves_a_capture_up_to_its_end() {
-    let script = "user init world comm=1 rank=0 nranks=2\n\
-                  user start call world CollApi func=AllReduce count=1 datatype=ncclFloat32\n\
-                  user sleep 400ms\n\
-                  user kill SIGKILL\n";
+    let (traces, folder) = (Traces::new(), tempfile::tempdir().unwrap());
+    let (go, output) = (folder.path().join("go"), folder.path().join("so-far"));
+    let script = format!(
+        "user init world comm=1 rank=0 nranks=2\n\
+         user start call world CollApi func=AllReduce count=1 datatype=ncclFloat32\n\
+         user wait-for {}\n\
+         user kill SIGKILL\n",
+        go.display()
+    );
     let play = Play::new(script).env("NCCLSCOPE_CAPTURE", "1").env("NCCLSCOPE_FLUSH_PERIOD", "20");
-    let recording = Recording::by(play);
-    assert_eq!(recording.outcome.signal, Some(libc::SIGKILL));
-    let (again, said) = replay(&capture(&recording.traces));
+    let play = play.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");
+    // Whether both files have the call, or at least something that is not a head.
+    let have_it = || {
+        let Some(live) = traces.files().pop() else { return false };
+        let _ = fs::remove_file(&output);
+        let replayed = ncclscope(&[Path::new("replay"), &live.with_extension("capture"), Path::new("-o"), &output]);
+        replayed.is_ok_and(|said| said.contains(", 1 slices")) && fs::metadata(live).unwrap().len() > 1000
+    };
+    let outcome = thread::scope(|scope| {
+        let job = scope.spawn(|| play.run().unwrap());
+        // However long that takes.
+        while !job.is_finished() && !have_it() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        fs::write(&go, "").unwrap();
+        job.join().unwrap()
+    });
+    assert_eq!(outcome.signal, Some(libc::SIGKILL), "{}", outcome.stderr);
+    let (again, said) = replay(&capture(&traces));
     assert!(said.contains("its process was killed, or is still running"), "{said}");
     // One of the two files may have one flush more.
-    let live = fs::read(recording.traces.file()).unwrap();
+    let live = fs::read(traces.file()).unwrap();
     let shorter = live.len().min(again.len());
     assert!(shorter > 1000 && live[..shorter] == again[..shorter], "{} and {} bytes", live.len(), again.len());
     assert!(said.contains("perfetto-trace: ") && said.contains(", 1 slices"), "the call that was under way: {said}");

@@ -57,7 +57,6 @@ impl Rank {
             pid: Some(gpu << 22 | self.pid),
             process_name: Some(name.into()),
             process_labels: labels,
-            ..Default::default()
         };
         self.track(TrackDescriptor { process: Some(process), ..Default::default() })
     }

@@ -24,6 +24,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("leak", "no memory lost in any scenario", |place| LEAK.run(place)),
     step("thread", "no data race in any scenario", |place| THREAD.run(place)),
     step("captures", "fifty thousand changed captures are replayed or refused", captures),
+    step("fuzz", "the fuzz targets compile", fuzz),
     step("miri", "no undefined behaviour in the recorder", miri),
     step("aarch64", "the scripted host and the library for aarch64, under QEMU", aarch64),
 ];
@@ -220,6 +221,15 @@ fn captures(place: &Place) -> Result<Outcome, Failure> {
     let mut command = place.cargo();
     command.env("NCCLSCOPE_MUTATIONS", "50000");
     call(command.args(["test", "-p", "ncclscope-tests", "--test", "mutated"]))?;
+    Ok(Outcome::Done)
+}
+
+/// Without libFuzzer, which only linking needs.
+fn fuzz(place: &Place) -> Result<Outcome, Failure> {
+    let mut command = place.cargo();
+    command.env("CUSTOM_LIBFUZZER_PATH", "/none/libnone.a");
+    command.args(["check", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"]);
+    call(command.arg(place.target.join("fuzz")))?;
     Ok(Outcome::Done)
 }
 

@@ -1,6 +1,6 @@
 //! Whether the dependencies have licences and come from registries that `deny.toml` allows.
 //!
-//! This reads what Cargo itself says, in a second and without a network. The program `cargo deny`
+//! This reads what Cargo itself says, in a second. The program `cargo deny`
 //! does the same and more: it reads the texts of licences, and the database of advisories. Building
 //! it takes minutes, so it is used where it is installed, and only the database needs the network.
 
@@ -13,19 +13,24 @@ use toml::Table;
 
 use crate::steps::{Failure, Outcome, Place, call};
 
+/// What `fuzz/`, a workspace of its own, has besides the packages that the tests are built with.
+const OF_FUZZ: [&str; 3] = ["arbitrary", "libfuzzer-sys", "ncclscope-fuzz"];
+
 pub(crate) const ABOUT: &str = "dependencies have the licences and sources of deny.toml, and no advisory is known";
 
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     let path = place.root.join("deny.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let rules: Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
-    let metadata = place.cargo().args(["metadata", "--format-version", "1", "--locked", "--all-features"]).output();
-    let metadata = metadata.map_err(|error| format!("cargo metadata: {error}"))?;
-    if !metadata.status.success() {
-        return Err(String::from_utf8_lossy(&metadata.stderr).into_owned().into());
+    let (packages, of_fuzz) = (packages(place, "Cargo.toml")?, packages(place, "fuzz/Cargo.toml")?);
+    let (more, drifted) = besides(&packages, of_fuzz);
+    let mut objections = objections(&[packages, more].concat(), &rules)?;
+    if !drifted.is_empty() {
+        let drifted = drifted.join(", ");
+        objections.push(format!(
+            "not in Cargo.lock: {drifted}; cp Cargo.lock fuzz/; cargo metadata --manifest-path fuzz/Cargo.toml"
+        ));
     }
-    let metadata = serde_json::from_slice(&metadata.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
-    let objections = objections(&metadata, &rules)?;
     if !objections.is_empty() {
         return Err(objections.join("\n").into());
     }
@@ -44,19 +49,48 @@ pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
     }
 }
 
+/// What Cargo says of the packages of a manifest.
+fn packages(place: &Place, manifest: &str) -> Result<Vec<Json>, String> {
+    let mut command = place.cargo();
+    command.args(["metadata", "--format-version", "1", "--locked", "--all-features", "--manifest-path", manifest]);
+    let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{manifest}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let mut metadata: Json =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    match metadata["packages"].take() {
+        Json::Array(packages) => Ok(packages),
+        _ => Err("cargo metadata has no packages".to_owned()),
+    }
+}
+
+/// The packages that only `fuzz/` has, and the names of those that it has of another version.
+fn besides(packages: &[Json], of_fuzz: Vec<Json>) -> (Vec<Json>, Vec<String>) {
+    let is_known = |other: &Json| packages.iter().any(|package| package["id"] == other["id"]);
+    let others = of_fuzz.into_iter().filter(|package| !is_known(package));
+    let (more, drifted): (Vec<_>, Vec<_>) =
+        others.partition(|package| OF_FUZZ.iter().any(|name| package["name"] == *name));
+    (more, drifted.iter().map(called).collect())
+}
+
+/// A package's name and version.
+fn called(package: &Json) -> String {
+    let [name, version] = ["name", "version"].map(|key| package[key].as_str().unwrap_or("?"));
+    format!("{name} {version}")
+}
+
 /// What is wrong with which package.
-fn objections(metadata: &Json, rules: &Table) -> Result<Vec<String>, String> {
+fn objections(packages: &[Json], rules: &Table) -> Result<Vec<String>, String> {
     let list = |section: &str, name: &str| -> Result<Vec<String>, String> {
         let list = rules.get(section).and_then(|section| section.get(name)).and_then(|list| list.as_array());
         let list = list.ok_or_else(|| format!("deny.toml: [{section}] has no list `{name}`"))?;
         Ok(list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect())
     };
     let (licences, registries) = (list("licenses", "allow")?, list("sources", "allow-registry")?);
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata has no packages")?;
     let mut objections = Vec::new();
     for package in packages {
-        let [name, version] = ["name", "version"].map(|key| package[key].as_str().unwrap_or("?"));
-        let mut object = |why: String| objections.push(format!("{name} {version}: {why}"));
+        let mut object = |why: String| objections.push(format!("{}: {why}", called(package)));
         match package["license"].as_str() {
             None => object("it states no licence".to_owned()),
             Some(text) => match Expression::parse_mode(text, ParseMode::LAX) {
@@ -87,12 +121,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_package_of_which_fuzz_has_another_version_is_named() {
+        let package =
+            |name: &str, version: &str| serde_json::json!({"id": [name, version], "name": name, "version": version});
+        let of_fuzz = vec![package("a", "1"), package("b", "3"), package("arbitrary", "1")];
+        let (more, drifted) = besides(&[package("a", "1"), package("b", "2")], of_fuzz);
+        assert_eq!((more, drifted), (vec![package("arbitrary", "1")], vec!["b 3".to_owned()]));
+    }
+
+    #[test]
     fn licences_and_sources_that_are_not_allowed_are_named() {
         let rules = "[licenses]\nallow = ['MIT', 'Zlib']\n[sources]\nallow-registry = ['https://here']";
         let rules: Table = rules.parse().unwrap();
         let package = |licence: Json, source: Json| {
             let package = serde_json::json!({"name": "p", "version": "1.0.0", "license": licence, "source": source});
-            objections(&serde_json::json!({ "packages": [package] }), &rules).unwrap()
+            objections(&[package], &rules).unwrap()
         };
         let here = Json::from("registry+https://here");
         for licence in ["MIT", "MIT/GPL-3.0", "GPL-3.0-only OR (Zlib AND MIT)", "Zlib WITH LLVM-exception"] {

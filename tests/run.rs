@@ -285,7 +285,7 @@ fn every_setting_but_the_rank_is_a_flag() {
     assert_eq!(done.stdout, "5M 1\n");
     let refused = place.run(&["--max-size", "many"], &["true"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert_says(&refused, "NCCLSCOPE_MAX_SIZE=many: expected 1M to");
+    assert_says(&refused, "invalid value 'many' for '--max-size <SIZE>': expected 1M to");
     assert!(!refused.stderr.contains("using the default"), "{}", refused.stderr);
 }
 

@@ -65,6 +65,7 @@ enum Command {
     /// Goes before a launcher (ncclscope run -- torchrun ...) or after it, before the program (srun
     /// ncclscope run -- ...). The job's exit code and signals are the same as without it. Variables
     /// that are already set are kept and reported; each setting is a flag, too.
+    #[command(verbatim_doc_comment)]
     Run(run::Wish),
     /// Check what will work on this machine, what will not, and what to do about it
     ///

@@ -21,6 +21,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use std::{env, thread};
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
 use self::cause::Evidence;
@@ -30,7 +31,7 @@ use self::processes::Processes;
 use self::signals::PassingOn;
 use super::compare::runs;
 use super::{Failure, Reason, export, library, survey};
-use crate::config::{Config, SETTINGS, Setting};
+use crate::config::{Config, SETTINGS, Setting, Values};
 use crate::sys::{self, job};
 use crate::trace::names;
 use crate::trace::reader::{self, proto::perfetto::protos::track_event::Type};
@@ -49,12 +50,12 @@ pub(super) struct Wish {
     /// Only print what to export, for a script of your own
     #[arg(long)]
     print_env: bool,
-    /// After the job's end, also write its traces as tables, into the folder `tables` beside them
+    /// Also write the traces as tables after the job, into `tables` beside them
     ///
     /// Where a launcher starts several of us, each writes those of its own processes, on the node
     /// where they ran. The job's exit code stays; what cannot be written is said. docs/tables.md
     /// describes the tables.
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_enum, value_name = "FORMAT", verbatim_doc_comment)]
     export: Option<Export>,
     /// The library as the job finds it, if that is not the one of `ncclscope lib`
     #[arg(long, value_name = "FILE")]
@@ -62,12 +63,7 @@ pub(super) struct Wish {
     #[command(flatten)]
     settings: Settings,
     /// The job: a program, or a launcher with a program
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required_unless_present = "print_env",
-        value_name = "COMMAND"
-    )]
+    #[arg(trailing_var_arg = true, required_unless_present = "print_env", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -94,8 +90,12 @@ impl Args for Settings {
             let flag = name.trim_start_matches("NCCLSCOPE_").to_ascii_lowercase().replace('_', "-");
             let mut arg = Arg::new(name)
                 .long(flag)
-                .value_name(setting.values.to_string())
-                .help(format!("{name}: {}", setting.help))
+                .value_name(value_name(setting))
+                .help(gist(setting.help))
+                .long_help(folded(&format!(
+                    "{name}: {}. Value: {}; default: {}",
+                    setting.help, setting.values, setting.default
+                )))
                 .help_heading("Settings")
                 .value_parser(move |value: &str| checked(name, value));
             if setting.is_switch() {
@@ -122,16 +122,70 @@ impl FromArgMatches for Settings {
     }
 }
 
+/// What stands for a setting's value in the help.
+fn value_name(setting: &Setting) -> &'static str {
+    const BEGINNINGS: [(&str, &str); 5] =
+        [("path", "FILE"), ("folder", "FOLDER"), ("a list", "LIST"), ("two", "FROM..TO"), ("6", "MODE")];
+    match setting.values {
+        Values::Words(_) if setting.is_switch() => "0|1",
+        Values::Words(_) => "WORD",
+        Values::Bytes(..) => "SIZE",
+        Values::Number(..) => "NUMBER",
+        Values::Text(text) => {
+            BEGINNINGS.iter().find(|(begin, _)| text.starts_with(begin)).map_or("TEXT", |(_, name)| name)
+        }
+    }
+}
+
+/// The first clause of a setting's help, for `-h`; of a long one, the part before a comma.
+fn gist(help: &str) -> &str {
+    const LONG: usize = 80;
+    let until = |text: &'_ str, marks: &[&str]| marks.iter().filter_map(|mark| text.find(mark)).min();
+    let clause = &help[..until(help, &[": ", "; ", ". "]).unwrap_or(help.len())];
+    let end = until(clause, &[", "]).filter(|_| clause.len() > LONG);
+    &clause[..end.unwrap_or(clause.len())]
+}
+
+/// A text in lines of at most 90 characters, if its words allow it.
+fn folded(text: &str) -> String {
+    const WIDTH: usize = 90;
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let is_first = length == 0;
+        length += word.chars().count() + usize::from(!is_first);
+        if length > WIDTH {
+            lines.push('\n');
+            length = word.chars().count();
+        } else if !is_first {
+            lines.push(' ');
+        }
+        lines.push_str(word);
+    }
+    lines
+}
+
 /// A value that the library will accept. It is checked here, where the user can correct it.
 fn checked(name: &str, value: &str) -> Result<String, Reason> {
     let variable = |asked: &str| (asked == name).then(|| value.to_owned());
     match Config::read(&variable, std::iter::empty()).complaints.first() {
         None => Ok(value.to_owned()),
-        Some(complaint) => Err(complaint.split("; using the default").next().unwrap_or_default().into()),
+        Some(complaint) => {
+            let why = complaint.split("; using the default").next().unwrap_or_default();
+            // The flag and the value are named before it.
+            Err(why.trim_start_matches(&format!("{name}={value}: ")).into())
+        }
     }
 }
 
 pub(super) fn run(wish: Wish, out: &mut dyn Write) -> Result<(), Failure> {
+    if let Some(value) = wish.command.first().filter(|it| *it == "0" || *it == "1") {
+        let value = value.display();
+        return Err(Failure::Usage(clap::Error::raw(
+            ErrorKind::ValueValidation,
+            format!("{value} is no program; a switch has its value after a =, as in --nvtx={value}\n"),
+        )));
+    }
     let variable = |name: &str| env::var(name).ok();
     let library = match &wish.library {
         Some(library) => std::path::absolute(library).map_err(Reason::file(library))?,
@@ -399,4 +453,38 @@ fn is_empty(trace: &Path) -> bool {
 
 fn say(line: &str) {
     eprintln!("ncclscope: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::run as typed;
+
+    fn refused(words: &[&str]) -> String {
+        let failed = typed(["ncclscope", "run"].iter().chain(words), &mut Vec::new());
+        failed.expect_err("it must not start").to_string()
+    }
+
+    #[test]
+    fn mistyped_flags_are_not_taken_for_the_program() {
+        let said = refused(&["--presett", "light", "--", "true"]);
+        assert!(said.contains("unexpected argument '--presett'") && said.contains("'--preset'"), "{said}");
+        let said = refused(&["--nvtx", "1", "--", "true"]);
+        assert!(said.contains("--nvtx=1"), "{said}");
+    }
+
+    #[test]
+    fn a_bad_value_is_said_once() {
+        let said = refused(&["--preset", "nope", "--", "true"]);
+        let wrong = "invalid value 'nope' for '--preset <WORD>': expected metrics | light";
+        assert!(said.contains(wrong) && said.matches("nope").count() == 1, "{said}");
+    }
+
+    #[test]
+    fn the_help_fits_a_screen() {
+        for (flag, width) in [("-h", 130), ("--help", 110)] {
+            let said = refused(&[flag]);
+            let wide: Vec<&str> = said.lines().filter(|line| line.chars().count() > width).collect();
+            assert!(wide.is_empty(), "{flag}: {wide:#?}");
+        }
+    }
 }

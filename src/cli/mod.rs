@@ -162,8 +162,8 @@ enum Command {
     /// Open a trace in Perfetto's viewer, without uploading it
     ///
     /// The viewer, ui.perfetto.dev, is a page that runs in your browser only. It reads the trace
-    /// from this machine, below a path that nobody can guess, and once. The link shows the busiest
-    /// part of the trace with its communicators pinned. For a trace of more than 3 million slices,
+    /// from this machine, below a path that nobody can guess, and once. The link shows what
+    /// diagnose finds, or else the busiest part of the trace, with its communicators pinned. For a trace of more than 3 million slices,
     /// a part is proposed: the viewer takes some 12 seconds per million.
     Open(open::Wish),
     /// Make the trace again from what a recording read, as kept by NCCLSCOPE_CAPTURE=1
@@ -426,6 +426,8 @@ fn must_be_trace(path: &Path) -> Result<(), Reason> {
         Ok(Format::Sqlite | Format::Json) => Err(Reason::file(path)(
             "this is not a trace of ncclscope but a file of another tool; ncclscope import makes a trace of it",
         )),
+        // Of what else is supported, nothing helps here.
+        Err(crate::import::Error::Foreign(what)) => Err(Reason::file(path)(what)),
         Err(error) => Err(Reason::file(path)(error)),
     }
 }

@@ -123,7 +123,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
                      known here. ncclscope import makes a trace of it, which can be scrubbed",
                 ));
             }
-            Err(error) => return Err(Reason::file(path)(error)),
+            Err(_) => super::must_be_trace(path)?,
         }
     }
     Ok(files)

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::compare::runs;
 use super::diagnose::{self, Seen};
 use super::hang;
 use super::merge;
@@ -33,8 +34,8 @@ const MANY_SLICES: u64 = 3_000_000;
 /// How to open a trace.
 #[derive(clap::Args)]
 pub(super) struct Wish {
-    /// Trace files; several that share a clock are shown as one
-    #[arg(required = true)]
+    /// Trace files, or folders with them; several that share a clock are shown as one
+    #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
     /// A folder with a copy of the viewer, instead of ui.perfetto.dev
     #[arg(long, value_name = "FOLDER")]
@@ -51,7 +52,7 @@ pub(super) struct Wish {
 }
 
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
-    let traces = &wish.traces[..];
+    let traces = &runs::traces(&wish.traces)?[..];
     if traces.len() > 1 {
         merge::must_share_clock(traces)?;
     }

@@ -38,7 +38,7 @@ pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
 ///
 /// # Errors
 ///
-/// A folder that cannot be read, or has nothing to read in it.
+/// A folder that cannot be read, or nothing to read in any of them.
 pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     listed(paths, NONE, |_| true)
 }
@@ -47,14 +47,14 @@ pub(in crate::cli) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
 ///
 /// # Errors
 ///
-/// A folder that cannot be read, or has no trace in it.
+/// A folder that cannot be read, or no trace in any of them.
 pub(in crate::cli) fn traces(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
     listed(paths, "there is no trace (*.perfetto-trace) in this folder", is_trace)
 }
 
 /// Those of folders are in order of name; without one that is wanted, `none` is the reason.
 fn listed(paths: &[PathBuf], none: &'static str, is_wanted: fn(&Path) -> bool) -> Result<Vec<PathBuf>, Reason> {
-    let mut all = Vec::new();
+    let (mut all, mut empty) = (Vec::new(), Vec::new());
     for path in paths {
         if !path.is_dir() {
             all.extend((paths.len() == 1 || !is_summary(path)).then(|| path.clone()));
@@ -63,10 +63,26 @@ fn listed(paths: &[PathBuf], none: &'static str, is_wanted: fn(&Path) -> bool) -
         let before = all.len();
         all.extend(files(path)?.into_iter().filter(|path| is_wanted(path)));
         if all.len() == before {
-            return Err(Reason::file(path)(none));
+            empty.push(path);
         }
     }
-    Ok(all)
+    unless_all_empty(all, &empty, none)
+}
+
+/// The files, with a line on stderr about each folder that had none; an error if there are none at
+/// all. A pattern such as `ncclscope-*` may name more than the folders of runs.
+pub(in crate::cli) fn unless_all_empty(
+    files: Vec<PathBuf>,
+    empty: &[&PathBuf],
+    none: &'static str,
+) -> Result<Vec<PathBuf>, Reason> {
+    if let (true, Some(first)) = (files.is_empty(), empty.first()) {
+        return Err(Reason::file(first)(none));
+    }
+    for folder in empty {
+        eprintln!("ncclscope: {}: left out: {none}", folder.display());
+    }
+    Ok(files)
 }
 
 /// Whether a file is the summary beside a trace, by its name. A shell names it with the traces of a
@@ -90,7 +106,7 @@ fn ends_with(path: &Path, ending: &str) -> bool {
 }
 
 /// The files that may be profiles, by their names.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
+pub(in crate::cli) fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     const OF_OTHERS: [&str; 3] = [".sqlite", ".json", ".json.gz"];
     let failed = Reason::read(folder);
     let mut files = Vec::new();
@@ -182,5 +198,47 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
     for call in &mut profile.nccl_calls {
         call.process += processes;
         operation(&mut call.operation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::run as typed;
+
+    #[test]
+    fn folders_without_traces_do_not_stand_in_the_way_of_others() {
+        let above = tempfile::tempdir().unwrap();
+        let [run, archive] = ["ncclscope-4711", "ncclscope-0.1.0"].map(|name| above.path().join(name));
+        let trace = run.join("a.perfetto-trace");
+        for folder in [&run, &archive] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(&trace, "").unwrap();
+        for list in [named, traces] {
+            assert_eq!(list(&[archive.clone(), run.clone()]).unwrap(), std::slice::from_ref(&trace));
+            let refused = list(&[archive.clone(), archive.clone()]).unwrap_err().to_string();
+            assert!(refused.contains("perfetto-trace"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn only_what_a_command_takes_is_named_as_supported() {
+        let folder = tempfile::tempdir().unwrap();
+        let [text, output] = ["text", "output"].map(|name| folder.path().join(name));
+        std::fs::write(&text, "no trace at all").unwrap();
+        for command in ["scrub", "cut"] {
+            let words = ["ncclscope".as_ref(), command.as_ref(), text.as_os_str(), "-o".as_ref(), output.as_os_str()];
+            let refused = typed(words, &mut Vec::new()).unwrap_err().to_string();
+            assert!(refused.contains("this is not a profile") && !refused.contains("Nsight"), "{command}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_folder_can_be_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let words = ["ncclscope".as_ref(), "open".as_ref(), folder.path().as_os_str()];
+        let refused = typed(words, &mut Vec::new()).unwrap_err().to_string();
+        assert!(refused.contains("there is no trace (*.perfetto-trace) in this folder"), "{refused}");
     }
 }

@@ -187,7 +187,7 @@ pub(super) fn add_up(files: &[PathBuf], mut each: impl FnMut(Lasted), mut done: 
 
 /// The traces that are named, and those in the folders that are named.
 pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
-    let mut files = Vec::new();
+    let (mut files, mut empty) = (Vec::new(), Vec::new());
     for path in named {
         if !path.is_dir() {
             if named.len() > 1 && runs::is_summary(path) {
@@ -197,18 +197,17 @@ pub(super) fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> {
             files.push(path.clone());
             continue;
         }
-        let of_folder = runs::named(std::slice::from_ref(path))?;
+        let of_folder = runs::files(path)?;
         let before = files.len();
         // A file that should be a trace but is not is named later.
         let is_trace = |path: &PathBuf| runs::is_trace(path) || matches!(import::format(path), Ok(Of::Perfetto));
         files.extend(of_folder.into_iter().filter(is_trace));
         if files.len() == before {
-            return Err(Reason::file(path)(
-                "the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file",
-            ));
+            empty.push(path);
         }
     }
-    Ok(files)
+    let none = "the folder has no trace of ncclscope in it; ncclscope import makes one of another tool's file";
+    runs::unless_all_empty(files, &empty, none)
 }
 
 fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {

@@ -74,6 +74,9 @@ fn a_diagnosis_says_what_these_files_do_not_show() {
     assert!(text.starts_with("Cannot tell: no steps repeat in these files; name what each step begins with"), "{text}");
     assert!(text.contains("\nThe file of 1 rank is not here"), "{text}");
     assert!(text.contains(" times ") && !text.contains("a step") && !text.contains("STEP"), "{text}");
+    let refused = ncclscope(&["diagnose", "--step", "nope"], &[&kineto()]).unwrap_err();
+    assert!(refused.starts_with("--step: there is no `nope` that runs more than once on each rank; most"), "{refused}");
+    assert!(refused.contains('`') && refused.matches('`').count() == 2 * 9, "eight names: {refused}");
     let all_reduce = "AllReduce 7.8 MiB f32 on default_pg (0)";
     let text = ncclscope(&["diagnose", "--step", all_reduce], &[&kineto()]).unwrap();
     assert!(text.starts_with("Cannot tell: it takes 5 steps after warm-up; these files have 1.\n"), "{text}");

@@ -4,6 +4,7 @@
 mod agree;
 mod links;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -21,6 +22,7 @@ use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::cli::survey::{self, Looking, Survey};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
+use crate::trace::names;
 use crate::trace::reader::{Extent, Packet};
 use crate::trace::words::remark;
 
@@ -336,6 +338,9 @@ impl Loading {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
         }
         self.number()?;
+        if let Some(name) = wish.step.as_ref().filter(|_| self.ranks.iter().any(|rank| rank.steps == 0)) {
+            return Err(unknown_step(name, &self.kinds, &self.items));
+        }
         self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let graph = Graph::new(self.items, self.joined);
@@ -391,6 +396,20 @@ impl Loading {
             graph,
         })
     }
+}
+
+/// No steps begin with what was asked for; with the names of what runs most often.
+fn unknown_step(name: &str, kinds: &[Kind], items: &[Vec<Item>]) -> Reason {
+    /// How many names are said.
+    const SOME: usize = 8;
+    let mut counts = vec![0_usize; kinds.len()];
+    items.iter().flatten().for_each(|item| counts[item.kind as usize] += 1);
+    let mut often: Vec<usize> = (0..kinds.len()).filter(|kind| counts[*kind] > 1).collect();
+    often.sort_by_key(|kind| Reverse(counts[*kind]));
+    let often: Vec<String> =
+        often.iter().take(SOME).map(|kind| format!("`{}`", names::short(&kinds[*kind].name))).collect();
+    let most = if often.is_empty() { String::new() } else { format!("; most often run {}", often.join(", ")) };
+    Reason::Refused(format!("--step: there is no `{name}` that runs more than once on each rank{most}"))
 }
 
 /// A communicator, as it is called in the names of its operations.

@@ -171,7 +171,10 @@ impl Reader {
         });
         match extent {
             // A killed process leaves an unfinished packet: everything before it is valid.
-            Ok(extent) => self.profile.notes.extend(extent.remark()),
+            Ok(extent) => match extent.remark() {
+                Some(remark) if extent.whole == 0 => return Err(Error::Damaged(remark)),
+                remark => self.profile.notes.extend(remark),
+            },
             Err(reader::Error::Io(error)) => return Err(error.into()),
             Err(error @ reader::Error::NotATrace) => return Err(Error::Foreign(error.to_string())),
             Err(fault) => return Err(Error::Damaged(format!("{fault}; copy the trace again"))),

@@ -27,6 +27,8 @@ fn many_traces_are_described_together_and_doubtful_ones_named() {
     // One is cut off, one is damaged, and of one nothing is left.
     let path = folder.path().join(job.name(20));
     fs::write(&path, &fs::read(&path).unwrap()[..5]).unwrap();
+    let refused = ncclscope(&["diagnose".as_ref(), path.as_os_str()]).unwrap_err();
+    assert!(refused.ends_with("its process was killed before anything was written"), "{refused}");
     for (rank, damage) in [(5, Damage::Cut), (9, Damage::ZeroedTail)] {
         let path = folder.path().join(job.name(rank));
         let mut bytes = fs::read(&path).unwrap();
@@ -38,7 +40,8 @@ fn many_traces_are_described_together_and_doubtful_ones_named() {
     let said = ncclscope(&["info".as_ref(), flag.as_ref(), folder.path().as_os_str()]).unwrap();
     let verdicts: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("  verdict       ")).collect();
     let [empty, damaged, cut, trusted] = verdicts[..] else { panic!("{said}") };
-    let ends = "not trusted: the trace ends inside the packet at byte 0; everything before it is intact";
+    let ends =
+        "not trusted: the trace ends inside its first packet: its process was killed before anything was written";
     assert_eq!(empty, format!("{ends} ({})", job.name(20)));
     assert!(damaged.starts_with("not trusted: the packet at byte ") && damaged.contains(&job.name(9)), "{damaged}");
     let no_end =

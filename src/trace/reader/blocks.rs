@@ -37,9 +37,12 @@ impl Extent {
     /// A remark about the unfinished packet, if there is one.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
-        let at = self.whole;
-        (self.unfinished > 0)
-            .then(|| format!("the trace ends inside the packet at byte {at}; everything before it is intact"))
+        (self.unfinished > 0).then(|| match self.whole {
+            0 => {
+                "the trace ends inside its first packet: its process was killed before anything was written".to_owned()
+            }
+            at => format!("the trace ends inside the packet at byte {at}; everything before it is intact"),
+        })
     }
 }
 

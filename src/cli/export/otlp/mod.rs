@@ -6,6 +6,7 @@
 
 mod send;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,7 @@ pub(super) fn send(traces: &[PathBuf], endpoint: &str, job: Option<&str>, out: &
         all = Sent { spans: all.spans + sent.spans, points: all.points + sent.points };
     };
     let mut reasons = super::abreast("sending", traces, one, take);
+    once(&mut reasons);
     let (Sent { spans, points }, requests) = (all, collector.requests());
     writeln!(
         out,
@@ -94,6 +96,12 @@ pub(super) fn send(traces: &[PathBuf], endpoint: &str, job: Option<&str>, out: &
         ))),
     }
     Reason::all(reasons)
+}
+
+/// Leaves out what was said before: traces that are sent at the same time fail for the same reason.
+fn once(reasons: &mut Vec<Reason>) {
+    let mut said = BTreeSet::new();
+    reasons.retain(|reason| said.insert(reason.to_string()));
 }
 
 /// What all resources have in common.
@@ -532,6 +540,15 @@ fn hashed(parts: &[&[u8]]) -> u128 {
 mod tests {
     use super::super::schema::Type;
     use super::*;
+
+    #[test]
+    fn the_same_reason_is_said_once() {
+        let refused = |why: &str| Reason::Refused(why.to_owned());
+        let mut reasons = vec![refused("nobody listens"), refused("the answer is no"), refused("nobody listens")];
+        once(&mut reasons);
+        let said: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["nobody listens", "the answer is no"]);
+    }
 
     #[test]
     fn columns_that_are_asked_for_are_there() {

@@ -61,16 +61,20 @@ pub(super) fn run(input: &Path, output: &Path, out: &mut dyn Write) -> Result<()
     let size = file.metadata().map_or(0, |data| data.len());
     let _ = writeln!(
         out,
-        "{}: {} processes, {} kernels, {} copies, {} calls into CUDA, {} ranges, {}",
+        "{}: {}, {}, {}, {}, {}, {}",
         output.display(),
-        profile.processes.len(),
-        profile.kernels.len(),
-        profile.copies.len(),
-        profile.cuda_calls.len(),
-        profile.ranges.len(),
+        counted(profile.processes.len(), "process", "processes"),
+        counted(profile.kernels.len(), "kernel", "kernels"),
+        counted(profile.copies.len(), "copy", "copies"),
+        counted(profile.cuda_calls.len(), "call into CUDA", "calls into CUDA"),
+        counted(profile.ranges.len(), "range", "ranges"),
         names::size(size)
     );
     Ok(())
+}
+
+fn counted(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// One process, while it is drawn.

@@ -164,7 +164,7 @@ pub enum GpuEvents {
 /// The clock that CUPTI's records should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CuptiClock {
-    /// `CLOCK_BOOTTIME` if nobody used CUPTI before us, otherwise CUPTI's own.
+    /// `CLOCK_BOOTTIME` if the recording began in `cuInit`, otherwise CUPTI's own.
     Auto,
     /// CUPTI's own clock, the wall clock.
     Wall,

@@ -41,7 +41,7 @@ pub(super) fn find() -> Result<PathBuf, Reason> {
         Reason::Refused(format!(
             "there is no {NAME} beside {}. The wheel and the archive have both; cargo install builds the program only. In the source,\n  \
              cargo build --release --lib --no-default-features && cp target/release/{NAME} {}/\n\
-             puts it there; --library names one that is elsewhere",
+             puts it there; ncclscope run --library names one that is elsewhere",
             program.display(),
             folder.display()
         ))

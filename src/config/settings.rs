@@ -125,8 +125,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_NVTX",
         values: SWITCH,
         default: "0",
-        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to its library. Set it before \
-               the program starts to catch libraries that use NVTX before NCCL does",
+        help: "the program's NVTX ranges, through CUPTI: NVTX_INJECTION64_PATH is set to libcupti's path. To \
+               catch libraries that use NVTX before NCCL does, export that variable yourself",
     },
     Setting {
         name: "NCCLSCOPE_MATCH",
@@ -194,7 +194,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_STEPS",
         values: Values::Text("two numbers with .. between them, both included, as in 100..109"),
         default: "all steps",
-        help: "which steps are drawn, as numbered by the program's calls of ncclscope_step (Python: ncclscope.step)",
+        help: "which steps are drawn, as numbered by the program's calls of ncclscope_step (in Python, ncclscope.step)",
     },
     Setting {
         name: "NCCLSCOPE_CONFIG",
@@ -248,8 +248,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_METRICS_PORT",
         values: Values::Number(0, 65_535, "(a port)"),
         default: "0",
-        help: "0 = none; otherwise the port of 127.0.0.1 at which Prometheus gets the metrics of the host's first rank, under /metrics; \
-               the other ranks of the host have the ports after it",
+        help: "the port of 127.0.0.1 at which Prometheus gets the metrics of the host's first rank, under /metrics; the other ranks of \
+               the host have the ports after it; 0 = none",
     },
     Setting {
         name: "NCCLSCOPE_METRICS_PERIOD",
@@ -269,7 +269,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Values::Words(&["quiet", "normal", "debug"]),
         default: "normal",
         help: "what is said on stderr: normal = rank 0 says where it records to and what is wrong with the settings, \
-               and each rank what goes wrong with its own recording; quiet = only the latter two; debug = every rank \
+               and each rank what goes wrong with its own recording; quiet = only problems; debug = every rank \
                says everything",
     },
     Setting {
@@ -277,7 +277,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Values::Words(&["auto", "wall", "boottime"]),
         default: "auto",
         help: "the clock of CUPTI's records: the wall clock, which may be set while a job runs, or CLOCK_BOOTTIME, \
-               which nobody can set, but which an older profiler does not expect after us; auto = boottime if the \
+               which nobody can set, but an older profiler that uses CUPTI after us would misread its times; auto = boottime if the \
                recording began in cuInit",
     },
     Setting {
@@ -321,7 +321,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_FLUSH_PERIOD",
         values: Values::Number(10, 3_600_000, "milliseconds"),
         default: "1000",
-        help: "how much of a recording a killed job loses at most",
+        help: "how often the recording is flushed to its file: a killed job loses NCCL's calls of this time at most, and \
+               those GPU kernels that CUPTI had not returned",
     },
     Setting { name: "NCCLSCOPE_COMPRESS", values: SWITCH, default: "1", help: "compressed packets in the trace" },
     Setting {

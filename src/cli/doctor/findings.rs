@@ -67,7 +67,7 @@ impl Finding {
     }
 }
 
-const NOT_HERE: &str = "no NCCL job is running on this machine; look again on a machine where one is";
+const NOT_HERE: &str = "NCCL cannot run here; run doctor on a GPU node";
 
 /// All findings, in the order in which a reader needs them.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {

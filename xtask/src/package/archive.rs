@@ -20,6 +20,7 @@ pub(super) fn make(place: &Place, arch: &str) -> Result<(), Failure> {
     for name in FILES {
         copy(&place.root.join(name), &folder.join(name))?;
     }
+    copy_pages(&place.root, &folder, |_| true)?;
     // The output is the same everywhere, and this machine can only run its own program.
     call(place.command(tree(place, ARCH).join(PROGRAM)).arg("generate").arg(&folder))?;
 
@@ -28,6 +29,22 @@ pub(super) fn make(place: &Place, arch: &str) -> Result<(), Failure> {
     packed.map_err(|error| format!("failed to write {}: {error}", archive.display()))?;
     println!("   {}", archive.display());
     Ok(())
+}
+
+/// Copies the pages and queries that the program's output and README.md name, as far as they are
+/// wanted.
+pub(super) fn copy_pages(root: &Path, to: &Path, is_wanted: fn(&Path) -> bool) -> Result<(), String> {
+    let copy_all = || {
+        for folder in ["docs", "sql"] {
+            for file in files_in(&root.join(folder))?.iter().filter(|file| is_wanted(file)) {
+                let to = to.join(file.strip_prefix(root).unwrap_or(file));
+                fs::create_dir_all(to.parent().unwrap_or(&to))?;
+                fs::copy(file, to)?;
+            }
+        }
+        Ok(())
+    };
+    copy_all().map_err(|error: io::Error| format!("failed to copy the pages to {}: {error}", to.display()))
 }
 
 /// Next to the folder that it contains.
@@ -78,6 +95,18 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(*mode)).unwrap();
         }
         folder
+    }
+
+    #[test]
+    fn the_pages_that_the_program_names_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let to = folder("pages", &[("program", 0o755)], 1);
+        copy_pages(root, &to, |file| file.extension().is_none_or(|end| end != "png")).unwrap();
+        for page in ["queries", "beside-nsight", "tables", "otlp", "hanging"] {
+            assert!(to.join(format!("docs/{page}.md")).is_file(), "{page}");
+        }
+        assert!(to.join("sql/ncclscope.sql").is_file() && !to.join("docs/pictures").exists());
+        fs::remove_dir_all(to.parent().unwrap()).unwrap();
     }
 
     #[test]

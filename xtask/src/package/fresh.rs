@@ -184,13 +184,18 @@ fn try_out(fresh: &Fresh, page: &FirstPage, job: &Command) -> Result<PathBuf, Fa
     if traces.len() != RANKS || folders.len() != 1 {
         return Err(format!("{} traces in {} folders, of {RANKS} ranks", traces.len(), folders.len()).into());
     }
-    println!("{}", fresh.types(page.line(quick_start, "ncclscope diagnose ")?)?.0);
-    let (info, _) = fresh.types(page.line(quick_start, "ncclscope info ")?)?;
+    // The page has the folder of another run.
+    let theirs = expected.iter().find_map(|line| line.strip_prefix("ncclscope: next: ncclscope diagnose "));
+    let theirs = theirs.ok_or_else(|| "README.md shows no line that says what to type next".to_owned())?;
+    let ours = folders.first().and_then(|run| run.file_name()).unwrap_or_default().to_string_lossy();
+    let typed = |begin| page.line(quick_start, begin).map(|line| line.replace(theirs, &ours));
+    println!("{}", fresh.types(&typed("ncclscope diagnose ")?)?.0);
+    let (info, _) = fresh.types(&typed("ncclscope info ")?)?;
     println!("{info}");
     if info.matches("exactly matched").count() < RANKS {
         return Err("not every rank has kernels".to_owned().into());
     }
-    println!("{}", fresh.types(page.line(quick_start, "ncclscope merge ")?)?.0);
+    println!("{}", fresh.types(&typed("ncclscope merge ")?)?.0);
     time_loads(&library)?;
     Ok(library)
 }

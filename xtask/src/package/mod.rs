@@ -155,6 +155,9 @@ fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
     // installed beside the modules.
     let data = place.root.join("target/wheel");
     copy(&tree(place, arch).join(LIBRARY), &data.join("platlib/ncclscope").join(LIBRARY))?;
+    // The content of "data" is installed below the prefix. Without pictures, which are larger than all else.
+    let pages = data.join("data/share/ncclscope");
+    archive::copy_pages(&place.root, &pages, |file| file.extension().is_none_or(|end| end != "png"))?;
     if let Ok(before) = find_wheel(place, arch) {
         fs::remove_file(&before).map_err(|error| format!("failed to remove {}: {error}", before.display()))?;
     }
@@ -177,8 +180,13 @@ fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
 fn holds_all(place: &Place, wheel: &Path) -> Result<(), Failure> {
     const LIST: &str = r"import sys, zipfile; print(*zipfile.ZipFile(sys.argv[1]).namelist(), sep='\n')";
     let files = lines_of(place.command("python3").args(["-c", LIST]).arg(wheel))?;
-    let wanted =
-        [".data/scripts/ncclscope", ".data/platlib/ncclscope/libncclscope.so", "ncclscope/__init__.py", "/LICENSE-MIT"];
+    let wanted = [
+        ".data/scripts/ncclscope",
+        ".data/platlib/ncclscope/libncclscope.so",
+        ".data/data/share/ncclscope/docs/queries.md",
+        "ncclscope/__init__.py",
+        "/LICENSE-MIT",
+    ];
     let missing: Vec<&str> = wanted.into_iter().filter(|end| !files.iter().any(|file| file.ends_with(end))).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("it lacks {}", missing.join(", ")).into()) }
 }

@@ -47,7 +47,7 @@ struct Own {
     rank: usize,
     item: usize,
     length: i64,
-    /// More than half of the ranks have its kind in the step.
+    /// More than half of the ranks have as many of its kind in the step, up to this one.
     is_common: bool,
     /// Its length if all of its kind took as long in the step as on the median rank, and as on
     /// average. The median is 0 for what the rank has beyond the others.
@@ -88,31 +88,40 @@ impl Sums {
     /// Compares what each kind takes in a step with what it takes on the other ranks. Single kernels
     /// would not do: the longer of two is longer by chance, and all these chances add up.
     fn compare(&mut self, ranks: usize) {
-        self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.rank));
+        self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.rank, it.item));
         let is_same = |one: &Own, other: &Own| (one.step, one.kind) == (other.step, other.kind);
         let is_of_rank = |one: &Own, other: &Own| one.rank == other.rank;
-        let sum = |of_rank: &[Own]| of_rank.iter().map(|it| it.length).sum::<i64>();
         // If a few ranks run something that the others do not, and little else, it is their part of
         // the model; otherwise it is extra work.
         let mut common = vec![[0; 2]; ranks];
         for same in self.own.chunk_by_mut(is_same) {
-            let is_common = 2 * same.chunk_by(is_of_rank).count() > ranks;
-            for it in same {
-                it.is_common = is_common;
-                common[it.rank][usize::from(is_common)] += it.length;
+            let mut counts: Vec<usize> = same.chunk_by(is_of_rank).map(<[Own]>::len).collect();
+            counts.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
+            // So many of them more than half of the ranks have.
+            let usual = counts.get(ranks / 2).copied().unwrap_or(0);
+            for it in same.chunk_by_mut(is_of_rank).flat_map(|of_rank| of_rank.iter_mut().take(usual)) {
+                it.is_common = true;
             }
+            same.iter().for_each(|it| common[it.rank][usize::from(it.is_common)] += it.length);
         }
         for same in self.own.chunk_by_mut(is_same) {
-            let mut sums: Vec<i64> = same.chunk_by(is_of_rank).map(sum).collect();
+            let of_common = |of_rank: &[Own]| {
+                let all = of_rank.iter().filter(|it| it.is_common);
+                all.fold((0_usize, 0_i64), |(count, sum), it| (count + 1, sum + it.length))
+            };
+            let all: Vec<(usize, i64)> = same.chunk_by(is_of_rank).map(of_common).collect();
+            let usual = all.iter().map(|it| it.0).max().unwrap_or(0);
+            let mut sums: Vec<i64> = all.iter().filter(|it| it.0 == usual).map(|it| it.1).collect();
             sums.sort_unstable();
             let (middle, mean) = (sums[(sums.len() - 1) / 2], sums.iter().sum::<i64>() / sums.len() as i64);
             for of_rank in same.chunk_by_mut(is_of_rank) {
-                let own = sum(of_rank).max(1) as f64;
-                let as_in = |all: i64, length: i64| (length as f64 * all as f64 / own) as i64;
-                for it in of_rank {
-                    let is_extra = !it.is_common && common[it.rank][1] > common[it.rank][0];
-                    it.middle = if is_extra { 0 } else { as_in(middle, it.length) };
-                    it.mean = if it.is_common { as_in(mean, it.length) } else { it.length };
+                let (count, own) = of_common(of_rank);
+                let as_in = |all: i64, length: i64| (length as f64 * all as f64 / own.max(1) as f64) as i64;
+                for it in of_rank.iter_mut().filter(|it| it.is_common && count == usual) {
+                    (it.middle, it.mean) = (as_in(middle, it.length), as_in(mean, it.length));
+                }
+                for it in of_rank.iter_mut().filter(|it| !it.is_common && common[it.rank][1] > common[it.rank][0]) {
+                    it.middle = 0;
                 }
             }
         }

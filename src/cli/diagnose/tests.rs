@@ -157,10 +157,10 @@ fn a_healthy_job_is_called_healthy() {
 #[test]
 fn nobody_is_blamed_for_the_noise_of_single_kernels() {
     for ranks in [2, 4] {
-        let made = Made { ranks, parts: (150, 10), work: |_, _| 100, ..Made::healthy() };
+        let made = Made { ranks, parts: (150, 20), work: |_, _| 100, ..Made::healthy() };
         assert!(made.says().starts_with("Healthy"), "{}", made.says());
     }
-    let slow = Made { parts: (150, 10), work: |rank, _| if rank == 2 { 120 } else { 100 }, ..Made::healthy() };
+    let slow = Made { parts: (150, 20), work: |rank, _| if rank == 2 { 120 } else { 100 }, ..Made::healthy() };
     assert!(slow.says().starts_with("Rank 2 on node1 computes longer"), "{}", slow.says());
 }
 

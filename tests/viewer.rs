@@ -208,8 +208,10 @@ fn a_file_that_cannot_be_opened_says_why() {
     fs::write(&empty, "").unwrap();
     let reason = opened(&[empty.to_str().unwrap()]);
     assert!(reason.contains("the file is empty"), "{reason}");
-    let reason = opened(&[folder.path().to_str().unwrap()]);
-    assert!(reason.contains("this is a folder; name the files in it"), "{reason}");
+    let none = folder.path().join("none");
+    fs::create_dir(&none).unwrap();
+    let reason = opened(&[none.to_str().unwrap()]);
+    assert!(reason.contains("there is no trace (*.perfetto-trace) in this folder"), "{reason}");
     let other = concat!(env!("CARGO_MANIFEST_DIR"), "/data/kineto_1rank_nccl.json.gz");
     assert!(opened(&[other]).contains("ncclscope import makes a trace of it"), "{}", opened(&[other]));
     let reason = opened(&[file, "--ui", folder.path().to_str().unwrap()]);

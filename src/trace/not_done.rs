@@ -142,7 +142,7 @@ impl NotDone {
         self.kernels_missing = true;
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn misses_kernels(&self) -> bool {
         self.kernels_missing
     }

@@ -203,7 +203,7 @@ impl Tracks {
         self.not_done.kernels_lost();
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn misses_kernels(&self) -> bool {
         self.not_done.misses_kernels()
     }

@@ -16,15 +16,14 @@
 //! many offsets; then nothing is concluded.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::clock::device::{DeviceClock, Pair};
-use crate::model::activity::{Kernel, Place, is_nccl};
+use crate::model::activity::{Kernel, Place};
 use crate::model::ids::Handle;
 use crate::model::time::{GpuNs, HostNs};
-use crate::model::timeline::{Operation, Unmatched};
+use crate::model::timeline::Unmatched;
 use crate::model::word::Word;
 
 /// How much longer a kernel may be than its channels if it has the GPU for itself, in ns. On H100
@@ -101,8 +100,16 @@ impl Candidate {
     /// Whether a kernel of this name may carry its operations. NCCL launches a kernel that is
     /// specialised for one of them, or a generic one.
     fn may_run(&self, name: &str) -> bool {
-        let made_for = made_for(name);
-        made_for.is_none_or(|functions| self.functions.iter().any(|function| functions.contains(function)))
+        const MADE_FOR: [(&str, &[Word]); 6] = [
+            ("_AllReduce_", &[Word::ALL_REDUCE]),
+            ("_AllGather_", &[Word::ALL_GATHER]),
+            ("_ReduceScatter_", &[Word::REDUCE_SCATTER]),
+            ("_Broadcast_", &[Word::BROADCAST]),
+            ("_Reduce_", &[Word::REDUCE]),
+            ("_SendRecv", &[Word::SEND, Word::RECV, Word::SEND_RECV]),
+        ];
+        let made_for = MADE_FOR.iter().find(|(part, _)| name.contains(part));
+        made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
     }
 
     /// Whether its channels ran in this kernel, by the GPU's timer.
@@ -129,32 +136,6 @@ impl Candidate {
         let low = kernel.span.start.0 as i64 - self.first.0 as i64 - room;
         (low, kernel.span.end.0 as i64 - self.last.0 as i64 + room)
     }
-}
-
-/// Functions, by the part of a kernel's name that tells that it is specialised for one of them.
-const MADE_FOR: [(&str, &[Word]); 6] = [
-    ("_AllReduce_", &[Word::ALL_REDUCE]),
-    ("_AllGather_", &[Word::ALL_GATHER]),
-    ("_ReduceScatter_", &[Word::REDUCE_SCATTER]),
-    ("_Broadcast_", &[Word::BROADCAST]),
-    ("_Reduce_", &[Word::REDUCE]),
-    ("_SendRecv", &[Word::SEND, Word::RECV, Word::SEND_RECV]),
-];
-
-fn made_for(name: &str) -> Option<&'static [Word]> {
-    MADE_FOR.iter().find(|(part, _)| name.contains(part)).map(|(_, functions)| *functions)
-}
-
-/// Whether a kernel of this name certainly carried none of these operations: NCCL has specialised it
-/// for another function, and theirs have kernels of their own. A name that is not NCCL's says
-/// nothing, because some releases of CUPTI mix up names (`crate::releases`).
-pub(super) fn is_of_another(name: &str, operations: &[Arc<Operation>]) -> bool {
-    let of_others = |made_for: &[Word]| {
-        let has_own = |function: Word| MADE_FOR.iter().any(|(_, functions)| functions.contains(&function));
-        let mut functions = operations.iter().map(|operation| operation.func());
-        functions.all(|function| has_own(function) && !made_for.contains(&function))
-    };
-    is_nccl(name) && !operations.is_empty() && made_for(name).is_some_and(of_others)
 }
 
 /// Kernels ordered by device and start.

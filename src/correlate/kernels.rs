@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::adopt::is_of_another;
 use super::plans::{Found, KernelKey};
 use super::sessions::Call;
 use super::{Correlator, trail};
@@ -70,7 +69,7 @@ impl Correlator {
             self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }
         self.trail.say(kernel, || self.plans.explain(&key));
-        let claimed = self.owner(key, &kernel.name);
+        let claimed = self.plans.claim(key, &|context| self.comms.get(&context)?.device);
         self.trail.say(kernel, || match &claimed {
             Ok(Found { method, operations, replay, .. }) => [trail::found(*method, operations, *replay)],
             Err(reason) => [format!("rule: none; {}", reason.text())],
@@ -78,24 +77,14 @@ impl Correlator {
         claimed
     }
 
-    /// The owner of a kernel, by its launch and its name.
-    fn owner(&mut self, key: KernelKey, name: &str) -> Result<Found, Unmatched> {
-        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device)?;
-        if is_of_another(name, &found.operations) { Err(Unmatched::OtherName) } else { Ok(found) }
-    }
-
-    /// What identifies a kernel whose times are not known.
-    fn key_of(&self, kernel: &activity::Unfinished) -> KernelKey {
+    /// A kernel that had not ended when CUPTI had to return its record. It is claimed, because no
+    /// other record will follow.
+    pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let call = self.sessions.call(correlation, self.last);
-        KernelKey { graph_node, call, device: place.device, span: None }
-    }
-
-    /// A kernel that had not ended when CUPTI had to return its record. It is claimed, because no
-    /// other record will follow; but its graph's launch is not done, and may be what hangs.
-    pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
+        let key = KernelKey { graph_node, call, device: place.device, span: None };
         self.matches.unfinished += 1;
-        let found = self.owner(self.key_of(kernel), &kernel.name).ok();
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
             Some(Found { context, operations, replay, replayed, .. }) => {
                 let launched = replayed.map(|moment| moment.time);
@@ -109,12 +98,14 @@ impl Correlator {
     /// A kernel that ended at an unknown time. It is claimed, so that nobody waits for another
     /// record.
     pub(super) fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
-        let key = self.key_of(kernel);
-        if key.graph_node != 0 {
-            self.plans.graph_seen(key.graph_node, key.call, is_nccl(&kernel.name));
+        let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
+        let call = self.sessions.call(correlation, self.last);
+        let key = KernelKey { graph_node, call, device: place.device, span: None };
+        if graph_node != 0 {
+            self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }
         self.matches.implausible += 1;
-        let found = self.owner(key, &kernel.name).ok();
+        let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         self.matches.untimed += u64::from(found.is_some() || is_nccl(&kernel.name));
         if let Some(Found { context, operations, .. }) = &found {
             sink(&Entry { time: self.last, what: What::Untimed { comm: self.comms.get(context), operations } });

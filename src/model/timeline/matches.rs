@@ -81,8 +81,6 @@ pub enum Unmatched {
     NoLaunch,
     /// Its launch was seen, but NCCL handed over no operations for it.
     NoGroup,
-    /// By its name it carried none of the operations that NCCL handed over for its launch.
-    OtherName,
     /// It was launched in a group whose calls all have kernels of their own.
     NoCall,
     /// It ran from a graph node whose capture was not seen.
@@ -118,7 +116,6 @@ impl Unmatched {
         match self {
             Unmatched::NoLaunch => "its launch was not seen",
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
-            Unmatched::OtherName => "its name is not that of a kernel for what NCCL handed over for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
             Unmatched::UnknownNode => "no capture is known behind its node",
             Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",

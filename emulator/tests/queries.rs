@@ -402,6 +402,28 @@ fn a_selection_draws_the_same_collectives_on_all_ranks() {
 }
 
 #[test]
+fn every_command_of_the_page_about_oneccls_rfc_shows_something() {
+    let job = Plan::new(NCCL, "training").with_cupti(CUPTI).run();
+    let page = include_str!("../../docs/oneccl-rfc.md");
+    let commands: BTreeSet<&str> = page.split('`').filter(|text| text.starts_with("ncclscope summary JOB")).collect();
+    assert!(commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let folder = job.traces();
+        let words = command.split(' ').map(|word| if word == "JOB" { folder.to_str().unwrap() } else { word });
+        let mut said = Vec::new();
+        ncclscope::cli::run(words, &mut said).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let said = String::from_utf8(said).unwrap();
+        assert!(said.lines().count() > 3, "{command}: {said}");
+    }
+    assert!(page.contains("`ncclscope report JOB -o report.html`"));
+    let drawn = tempfile::tempdir().unwrap();
+    let drawn = drawn.path().join("report.html");
+    let traces = job.traces();
+    command(["report".as_ref(), traces.as_os_str(), "-o".as_ref(), drawn.as_os_str()]);
+    assert!(std::fs::read_to_string(drawn).unwrap().contains("AllReduce"));
+}
+
+#[test]
 fn a_scrubbed_job_has_the_same_diagnosis() {
     let job = Plan::new(NCCL, "straggler").with_cupti(CUPTI).run();
     let traces = job.traces();

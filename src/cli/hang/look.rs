@@ -101,8 +101,8 @@ fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
         let end = group.iter().map(last).max().unwrap_or_default();
         // A recording that lags a little says nothing about what came after. One that stopped long
         // before was killed.
-        let lags = |process: &u64| end.since(last(process)) <= LAG_NS;
-        ends.extend(group.iter().map(|process| (*process, if lags(process) { last(process) } else { end })));
+        let was_killed = |process: &u64| end.since(last(process)) > LAG_NS;
+        ends.extend(group.iter().map(|process| (*process, if was_killed(process) { end } else { last(process) })));
     }
     ends
 }

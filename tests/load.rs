@@ -203,13 +203,13 @@ fn the_file_stays_within_its_size() {
     if figures.get("dropped") == 0 {
         assert_sound(&trace, 0);
     }
-    let notes = notes(&trace, "recording stopped");
+    let notes = notes(&trace, "file full");
     assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MAX_SIZE (1 MiB)"), "{notes:?}");
     case.survived(1);
 }
 
 #[test]
-fn steps_are_left_out_before_the_recording_stops() {
+fn steps_are_left_out_before_the_file_is_full() {
     let _alone = alone();
     // With room for all records, however slow the machine, and without compression.
     let settings = [("NCCLSCOPE_MAX_SIZE", "8M"), ("NCCLSCOPE_BUFFER_SIZE", "256M"), ("NCCLSCOPE_COMPRESS", "0")];
@@ -219,7 +219,7 @@ fn steps_are_left_out_before_the_recording_stops() {
     let trace = load.traces.open();
     assert_eq!(account(&load, &trace).get("dropped"), 0);
     assert_sound(&trace, 0);
-    for name in ["steps left out", "recording stopped"] {
+    for name in ["steps left out", "file full"] {
         let notes = notes(&trace, name);
         assert!(notes.len() == 1 && notes[0].contains("NCCLSCOPE_MAX_SIZE (8 MiB)"), "{name}: {notes:?}");
     }

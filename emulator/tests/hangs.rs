@@ -325,6 +325,26 @@ fn a_process_that_ended_long_before_the_others_is_named() {
     assert!(diagnosis["hangs"].to_string().contains("had probably ended"), "{diagnosis}");
 }
 
+/// A job of three ranks, of which rank 1 stops when all files have long been full.
+#[test]
+fn a_hang_is_named_if_the_files_were_full_before() {
+    let program = "repeat 1000 {\ncompute forward 1 ms\nall_reduce 8 KiB f32 sum\nsync\n}\nonly rank 1 {\nhang\n}\n\
+                   all_reduce 1 MiB f32 sum\nsync\n";
+    let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "").replace("\"7 s\"", "\"18 s\"");
+    let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour: "", limit: None, expected: Vec::new() };
+    let plan = case.plan().with("NCCLSCOPE_MAX_SIZE", "1M").with("NCCLSCOPE_COMPRESS", "0");
+    let job = plan.run();
+    let said = job.info();
+    let lines = first_lines(&said);
+    let expected = [
+        "hang          AllReduce 1 MiB f32, seq 1000 on world: 2 of 3 ranks have come and waited ",
+        " s, missing: 1 (last seen: AllReduce 8 KiB f32, seq 999, ",
+    ];
+    assert!(expected.iter().all(|part| lines[0].contains(part)), "{said}");
+    assert!(!lines[0].contains("may have come") && !said.contains("probably ended"), "{said}");
+    assert_eq!(said.matches("  note          file full: NCCLSCOPE_MAX_SIZE (1 MiB) reached").count(), 3, "{said}");
+}
+
 #[test]
 fn healthy_jobs_are_not_reported_as_hangs() {
     play(0..4, 2, fault_of_healthy);

@@ -335,6 +335,7 @@ impl Decoder {
                     0 => Level::All,
                     1 => Level::NoSteps,
                     2 => Level::Ends,
+                    3 => Level::Hangs,
                     _ => return Err(Fault("a level that does not exist")),
                 };
                 Input::Level { level, why: from.text()? }

@@ -130,7 +130,7 @@ fn check_inputs(seed: u64) {
             9 => Input::Shares(&shares),
             10 => Input::Dropped(random.bits(64)),
             11 => {
-                let level = [Level::All, Level::NoSteps, Level::Ends][random.below(3) as usize];
+                let level = [Level::All, Level::NoSteps, Level::Hangs, Level::Ends][random.below(4) as usize];
                 Input::Level { level, why: &texts[2] }
             }
             12 => Input::Flush,

@@ -259,6 +259,7 @@ impl Encoder {
                     Level::All => 0,
                     Level::NoSteps => 1,
                     Level::Ends => 2,
+                    Level::Hangs => 3,
                 });
                 text(out, why);
             }

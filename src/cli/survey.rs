@@ -97,7 +97,13 @@ pub(super) struct HandedOver {
     pub(super) collective: Option<(Collective, HostNs)>,
     /// The longest time between two, ns.
     pub(super) gap_ns: u64,
+    /// After its file was full: the newest collective of each function.
+    pub(super) newest: Vec<Newest>,
 }
+
+/// A collective that a full file names as the newest of its function: `AllReduce 1 MiB f32`, its
+/// number, and when it was handed over.
+pub(super) type Newest = (String, u64, HostNs);
 
 /// A collective, with the numbers that all ranks use for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,8 +165,10 @@ pub(super) struct Process {
     pub(super) is_lossy: bool,
     /// Settings left out a part of it.
     pub(super) is_partial: bool,
-    /// Its file was full, so what came after is not known.
+    /// Its file was full, so not all of what came after is known.
     pub(super) is_full: bool,
+    /// Up to when a full file names the newest collectives.
+    pub(super) alive: Option<HostNs>,
 }
 
 /// What a trace says about a communicator.

@@ -19,6 +19,8 @@ use crate::{memory, message};
 
 /// The percentage of the size limit above which proxy steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
+/// This part of it is kept for hangs and signs of life: of 2 GB, enough for weeks.
+const FOR_HANGS: u64 = 32;
 
 /// The pipeline, the file and the capture.
 pub(super) struct Outlet {
@@ -95,14 +97,17 @@ impl Outlet {
         self.write();
         let (file, max) = (&self.file, self.max_size);
         let reserve = RESERVE.min(max / 8);
-        let level =
-            if memory::is_short() || file.stopped() != Stopped::No || file.size_with(CHUNK as u64) + reserve > max {
-                Level::Ends
-            } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
-                Level::NoSteps
-            } else {
-                Level::All
-            };
+        // Until the next flush, the file grows by a chunk at most.
+        let with_chunks = |count: u64| file.size_with(count * CHUNK as u64) + reserve;
+        let level = if memory::is_short() || file.stopped() != Stopped::No || with_chunks(1) > max {
+            Level::Ends
+        } else if with_chunks(2) + max / FOR_HANGS > max {
+            Level::Hangs
+        } else if file.size_with(0) > max / 100 * STEPS_UNTIL_PERCENT {
+            Level::NoSteps
+        } else {
+            Level::All
+        };
         if level > self.pipeline.level() {
             self.lower(level);
         }
@@ -124,6 +129,10 @@ impl Outlet {
                 format!("NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on only the ends of open slices are written")
             }
             (Level::Ends, _) => self.file.error(),
+            (Level::Hangs, _) => format!(
+                "NCCLSCOPE_MAX_SIZE ({limit}) reached: from here on it only shows what hangs, and every 10 s how far \
+                 each communicator has come"
+            ),
             _ => format!("80 % of NCCLSCOPE_MAX_SIZE ({limit}) reached: proxy steps are left out from here on"),
         };
         // The writing thread has already reported why it stopped.

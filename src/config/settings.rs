@@ -296,7 +296,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "NCCLSCOPE_MAX_SIZE",
         values: Values::Bytes(1 << 20, MOST_BYTES),
         default: "2G",
-        help: "size at which a trace file stops growing; from 80 % on the proxy's steps are left out",
+        help: "size at which a trace file is full; from 80 % on the proxy's steps are left out, and a full file only \
+               shows what hangs",
     },
     Setting {
         name: "NCCLSCOPE_MIN_FREE",

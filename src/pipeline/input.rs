@@ -122,6 +122,9 @@ pub enum Level {
     All,
     /// The file is nearly full: the proxy's steps are left out.
     NoSteps,
+    /// The file is full: open slices are ended. Everything is still followed, and what hangs is
+    /// drawn, with regular signs of life.
+    Hangs,
     /// Only open slices are ended.
     Ends,
 }

@@ -36,7 +36,7 @@ use crate::releases::{self, FaultId};
 use crate::summary::{Live, Summary};
 use crate::trace::not_done::{Evidence, Wish};
 use crate::trace::tracks::{Figures, Tracks};
-use crate::trace::words::instant;
+use crate::trace::words::{ALIVE_NS, instant};
 
 /// The size of a chunk, in bytes of packets; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
@@ -69,6 +69,8 @@ pub struct Pipeline {
     clock_error_ns: u32,
     /// Activities that arrived when the file was full.
     undrawn: u64,
+    /// When a full file was last given a sign of life.
+    alive: HostNs,
     /// Failures after which CUPTI reports nothing more.
     fatal: u64,
     /// We hold CUPTI and get its records; and it is about to be released, so that kernels may
@@ -130,6 +132,7 @@ impl Pipeline {
             dropped: 0,
             clock_error_ns: 0,
             undrawn: 0,
+            alive: HostNs(0),
             fatal: 0,
             has_kernels: false,
             gives_up: false,
@@ -328,7 +331,9 @@ impl Pipeline {
                 let evidence = Evidence { done: &done, moved: &moved, launch };
                 self.wish = self.tracks.tick(now, self.activities_until(), &evidence).or(self.wish);
                 // A full file must not go on growing by these.
-                if self.level != Level::Ends {
+                if self.level == Level::Hangs {
+                    self.give_sign_of_life();
+                } else if self.level != Level::Ends {
                     shares.iter().for_each(|share| {
                         self.tracks.thread(
                             now,
@@ -343,10 +348,19 @@ impl Pipeline {
             Input::Dropped(total) => self.lost(total),
             Input::Level { level, why } => {
                 self.level = level;
-                if level == Level::Ends {
-                    self.tracks.expect_kernels(false, self.now());
-                }
-                let name = if level == Level::Ends { remark::STOPPED } else { "steps left out" };
+                let name = match level {
+                    Level::All | Level::NoSteps => "steps left out",
+                    Level::Hangs => {
+                        self.filter.get_or_insert_default().file_is_full();
+                        self.tracks.only_hangs();
+                        self.alive = self.now();
+                        remark::FULL
+                    }
+                    Level::Ends => {
+                        self.tracks.expect_kernels(false, self.now());
+                        remark::STOPPED
+                    }
+                };
                 self.tracks.note(self.now(), name, why);
             }
             Input::Flush => {}
@@ -462,7 +476,10 @@ impl Pipeline {
                 self.discarded += 1;
                 return;
             }
-            self.recorded += 1;
+            match self.level {
+                Level::Hangs => self.discarded += 1,
+                _ => self.recorded += 1,
+            }
         }
         let (time, error) = self.clock.to_host(record.ticks);
         self.clock_error_ns = self.clock_error_ns.max(error);
@@ -495,10 +512,10 @@ impl Pipeline {
         match record.body {
             Body::Start { event, .. } => {
                 let is_step = matches!(event.kind(), Kind::ProxyStep | Kind::NetPlugin);
-                self.level == Level::NoSteps && !is_step
+                self.level != Level::Ends && !is_step
             }
             Body::State { handle, .. } | Body::NetUpdate { handle, .. } => {
-                self.level == Level::NoSteps && self.correlator.knows(handle)
+                self.level != Level::Ends && self.correlator.knows(handle)
             }
             Body::Stop { handle } => self.correlator.knows(handle),
             _ => true,
@@ -589,8 +606,10 @@ impl Pipeline {
     }
 
     fn draw(&mut self, activity: Activity) {
-        if self.level == Level::Ends {
+        if self.level >= Level::Hangs {
             self.undrawn += u64::from(!matches!(activity, Activity::ExternalId { .. }));
+        }
+        if self.level == Level::Ends {
             self.gist.doubt();
             return;
         }
@@ -611,6 +630,16 @@ impl Pipeline {
                 }),
             }
         })
+    }
+
+    /// Shows that the process of a full file is alive, and how far it has come.
+    fn give_sign_of_life(&mut self) {
+        // What came later may not have been read.
+        let until = self.until();
+        if until.since(self.alive) >= ALIVE_NS {
+            self.alive = until;
+            self.tracks.sign_of_life(until);
+        }
     }
 
     /// Draws what is still due, and remarks about CUPTI.
@@ -637,9 +666,12 @@ impl Pipeline {
                         NCCLSCOPE_PRESET=light gives it less to do";
             self.said.push(text.into());
         }
+        // A full file has room for the first time, and the total is in its final event.
+        if self.level < Level::Hangs || self.dropped == 0 {
+            self.tracks.dropped(self.now(), total);
+        }
         self.dropped = total;
         self.correlator.lost(self.now());
-        self.tracks.dropped(self.now(), total);
     }
 
     fn end(&mut self, ending: Ending) {
@@ -676,7 +708,7 @@ impl Pipeline {
             matches,
             channels: has_channels.then_some(found.channels),
             launches_lost: ending.lost_launches,
-            left_out: self.filter.as_ref().map(Filter::figures),
+            left_out: self.filter.as_ref().and_then(Filter::by_settings),
         };
         tracks.finish(now, &figures);
     }

@@ -2,10 +2,11 @@
 //! of the trace.
 
 use super::args::Args;
+use super::counters::Counter;
 use super::lanes::{Ended, FamilyId, Lanes, Look, Placing};
 use super::processes::{ProcessInfo, Processes};
 use super::words::Category;
-use super::writer::{Clocks, Name, Track, Writer};
+use super::writer::{Clocks, Name, Place, Track, Unit, Writer};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Summary};
@@ -23,6 +24,8 @@ pub(super) struct Canvas {
     pub(super) processes: Processes,
     /// The totals of what is drawn.
     pub(super) summary: Summary,
+    /// The file is full: only what hangs is drawn, and signs of life.
+    pub(super) only_hangs: bool,
 }
 
 impl Canvas {
@@ -31,7 +34,7 @@ impl Canvas {
         let processes = Processes::new(&mut writer, process);
         let mut summary = Summary::new();
         summary.process(&process.name);
-        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary }
+        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary, only_hangs: false }
     }
 
     /// Adds up the arguments of the event that was just drawn, or is drawn next.
@@ -64,6 +67,11 @@ impl Canvas {
     /// A group of the process that belongs to no GPU.
     pub(super) fn group(&mut self, name: &str, rank: u32, description: &str) -> Option<Track> {
         self.processes.group(&mut self.lanes.writer, name, rank, description)
+    }
+
+    /// A new counter, with value 0 from `time` on; `None` in a full file.
+    pub(super) fn counter(&mut self, name: &str, unit: Unit, place: Place<'_>, time: HostNs) -> Option<Counter> {
+        if self.only_hangs { None } else { Counter::new(self.writer(), name, unit, place, time) }
     }
 
     /// A family for one of many things: with `own` lanes, or, without a number, one that many

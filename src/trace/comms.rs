@@ -62,6 +62,9 @@ pub(super) struct DrawnComm {
     pub(super) not_done: Option<FamilyId>,
     speed: Option<Speed>,
     pub(super) outstanding: Outstanding,
+    /// In a full file: the newest collective of each function, and when it was handed over, if that
+    /// was not drawn.
+    newest: Vec<(HostNs, Arc<Operation>)>,
 }
 
 /// The tracks of a communicator, in display order.
@@ -86,6 +89,7 @@ impl DrawnComm {
             not_done: None,
             speed: None,
             outstanding: Outstanding::default(),
+            newest: Vec::new(),
         }
     }
 
@@ -133,6 +137,28 @@ impl Comms {
     /// Writes what their counters held back.
     pub(super) fn flush(&mut self, canvas: &mut Canvas) {
         self.drawn.values_mut().for_each(|drawn| drawn.flush(canvas.writer()));
+    }
+
+    /// Writes what their counters held back, and nothing of them after that.
+    pub(super) fn mute(&mut self, canvas: &mut Canvas) {
+        self.flush(canvas);
+        self.drawn.values_mut().for_each(|drawn| drawn.outstanding.mute());
+    }
+
+    /// Draws the collectives that were handed over last, if they were not drawn.
+    pub(super) fn draw_newest(&mut self, canvas: &mut Canvas) {
+        let newest = self.drawn.values_mut().flat_map(|drawn| {
+            let comm = drawn.comm.clone();
+            drawn.newest.drain(..).filter_map(move |(time, operation)| Some((time, operation, comm.clone()?)))
+        });
+        // A fixed order, whatever the order of the map.
+        let mut newest: Vec<_> = newest.collect();
+        newest.sort_by_key(|(time, operation, _)| (*time, operation.id));
+        for (time, operation, comm) in newest {
+            let family = self.handed_over(canvas, time, &comm);
+            canvas.args.clear().operation(&operation).of_comm(Some(&comm));
+            canvas.instant(family, time, Category::Operation, &OperationName { operation: &operation, prefix: "" });
+        }
     }
 
     /// A communicator's short name, even before its track exists; `None` if it has no tracks of its
@@ -270,6 +296,11 @@ impl Comms {
             }
             drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang), most);
             drawn.outstanding.settle(canvas.writer(), time);
+            if canvas.only_hangs && operation.seq().is_some() {
+                drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
+                drawn.newest.retain(|(_, it)| it.func() != operation.func());
+                drawn.newest.push((time, Arc::clone(operation)));
+            }
         }
     }
 
@@ -286,7 +317,7 @@ impl Comms {
                                ended.";
             let place = Place { parent, rank: Some(rank(comm, Slot::Outstanding)), description, ..Place::default() };
             let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
-            let counter = Counter::new(canvas.writer(), &name, Unit::Named("operations"), place, drawn.init);
+            let counter = canvas.counter(&name, Unit::Named("operations"), place, drawn.init);
             drawn.outstanding.draw(counter);
         }
         drawn.outstanding.end(operation, end);

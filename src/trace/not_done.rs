@@ -22,7 +22,6 @@ use super::outstanding::Overdue;
 use super::words::Category;
 use super::writer::Name as _;
 use crate::model::activity;
-use crate::model::event::{self, Event};
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Operation, Owner};
@@ -333,10 +332,8 @@ impl NotDone {
         if doubt == NOT_ENDED && self.stands.as_ref().is_none_or(|stands| *begin < stands.since) {
             let mut text = String::new();
             name.write(&mut text);
-            if let Event::Coll(coll) = &operation.event
-                && coll.seq != event::Coll::UNNUMBERED
-            {
-                text.push_str(&format!(", seq {},", coll.seq));
+            if let Some(seq) = operation.seq() {
+                text.push_str(&format!(", seq {seq},"));
             }
             text.push_str(&format!(" on {}", names::short_comm(comm, canvas.processes.world())));
             self.stands = Some(Stands { since: *begin, name: text, earlier, is_said: false });

@@ -30,7 +30,8 @@ pub struct Figures {
     pub recorded: u64,
     /// Calls for which there was no room.
     pub dropped: u64,
-    /// Calls that were recorded but not written, because the file had reached its maximum size.
+    /// Calls that were recorded but not written, because the file had reached its maximum size. What
+    /// hangs is drawn all the same.
     pub discarded: u64,
     /// Panics caught in callbacks.
     pub panics: u64,
@@ -188,6 +189,12 @@ impl Recording {
         let Canvas { summary, args, .. } = &mut *canvas;
         summary.remark(time, name, args.bytes());
         canvas.instant(self.own, time, Category::Ncclscope, &Fixed(name));
+    }
+
+    /// The process is alive, though the file is full.
+    pub(super) fn alive(&self, canvas: &mut Canvas, time: HostNs) {
+        canvas.args.clear();
+        canvas.instant(self.own, time, Category::Ncclscope, &Fixed(remark::ALIVE));
     }
 
     /// A GPU of the process, once. CUPTI tells of it without a time, often before there is any record.

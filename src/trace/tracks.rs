@@ -219,6 +219,22 @@ impl Tracks {
         self.not_done.not_forced();
     }
 
+    /// The file is full. From here on, what hangs is drawn, what was begun is ended, and the rest is
+    /// to be [watched](Tracks::watch).
+    pub fn only_hangs(&mut self) {
+        let Tracks { canvas, comms, proxy, .. } = self;
+        comms.mute(canvas);
+        proxy.mute(canvas);
+        canvas.only_hangs = true;
+    }
+
+    /// In a full file: shows how far the process has come by `time`, and that it is alive.
+    pub fn sign_of_life(&mut self, time: HostNs) {
+        let Tracks { canvas, comms, recording, .. } = self;
+        comms.draw_newest(canvas);
+        recording.alive(canvas, time);
+    }
+
     /// Called once a second, whatever the job is doing: see [`not_done`]. Returns what is wanted of
     /// CUPTI.
     pub fn tick(&mut self, now: HostNs, drawn: HostNs, evidence: &Evidence<'_>) -> Option<Wish> {

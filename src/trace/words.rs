@@ -69,6 +69,9 @@ categories! {
     ProxyWait = 16, "proxy wait";
 }
 
+/// How often a full file gets a sign of life, in ns.
+pub const ALIVE_NS: u64 = 10_000_000_000;
+
 /// The doubt of a slice whose end is not its own.
 pub const GIVEN_UP: &str = "no stop: given up, records were dropped";
 
@@ -116,8 +119,13 @@ pub mod remark {
     pub const GIVES_UP: &str = "CUPTI gives up";
     /// Comes before the reason, in what is said at the begin.
     pub const NO_KERNELS: &str = "no GPU kernels: ";
-    /// The file is full: nothing is drawn any more.
+    /// The file is full: only what hangs is drawn from here on.
+    pub const FULL: &str = "file full";
+    /// The file is full to the last byte, or cannot be written: nothing is drawn any more.
     pub const STOPPED: &str = "recording stopped";
+    /// Written to a full file every [`ALIVE_NS`](super::ALIVE_NS). Before it come the newest
+    /// collectives that were handed over by its time.
+    pub const ALIVE: &str = "still following";
     /// CUPTI had been given up by now, and its records are from before. Not drawn.
     pub const GIVEN_UP: &str = "CUPTI given up";
     /// CUPTI's times of kernels cannot be true from here on.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::super::survey::{self, Collective, Unfinished, Work};
+use super::super::survey::{self, Collective, Newest, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
 use crate::model::time::HostNs;
 use crate::trace::writer::TRACK_BITS;
@@ -25,6 +25,8 @@ pub(super) struct Member {
     pub(super) gap_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) has_runs: bool,
+    /// After its file was full: the newest collectives.
+    pub(super) newest: Vec<Newest>,
 }
 
 /// Something that a rank waits in.
@@ -152,6 +154,15 @@ impl Job {
 
     pub(super) fn age_in(&self, process: u64, time: HostNs) -> u64 {
         self.ends.get(&process).map_or(0, |end| end.since(time))
+    }
+
+    /// The newest collective of an operation's function that the full file of a rank names: its number,
+    /// and how long before the end the file said so, ns.
+    pub(super) fn newest(&self, member: usize, of: &Standing) -> Option<(u64, u64)> {
+        let Member { process, ref newest, .. } = self.members[member];
+        let alive = self.processes.get(&process)?.alive?;
+        let of_function = newest.iter().filter(|(name, ..)| function(name) == function(&of.name));
+        Some((of_function.map(|(_, seq, _)| *seq).max()?, self.age_in(process, alive)))
     }
 
     /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped.

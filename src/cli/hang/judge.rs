@@ -156,14 +156,14 @@ impl Job {
             // A rank with losses may have lost what it handed over.
             _ if has_paused => false,
             [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
-            missing => missing.iter().all(|&index| self.is_missing(index, age)),
+            missing => missing.iter().all(|&index| self.is_missing(index, first, age)),
         };
         let in_job = self.in_job(hash);
         let mut notes = self.notes(on, &in_job);
         if missing.is_empty() {
             notes.extend(self.links(hash, &in_job));
         }
-        let missing = missing.into_iter().map(|index| self.missing(index)).collect();
+        let missing = missing.into_iter().map(|index| self.missing(index, first)).collect();
         Hang {
             operation: Operation { name: first.name.clone(), seq: first.seq, replay, comm: member.label.clone(), hash },
             of: takes.len(),
@@ -202,7 +202,11 @@ impl Job {
         // A rank that waits in a later run of a graph has come to this one.
         let is_beyond =
             |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
-        let is_beyond = key.2.is_some() && self.standing.iter().any(|it| is_beyond(&it));
+        let is_beyond = match key.2 {
+            Some(_) => self.standing.iter().any(|it| is_beyond(&it)),
+            // A full file names only the newest.
+            None => self.newest(index, on[0]).zip(on[0].seq).is_some_and(|((newest, _), seq)| newest >= seq),
+        };
         // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
         let came = when.is_some() || is_beyond || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
         came.then_some(when)
@@ -218,11 +222,22 @@ impl Job {
 
     /// Whether a rank has certainly not come to an operation that others came to this long before
     /// the end, and is not merely late as before.
-    fn is_missing(&self, index: usize, came: u64) -> bool {
-        let Member { process, ref last, .. } = self.members[index];
-        let silent = last.as_ref().map_or(came, |(_, time)| self.age(index, *time).min(came));
-        let is_known = self.processes.get(&process).is_some_and(|it| !it.is_lossy && !it.is_full);
-        is_known && self.waits_long(index, silent) && (!self.is_new(index) || silent >= FIRST_PATIENCE_NS)
+    fn is_missing(&self, index: usize, of: &Standing, came: u64) -> bool {
+        let Some(known) = self.had_not_come(index, of) else { return false };
+        let last = self.members[index].last.as_ref();
+        let silent = last.map_or(came, |(_, time)| self.age(index, *time).min(came)).saturating_sub(known);
+        self.waits_long(index, silent) && (!self.is_new(index) || silent >= FIRST_PATIENCE_NS)
+    }
+
+    /// How long before the end it was still known that a rank had not come to an operation, ns. `None`
+    /// if it may have come unseen.
+    fn had_not_come(&self, index: usize, of: &Standing) -> Option<u64> {
+        let process = self.processes.get(&self.members[index].process).filter(|it| !it.is_lossy)?;
+        if !process.is_full {
+            return Some(0);
+        }
+        let (newest, age) = self.newest(index, of)?;
+        (of.key.2.is_none() && newest < of.seq?).then_some(age)
     }
 
     /// Whether the recordings of all ranks of a communicator ended in an orderly way.
@@ -232,13 +247,16 @@ impl Job {
     }
 
     /// What a missing rank was last seen doing.
-    fn missing(&self, index: usize) -> Missing {
+    fn missing(&self, index: usize, of: &Standing) -> Missing {
         let Member { rank, world, process, ref last, ref place, .. } = self.members[index];
         let before = |time: HostNs| format!("{:.1} s before the end", self.age(index, time) as f64 / 1e9);
         let mut said = match last {
             Some((name, time)) => {
-                let of_it = self.members[index].collective.as_ref().filter(|(_, at)| at == time);
-                let seq = of_it.map_or_else(String::new, |(collective, _)| format!(", seq {}", collective.seq));
+                let Member { collective, newest, .. } = &self.members[index];
+                let collective = collective.iter().map(|(it, at)| (it.seq, at));
+                let mut numbered = collective.chain(newest.iter().map(|(_, seq, at)| (*seq, at)));
+                let seq = numbered.find(|(_, at)| *at == time);
+                let seq = seq.map_or_else(String::new, |(seq, _)| format!(", seq {seq}"));
                 format!("last seen: {name}{seq}, {}", before(*time))
             }
             None => "it handed over nothing".to_owned(),
@@ -252,7 +270,7 @@ impl Job {
         }
         if state.is_some_and(|state| state.is_lossy) {
             said.push_str("; records were dropped there, so it may have come");
-        } else if state.is_some_and(|state| state.is_full) {
+        } else if state.is_some_and(|state| state.is_full) && self.had_not_come(index, of).is_none() {
             said.push_str("; its file was full, so it may have come");
         }
         Missing { rank, world, process: place.clone(), last: said, waits: None }
@@ -344,6 +362,7 @@ mod tests {
                 gap_ns: SECOND / 10,
                 longest_ns: SECOND / 10,
                 has_runs: true,
+                newest: Vec::new(),
             });
             if has_come {
                 let (member, key) = (job.members.len() - 1, (hash, mark(hash, 5), None));
@@ -406,6 +425,40 @@ mod tests {
             cut(job.processes.get_mut(&2).expect("the process of rank 2"));
             assert_eq!(job.silent(), [0_usize; 0]);
         }
+    }
+
+    #[test]
+    fn a_full_file_tells_how_far_its_rank_has_come() {
+        let mut job = job(7, 4, 0, &[0, 1, 3]);
+        job.ends.values_mut().for_each(|end| *end = end.saturating_add(60 * SECOND));
+        let end = job.ends[&2];
+        let process = job.processes.get_mut(&2).expect("the process of rank 2");
+        (process.is_full, process.alive) = (true, Some(end.saturating_sub(8 * SECOND)));
+        let newest = |job: &mut Job, name: &str, seq, age: u64| {
+            let at = end.saturating_sub(age * SECOND);
+            job.members[2].newest = vec![(name.to_owned(), seq, at)];
+            job.members[2].last = Some((name.to_owned(), at));
+        };
+        newest(&mut job, "AllReduce 1 MiB f32", 4, 66);
+        let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and waited 64.0 s, missing: 2 (last \
+                        seen: AllReduce 1 MiB f32, seq 4, 66.0 s before the end)";
+        assert_eq!(said(&job), [(true, expected.to_owned())]);
+        // It came between its last words and the end, or has gone on.
+        for (seq, has_come) in [(5, true), (9, true), (4, false)] {
+            newest(&mut job, "AllReduce 2 MiB f32", seq, 66);
+            assert_eq!(said(&job)[0].1.contains("all 4 ranks have come"), has_come, "{seq}: {:?}", said(&job));
+        }
+        let may_have_come = |job: &Job| {
+            let (is_certain, text) = &said(job)[0];
+            !is_certain && text.contains("its file was full, so it may have come")
+        };
+        newest(&mut job, "AllGather 1 MiB f32", 4, 66);
+        assert!(may_have_come(&job), "of another function nothing follows: {:?}", said(&job));
+        newest(&mut job, "AllReduce 1 MiB f32", 4, 66);
+        job.processes.get_mut(&2).expect("the process of rank 2").alive = Some(end.saturating_sub(63 * SECOND));
+        assert!(!said(&job)[0].0, "a second after the others had come, it was merely late");
+        job.processes.get_mut(&2).expect("the process of rank 2").alive = None;
+        assert!(may_have_come(&job), "nothing was said after the file was full: {:?}", said(&job));
     }
 
     #[test]

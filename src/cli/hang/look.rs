@@ -51,6 +51,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         }
         later(&mut member.last, &handed_over.last);
         later(&mut member.collective, &handed_over.collective);
+        member.newest.extend_from_slice(&handed_over.newest);
     }
     let moved = moved(survey);
     for slice in &survey.unfinished {

@@ -31,9 +31,13 @@ pub(in crate::cli) struct Looking {
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: FxHashSet<u64>,
-    /// Tags of processes that say that settings left something out, and of those whose files are full.
+    /// Tags of processes that say that settings left something out, of those whose files are full, and
+    /// of those to whose files nothing more is written.
     partial: FxHashSet<u64>,
+    full: FxHashSet<u64>,
     stopped: FxHashSet<u64>,
+    /// When full files last said how far their process had come, by its tag.
+    alive: FxHashMap<u64, HostNs>,
     /// The boots of their hosts, by the tag of the process.
     boots: FxHashMap<u64, String>,
     /// How often recordings wrote, if they say so, by the tag of their process, ns.
@@ -120,8 +124,14 @@ impl Looking {
             kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
                 self.partial.insert(event.track >> TRACK_BITS);
             }
+            kind::TYPE_INSTANT if event.name == words::remark::FULL => {
+                self.full.insert(event.track >> TRACK_BITS);
+            }
             kind::TYPE_INSTANT if event.name == words::remark::STOPPED => {
                 self.stopped.insert(event.track >> TRACK_BITS);
+            }
+            kind::TYPE_INSTANT if event.name == words::remark::ALIVE => {
+                self.alive.insert(event.track >> TRACK_BITS, time);
             }
             kind::TYPE_INSTANT if event.name == words::instant::GPU => {
                 if let (Some(number), Some(uuid)) = (self.numbers.get(nccl::DEVICE), event.arg(nccl::UUID)) {
@@ -139,7 +149,8 @@ impl Looking {
 
     /// What the file shows.
     pub(in crate::cli) fn done(self) -> Survey {
-        let Looking { mut survey, last, gpus, ended, counted, partial, stopped, boots, flush_ns, .. } = self;
+        let Looking { mut survey, last, gpus, ended, counted, partial, boots, flush_ns, .. } = self;
+        let (full, stopped, alive) = (self.full, self.stopped, self.alive);
         let first = survey.span.map_or(last, |it| it.0);
         let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
         for (uuid, track) in &survey.tracks {
@@ -160,14 +171,16 @@ impl Looking {
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
             let tag = uuid >> TRACK_BITS;
             let (first, last) = moved.get(&tag).copied().unwrap_or((first, last));
-            let is_full = stopped.contains(&tag);
-            let silence_ns =
-                (beats.contains(&tag) && !is_full).then(|| LAG_NS + flush_ns.get(&tag).copied().unwrap_or(0));
+            let (is_full, is_stopped) = (full.contains(&tag), stopped.contains(&tag));
+            let beat_ns = if is_full { words::ALIVE_NS } else { 0 };
+            let silence_ns = (beats.contains(&tag) && !is_stopped)
+                .then(|| LAG_NS + beat_ns + flush_ns.get(&tag).copied().unwrap_or(0));
             Process {
                 first,
                 last,
                 silence_ns,
-                is_full,
+                is_full: is_full || is_stopped,
+                alive: alive.get(&tag).copied(),
                 gpu,
                 boot: boots.get(&tag).cloned(),
                 ended: ended.get(&tag).copied(),
@@ -272,6 +285,11 @@ impl Survey {
                 }
                 _ => {}
             },
+            kind::TYPE_INSTANT if event.category == Some(Category::Operation) => {
+                if let Some(seq) = numbers.get(nccl::SEQ) {
+                    track.handed_over.newest(event.name, seq, time);
+                }
+            }
             _ => self.dropped = self.dropped.saturating_add(number(nccl::DROPPED)),
         }
         if let Some(hash) = comm {
@@ -325,6 +343,16 @@ impl HandedOver {
         let (last, at) = self.last.get_or_insert_default();
         event.name.clone_into(last);
         *at = time;
+    }
+
+    /// A full file names a collective as the newest of its function.
+    fn newest(&mut self, name: &str, seq: u64, time: HostNs) {
+        let function = |name: &str| name.split(' ').next().map(str::to_owned);
+        self.newest.retain(|(known, ..)| function(known) != function(name));
+        self.newest.push((name.to_owned(), seq, time));
+        if self.last.as_ref().is_none_or(|(_, last)| *last <= time) {
+            self.last = Some((name.to_owned(), time));
+        }
     }
 }
 

@@ -51,6 +51,16 @@ impl Operation {
         self.asked_for().0
     }
 
+    /// A collective's number among those of its function on its communicator, from 0, if NCCL numbers
+    /// it.
+    #[must_use]
+    pub fn seq(&self) -> Option<u64> {
+        match &self.event {
+            Event::Coll(coll) if coll.seq != event::Coll::UNNUMBERED => Some(coll.seq),
+            _ => None,
+        }
+    }
+
     /// The datatype.
     #[must_use]
     pub fn datatype(&self) -> Word {

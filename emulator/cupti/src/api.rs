@@ -7,7 +7,6 @@ use std::mem::MaybeUninit;
 
 use crate::options::Refusal;
 use crate::process::{self, Inside};
-use crate::release::Release;
 use crate::result::{self, CuptiResult};
 
 mod activity;
@@ -63,7 +62,6 @@ fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result
     };
     if let Some(place) = place {
         process::misuse(&format!("{name} was called from {place}, where the real one may hang or crash"));
-        return result::UNKNOWN;
     }
     while options.hang.iter().any(|hanging| hanging == name) {
         std::thread::park();
@@ -71,18 +69,12 @@ fn enter(name: &str, from: Caller, driver: Driver, body: impl FnOnce() -> Result
     let refusal = options.refusal(name, driver == Driver::Needed);
     let refusal = if refusal == Some(Refusal::EVERY) { process::next_error(name) } else { refusal };
     if let Some(code) = refusal {
-        process::remember(code);
         return code;
     }
     if driver != Driver::Later && release.is_mute_without_driver() && process::machine().is_err() {
         return result::UNKNOWN;
     }
-    let code = body().err().unwrap_or(result::SUCCESS);
-    // From 13.0 on errors are not remembered if there is no driver.
-    if process::attached().is_some() || release < Release::V13_0 {
-        process::remember(code);
-    }
-    code
+    body().err().unwrap_or(result::SUCCESS)
 }
 
 /// Defines functions of CUPTI, each with the first release that has it, and lists them.

@@ -9,7 +9,6 @@ use std::sync::Mutex;
 
 use observe::Machine;
 
-use crate::options::Domain;
 use crate::process::{self, lock};
 
 /// `CUpti_TimestampCallbackFunc`.
@@ -31,7 +30,7 @@ pub(crate) fn register(machine: &Machine, clock: TimestampCallback) {
 
 /// CUPTI's time now.
 pub(crate) fn now(machine: &Machine) -> u64 {
-    if pretended().is_none() {
+    if !ticks() {
         let clock = lock(&REGISTERED).as_ref().map(|registered| registered.clock);
         if let Some(clock) = clock {
             return clock();
@@ -42,12 +41,8 @@ pub(crate) fn now(machine: &Machine) -> u64 {
 
 /// CUPTI's time at the true time `at`.
 pub(crate) fn stamp(machine: &Machine, at: u64) -> u64 {
-    if let Some(domain) = pretended() {
-        return match domain {
-            Domain::Wall(shift) => (machine.wall)(at).wrapping_add_signed(shift),
-            Domain::Boot => at,
-            Domain::Ticks => (u128::from(at) * 21 / 10) as u64,
-        };
+    if ticks() {
+        return (u128::from(at) * 21 / 10) as u64;
     }
     let registered = lock(&REGISTERED).as_ref().map(|registered| (registered.clock, registered.anchor));
     let registered = registered.filter(|_| !process::options().latch);
@@ -87,7 +82,7 @@ fn pair(machine: &Machine, clock: TimestampCallback) -> (u64, u64) {
 /// CUPTI's time of an event on this thread that has just happened, at the machine's true time
 /// `at`.
 pub(crate) fn stamp_call(machine: &Machine, at: u64) -> u64 {
-    let is_foreign = pretended().is_none() && lock(&REGISTERED).is_some();
+    let is_foreign = !ticks() && lock(&REGISTERED).is_some();
     if is_foreign { now(machine) } else { stamp(machine, at) }
 }
 
@@ -97,14 +92,9 @@ pub(crate) fn without_machine() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The clock domain that the options ask for, if one has begun.
-fn pretended() -> Option<Domain> {
-    let clock = &process::options().clock;
-    if clock.is_empty() {
-        return None;
-    }
-    let elapsed = process::elapsed();
-    clock.iter().rev().find(|(after, _)| *after <= elapsed).map(|(_, domain)| *domain)
+/// Whether timestamps are ticks now.
+fn ticks() -> bool {
+    process::options().ticks_after.is_some_and(|after| after <= process::elapsed())
 }
 
 /// A clock's reading at the true time `at`, from its readings at two true times.

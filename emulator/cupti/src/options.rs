@@ -12,7 +12,6 @@
 //! | `drop=10%` | this share of records is lost, and counted as dropped |
 //! | `zero=1%` | this share of the GPU's records has no times |
 //! | `exhaust=100` | after this many kernels GPU buffers run out: times are 0 or reversed |
-//! | `reversed=1%` | this share of the GPU's records ends before it starts |
 //! | `skew=5ms` | the GPU's times are this late, or early (`-5ms`); no clock reading shows it |
 //! | `skew=5ms@40` | the same after this many kernels |
 //! | `conversion=5us` | the GPU's times are off by up to this; a new error every 100 ms |
@@ -32,16 +31,13 @@
 //! | `refuse=35@cuptiActivityEnable` | only that function returns this; may be repeated |
 //! | `refuse=every@cuptiSubscribe` | each call returns another error, till all were returned |
 //! | `hang=cuptiSubscribe` | that function never returns; may be repeated |
-//! | `clock=boot` | timestamps: `wall`, `boot` (true time), `ticks` (2.1 per ns), `+59s` |
-//! | `clock=ticks@2s` | then the clock changes, as if a tool registered one; may be repeated |
+//! | `clock=ticks@2s` | then timestamps are ticks (2.1 per ns), as if a tool registered a clock |
 //! | `latch` | a registered clock does not apply to the GPU's times: they stay on the wall clock |
 //! | `state=fatal@2s` | then CUPTI reports `fatal` (and detaches), `error` or `warning` |
 //! | `seed=7` | the seed of random choices |
-//! | `forgive` | misuse that would crash or hang the real CUPTI is only reported on stderr |
 //!
-//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. A clock such as
-//! `+59s` or `-3ms` is the wall clock with that offset. `state` needs 12.9 or later. `exhaust`
-//! models GPU buffers that are never reused. A program can skip an hour by calling
+//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. `state` needs 12.9 or
+//! later. `exhaust` models GPU buffers that are never reused. A program can skip an hour by calling
 //! `emulated_cupti_hour`.
 
 use crate::release::Release;
@@ -67,8 +63,6 @@ pub struct Options {
     pub drop: f64,
     /// The share of the GPU's records without times.
     pub zero: f64,
-    /// The share of the GPU's records that end before they start.
-    pub reversed: f64,
     /// How much too late the GPU's times are, in ns.
     pub skew: i64,
     /// See `skew`.
@@ -101,16 +95,14 @@ pub struct Options {
     pub refuse: Vec<Refusal>,
     /// The functions that never return.
     pub hang: Vec<String>,
-    /// The clock domains of timestamps and the times in ns at which they begin, in that order.
-    pub clock: Vec<(u64, Domain)>,
+    /// When timestamps become ticks of a processor of 2.1 GHz since the true time 0, in ns.
+    pub ticks_after: Option<u64>,
     /// Whether the GPU's times stay on the wall clock when a clock is registered.
     pub latch: bool,
     /// CUPTI's own failures, and when they occur, in ns.
     pub states: Vec<(u64, State)>,
     /// The seed of random choices.
     pub seed: u64,
-    /// Whether misuse is only reported.
-    pub forgive: bool,
 }
 
 /// A code that a function returns instead of doing anything.
@@ -125,17 +117,6 @@ pub struct Refusal {
 impl Refusal {
     /// Instead of a code: each call returns another one, until all of them were returned.
     pub const EVERY: u32 = u32::MAX;
-}
-
-/// A clock domain of timestamps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Domain {
-    /// The wall clock plus this many ns.
-    Wall(i64),
-    /// The machine's true time.
-    Boot,
-    /// Ticks of a processor of 2.1 GHz since the true time 0.
-    Ticks,
 }
 
 /// Callbacks that are granted but never made.
@@ -169,7 +150,6 @@ impl Default for Options {
             partial: false,
             drop: 0.0,
             zero: 0.0,
-            reversed: 0.0,
             exhaust: u64::MAX,
             skew: 0,
             skew_after: 0,
@@ -186,11 +166,10 @@ impl Default for Options {
             rival: None,
             refuse: Vec::new(),
             hang: Vec::new(),
-            clock: Vec::new(),
+            ticks_after: None,
             latch: false,
             states: Vec::new(),
             seed: 0,
-            forgive: false,
         }
     }
 }
@@ -220,7 +199,6 @@ impl Options {
                 "partial" => options.partial = true,
                 "drop" => options.drop = share(word, value()?)?,
                 "zero" => options.zero = share(word, value()?)?,
-                "reversed" => options.reversed = share(word, value()?)?,
                 "exhaust" => options.exhaust = number(word, value()?)?,
                 "skew" => {
                     let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0"));
@@ -248,9 +226,9 @@ impl Options {
                 }
                 "hang" => options.hang.push(value()?.to_owned()),
                 "clock" => {
-                    let value = value()?;
-                    let (domain, after) = value.split_once('@').unwrap_or((value, "0ns"));
-                    options.clock.push((duration(word, after)?, Domain::parse(word, domain)?));
+                    let after = value()?.strip_prefix("ticks@");
+                    let after = after.ok_or_else(|| format!("{word}: a clock is ticks@TIME"))?;
+                    options.ticks_after = Some(duration(word, after)?);
                 }
                 "latch" => options.latch = true,
                 "state" => {
@@ -258,12 +236,10 @@ impl Options {
                     options.states.push((duration(word, after)?, State::parse(word, state)?));
                 }
                 "seed" => options.seed = number(word, value()?)?,
-                "forgive" => options.forgive = true,
                 _ => return Err(format!("{word} is not a word of {VARIABLE}; see emulator/cupti/src/options.rs")),
             }
         }
         options.version = version.unwrap_or(options.release.version());
-        options.clock.sort_by_key(|(after, _)| *after);
         options.states.sort_by_key(|(after, _)| *after);
         Ok(options)
     }
@@ -297,24 +273,6 @@ impl State {
             "error" => Ok(State::Error),
             "warning" => Ok(State::Warning),
             _ => Err(format!("{word}: a state is fatal, error or warning")),
-        }
-    }
-}
-
-impl Domain {
-    fn parse(word: &str, text: &str) -> Result<Domain, String> {
-        match text {
-            "wall" => Ok(Domain::Wall(0)),
-            "boot" => Ok(Domain::Boot),
-            "ticks" => Ok(Domain::Ticks),
-            _ => {
-                let (sign, amount) = match text.split_at_checked(1) {
-                    Some(("+", amount)) => (1, amount),
-                    Some(("-", amount)) => (-1, amount),
-                    _ => return Err(format!("{word}: a domain is wall, boot, ticks, +TIME or -TIME")),
-                };
-                Ok(Domain::Wall(sign * duration(word, amount)? as i64))
-            }
         }
     }
 }
@@ -355,9 +313,9 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,reversed=1%,exhaust=7,skew=-5ms@40,conversion=7us,\
-            swap=20%,confuse,restart,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,clock=-3ms,state=fatal@2s,\
-            latch,state=warning,seed=7,forgive";
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,exhaust=7,skew=-5ms@40,conversion=7us,\
+            swap=20%,confuse,restart,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,state=fatal@2s,\
+            latch,state=warning,seed=7";
         let expected = Options {
             release: Release::V12_9,
             version: 27,
@@ -366,7 +324,6 @@ mod tests {
             partial: true,
             drop: 0.1,
             zero: 0.005,
-            reversed: 0.01,
             exhaust: 7,
             skew: -5_000_000,
             skew_after: 40,
@@ -386,11 +343,10 @@ mod tests {
                 Refusal { code: 35, function: Some("cuptiActivityEnable".to_owned()) },
             ],
             hang: vec!["cuptiSubscribe".to_owned()],
-            clock: vec![(0, Domain::Wall(-3_000_000)), (2_000_000_000, Domain::Ticks)],
+            ticks_after: Some(2_000_000_000),
             latch: true,
             states: vec![(0, State::Warning), (2_000_000_000, State::Fatal)],
             seed: 7,
-            forgive: true,
         };
         assert_eq!(Options::parse(text), Ok(expected));
         assert_eq!(Options::parse(""), Ok(Options::default()));
@@ -406,7 +362,7 @@ mod tests {
             ("drop=10", "drop=10: a share ends in %"),
             ("drop=101%", "from 0% to 100%"),
             ("release=12.7", "12.0, 12.9, 13.0"),
-            ("clock=mars", "clock=mars: a domain is"),
+            ("clock=mars", "clock=mars: a clock is"),
             ("withhold=all", "calls or objects"),
             ("state=bad", "a state is fatal, error or warning"),
             ("late", "late needs a value"),

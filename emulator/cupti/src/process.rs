@@ -137,7 +137,6 @@ pub(crate) enum Inside {
 
 thread_local! {
     static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
-    static LAST_ERROR: Cell<u32> = const { Cell::new(result::SUCCESS) };
 }
 
 /// Which of the caller's functions this thread is in.
@@ -153,19 +152,10 @@ pub(crate) fn call_out<T>(place: Inside, function: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Reports a use that the real CUPTI would crash or hang on; returns only if that is forgiven.
-pub(crate) fn misuse(what: &str) {
+/// Ends the process after a use that the real CUPTI would crash or hang on.
+pub(crate) fn misuse(what: &str) -> ! {
     eprintln!("emulated CUPTI: {what}");
-    if !options().forgive {
-        std::process::abort();
-    }
-}
-
-/// Remembers a function's result for `cuptiGetLastError`.
-pub(crate) fn remember(code: u32) {
-    if code != result::SUCCESS {
-        LAST_ERROR.set(code);
-    }
+    std::process::abort();
 }
 
 /// The error that this function returns next if it is to return each of them once; `None` after the
@@ -182,16 +172,10 @@ pub(crate) fn next_error(function: &str) -> Option<u32> {
     }
 }
 
-/// The last error of this thread; resets it.
-pub(crate) fn take_last_error() -> u32 {
-    LAST_ERROR.replace(result::SUCCESS)
-}
-
 /// Whether to ignore a report of the machine; complains about CUDA calls where there must be none.
 fn is_deaf() -> bool {
     if inside() == Inside::BufferCallback {
         misuse("a buffer callback called CUDA, which the real one deadlocks on");
-        return true;
     }
     is_forked()
 }

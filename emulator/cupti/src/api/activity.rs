@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::identity::{refuse_beside_sharing, refuse_beside_v2, refuse_if_shared};
+use super::identity::{forbid_beside_sharing, refuse_beside_v2, refuse_if_shared};
 use super::{Out, attribute, exported, put};
 use crate::clock::{self, TimestampCallback};
 use crate::layout::kind;
@@ -15,7 +15,7 @@ exported! {
     /// `cuptiActivityRegisterCallbacks`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiActivityRegisterCallbacks(request: Option<Request>, complete: Option<Complete>) {
-        refuse_beside_sharing("cuptiActivityRegisterCallbacks")?;
+        forbid_beside_sharing("cuptiActivityRegisterCallbacks");
         let request = request.ok_or(result::INVALID_PARAMETER)?;
         tracer::register(PROCESS, BufferCallbacks::V1(request, complete.ok_or(result::INVALID_PARAMETER)?));
         Ok(())
@@ -24,7 +24,7 @@ exported! {
     /// `cuptiActivityEnable`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnable(kind: u32) {
-        refuse_beside_sharing("cuptiActivityEnable")?;
+        forbid_beside_sharing("cuptiActivityEnable");
         enable(PROCESS, kind, false)
     }
 
@@ -32,28 +32,28 @@ exported! {
     /// exist.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityEnableAndDump(kind: u32) {
-        refuse_beside_sharing("cuptiActivityEnableAndDump")?;
+        forbid_beside_sharing("cuptiActivityEnableAndDump");
         enable(PROCESS, kind, true)
     }
 
     /// `cuptiActivityDisable`. Work that was launched before is still recorded.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivityDisable(kind: u32) {
-        refuse_beside_sharing("cuptiActivityDisable")?;
+        forbid_beside_sharing("cuptiActivityDisable");
         disable(PROCESS, kind)
     }
 
     /// `cuptiActivityEnableDriverApi`.
     since V12_9, NoBuffer, Needed:
     fn cuptiActivityEnableDriverApi(id: u32, enable: u8) {
-        refuse_beside_sharing("cuptiActivityEnableDriverApi")?;
+        forbid_beside_sharing("cuptiActivityEnableDriverApi");
         choose_function(PROCESS, kind::DRIVER, id, enable != 0)
     }
 
     /// `cuptiActivityGetNextRecord`.
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNextRecord(buffer: *mut u8, valid: usize, record: Option<&mut *mut u8>) {
-        refuse_beside_sharing("cuptiActivityGetNextRecord")?;
+        forbid_beside_sharing("cuptiActivityGetNextRecord");
         let record = record.ok_or(result::INVALID_PARAMETER)?;
         // SAFETY: the caller promises null or this many bytes.
         unsafe { next_record(buffer, valid, record) }
@@ -63,7 +63,7 @@ exported! {
     /// stream.
     since V12_0, Anyone, Unneeded:
     fn cuptiActivityGetNumDroppedRecords(_context: *mut c_void, _stream: u32, dropped: Out<usize>) {
-        refuse_beside_sharing("cuptiActivityGetNumDroppedRecords")?;
+        forbid_beside_sharing("cuptiActivityGetNumDroppedRecords");
         let dropped = dropped.ok_or(result::INVALID_PARAMETER)?;
         if process::options().release == Release::V12_0 {
             process::machine()?;
@@ -81,7 +81,7 @@ exported! {
     /// `cuptiActivitySetAttribute`.
     since V12_0, NoBuffer, Needed:
     fn cuptiActivitySetAttribute(number: u32, size: Option<&mut usize>, value: *mut c_void) {
-        refuse_beside_sharing("cuptiActivitySetAttribute")?;
+        forbid_beside_sharing("cuptiActivitySetAttribute");
         process::machine()?;
         // SAFETY: the caller promises null or this many bytes.
         unsafe { attribute::set(PROCESS, number, size, value.cast()) }
@@ -142,7 +142,6 @@ exported! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuptiFinalize() -> result::CuptiResult {
     process::misuse("cuptiFinalize was called, which can crash the process and takes CUPTI from everybody in it");
-    result::SUCCESS
 }
 
 /// Enables a kind, after its record was found to exist in this release.
@@ -210,7 +209,6 @@ fn flush(flag: u32) -> Result<(), u32> {
     let machine = process::machine()?;
     if process::is_forked() {
         process::misuse("a forked child flushes, on which the real one hangs: its thread is in the parent");
-        return Err(result::UNKNOWN);
     }
     tracer::flush(machine, flag & FORCED != 0);
     Ok(())

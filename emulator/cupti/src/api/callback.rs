@@ -97,24 +97,11 @@ exported! {
     /// `cuptiEnableDomain`.
     since V12_0, NoBuffer, Unneeded:
     fn cuptiEnableDomain(enable: u32, handle: *mut Subscriber, domain: u32) {
-        want_domain(check(handle, domain, None)?, domain, enable != 0);
-        Ok(())
-    }
-
-    /// `cuptiEnableAllDomains`.
-    since V12_0, NoBuffer, Unneeded:
-    fn cuptiEnableAllDomains(enable: u32, handle: *mut Subscriber) {
-        let subscriber = check(handle, domain::DRIVER, None)?;
-        for domain in domain::DRIVER..process::options().release.domains() {
-            want_domain(subscriber, domain, enable != 0);
+        let subscriber = check(handle, domain, None)?;
+        for id in 1..process::options().release.callbacks(domain) {
+            subscriber.want(domain, id, enable != 0);
         }
         Ok(())
-    }
-
-    /// `cuptiGetCallbackState`.
-    since V12_0, NoBuffer, Unneeded:
-    fn cuptiGetCallbackState(enabled: Out<u32>, handle: *mut Subscriber, domain: u32, id: u32) {
-        put(enabled, check(handle, domain, Some(id))?.wants(domain, id).into())
     }
 
     /// `cuptiGetCallbackName`, for the functions that are listed here.
@@ -123,15 +110,6 @@ exported! {
         let known = names::name(domain, id, process::options().release);
         put(name, known.map_or(std::ptr::null(), CStr::as_ptr))?;
         known.map(|_| ()).ok_or(result::INVALID_PARAMETER)
-    }
-
-    /// `cuptiSupportedDomains`.
-    since V12_0, NoBuffer, Needed:
-    fn cuptiSupportedDomains(count: Out<usize>, table: Out<*const u32>) {
-        static DOMAINS: [u32; 6] = [1, 2, 3, 4, 5, 6];
-        process::machine()?;
-        put(table, DOMAINS.as_ptr())?;
-        put(count, process::options().release.domains() as usize - 1)
     }
 }
 
@@ -178,10 +156,4 @@ fn check(handle: *mut Subscriber, domain: u32, id: Option<u32>) -> Result<&'stat
     let is_domain = (domain::DRIVER..release.domains()).contains(&domain);
     let is_id = id.is_none_or(|id| (1..release.callbacks(domain)).contains(&id));
     subscriber::find(handle).filter(|_| is_domain && is_id).ok_or(result::INVALID_PARAMETER)
-}
-
-fn want_domain(subscriber: &Subscriber, domain: u32, wanted: bool) {
-    for id in 1..process::options().release.callbacks(domain) {
-        subscriber.want(domain, id, wanted);
-    }
 }

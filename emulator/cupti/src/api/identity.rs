@@ -33,21 +33,6 @@ exported! {
     }
 }
 
-/// `cuptiGetLastError`, which also resets it. It is not defined by the macro, because it must not
-/// remember its own result.
-///
-/// # Safety
-///
-/// None is needed; the signature is CUPTI's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuptiGetLastError() -> result::CuptiResult {
-    let options = process::options();
-    if options.release.is_mute_without_driver() && process::machine().is_err() {
-        return result::UNKNOWN;
-    }
-    process::take_last_error()
-}
-
 fn put_name(code: u32, string: Out<*const c_char>) -> Result<(), u32> {
     let name = result::name(code, process::options().release);
     put(string, name.unwrap_or(c"<unknown>").as_ptr())?;
@@ -70,14 +55,12 @@ pub(super) fn refuse_beside_v2() -> Result<(), u32> {
     if is_v2 && process::options().release >= Release::V13_3 { Err(result::NOT_COMPATIBLE) } else { Ok(()) }
 }
 
-/// Refuses a function of the whole process beside subscribers that share. What the real one does is
+/// Forbids a function of the whole process beside subscribers that share. What the real one does is
 /// not known, so nobody should depend on it.
-pub(super) fn refuse_beside_sharing(function: &str) -> Result<(), u32> {
-    if !subscriber::is_shared() {
-        return Ok(());
+pub(super) fn forbid_beside_sharing(function: &str) {
+    if subscriber::is_shared() {
+        process::misuse(&format!("{function} was called beside subscribers that share, instead of {function}_v2"));
     }
-    process::misuse(&format!("{function} was called beside subscribers that share, instead of {function}_v2"));
-    Err(result::NOT_COMPATIBLE)
 }
 
 /// Refuses a function that its header says is not supported beside subscribers that share.

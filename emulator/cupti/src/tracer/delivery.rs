@@ -178,11 +178,9 @@ fn is_usable(memory: &Memory) -> bool {
     }
     if !memory.address.addr().is_multiple_of(ALIGNMENT) {
         process::misuse("a buffer is not aligned to 8 bytes");
-        return false;
     }
     if with(|tracer| tracer.clients.values().any(|share| share.buffers.holds(memory))) {
         process::misuse("a buffer was given that CUPTI still has");
-        return false;
     }
     // SAFETY: the caller gave this many bytes, and nobody else uses them now.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.address, memory.size) };
@@ -190,7 +188,6 @@ fn is_usable(memory: &Memory) -> bool {
         bytes.fill(0);
     } else if bytes.iter().any(|byte| *byte != 0) {
         process::misuse("a buffer is not zeroed, although attribute 5 promises it");
-        bytes.fill(0);
     }
     true
 }

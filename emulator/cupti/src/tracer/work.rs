@@ -267,7 +267,7 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     if is_kernel && kernels >= options.exhaust {
         return if kernels.is_multiple_of(2) { (0, 0) } else { (times.1 + 1, times.0) };
     }
-    if process::happens(options.reversed) { (times.1 + 1, times.0) } else { times }
+    times
 }
 
 /// Keeps a name forever, because records point to it.

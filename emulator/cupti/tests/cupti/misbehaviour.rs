@@ -80,18 +80,14 @@ fn dropped_records_are_counted() {
 }
 
 #[test]
-fn times_can_be_missing_or_reversed() {
-    alone("zero=10%,reversed=10%,seed=3", || {
+fn times_can_be_missing() {
+    alone("zero=10%,seed=3", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
         run(1_000);
         cupti.flush(false);
-        let times = records(cupti)
-            .iter()
-            .map(|record| (record.get(layout::kernel::START), record.get(layout::kernel::END)))
-            .collect::<Vec<_>>();
-        let zero = times.iter().filter(|times| **times == (0, 0)).count();
-        let reversed = times.iter().filter(|(start, end)| end < start).count();
-        assert!((50..200).contains(&zero) && (50..200).contains(&reversed), "{zero} and {reversed} of 1000");
+        let times = |record: &Record| (record.get(layout::kernel::START), record.get(layout::kernel::END));
+        let zero = records(cupti).iter().filter(|record| times(record) == (0, 0)).count();
+        assert!((50..200).contains(&zero), "{zero} of 1000");
     });
 }
 
@@ -280,22 +276,17 @@ fn a_version_can_be_faked() {
 }
 
 #[test]
-fn timestamps_use_the_requested_clock() {
-    for (options, distance) in [("", 0), ("clock=+59s", 59_000_000_000), ("clock=-3ms", -3_000_000), ("clock=wall", 0)]
-    {
-        alone(&format!("{options},seed={}", distance + 100_000_000_000i64), || {
-            let distance = last_option::<i64>() - 100_000_000_000;
-            let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
-            let wall = |at: u64| (at + WALL_AHEAD).wrapping_add_signed(distance);
-            let (before, between, after) = (host::now(), cupti.timestamp(), host::now());
-            assert!(wall(before) <= between && between <= wall(after));
-            let start = host::now();
-            host::finish(host::launch(host::kernel(13)), start, 1_000);
-            cupti.flush(false);
-            let [record] = records(cupti).try_into().expect("one kernel ran");
-            assert_eq!(record.get(layout::kernel::START), wall(start));
-        });
-    }
+fn timestamps_use_the_wall_clock() {
+    alone("", || {
+        let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+        let (before, between, after) = (host::now(), cupti.timestamp(), host::now());
+        assert!(before + WALL_AHEAD <= between && between <= after + WALL_AHEAD);
+        let start = host::now();
+        host::finish(host::launch(host::kernel(13)), start, 1_000);
+        cupti.flush(false);
+        let [record] = records(cupti).try_into().expect("one kernel ran");
+        assert_eq!(record.get(layout::kernel::START), start + WALL_AHEAD);
+    });
 }
 
 #[test]

@@ -57,15 +57,11 @@ fn ask(cupti: Cupti) {
     ask!(cuptiGetResultString(u32 = 0, *mut u64 = out));
     ask!(cuptiGetResultString(u32 = 500, *mut u64 = out));
     ask!(cuptiGetResultString(u32 = 0, *mut c_void = null));
-    ask!(cuptiActivityEnable(u32 = 10));
-    ask!(cuptiGetLastError());
-    ask!(cuptiGetLastError());
     place = [0; 8];
     let out = place.as_mut_ptr();
     ask!(cuptiActivityGetNextRecord(*mut c_void = null, usize = 0, *mut u64 = out));
     ask!(cuptiActivityGetNextRecord(*mut u64 = out, usize = 64, *mut c_void = null));
     ask!(cuptiGetGraphNodeId(*mut c_void = null, *mut u64 = out));
-    ask!(cuptiSupportedDomains(*mut u64 = out, *mut u64 = out));
     ask!(cuptiEnableCallback(u32 = 1, *mut c_void = null, u32 = 1, u32 = 307));
     ask!(cuptiActivityEnableDriverApi(u32 = 307, u8 = 1));
     ask!(cuptiSubscribe_v2(*mut u64 = out, *const c_void = function, *mut c_void = null, *mut c_void = null));

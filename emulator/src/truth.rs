@@ -330,7 +330,7 @@ pub struct Truth {
 
 #[derive(Debug)]
 struct State {
-    file: Option<File>,
+    file: File,
     lost: u64,
 }
 
@@ -341,23 +341,17 @@ impl Truth {
     ///
     /// When it cannot be created.
     pub fn create(path: &Path) -> std::io::Result<Truth> {
-        Ok(Truth { state: Mutex::new(State { file: Some(File::create(path)?), lost: 0 }) })
-    }
-
-    /// A truth that is not written anywhere.
-    pub fn nowhere() -> Truth {
-        Truth { state: Mutex::new(State { file: None, lost: 0 }) }
+        Ok(Truth { state: Mutex::new(State { file: File::create(path)?, lost: 0 }) })
     }
 
     /// Writes a line; lines that cannot be written are counted.
     pub fn write(&self, line: &Line) {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let State { file: Some(file), lost } = &mut *state else { return };
         let mut text = serde_json::to_vec(line).expect("every line can be written as JSON");
         text.push(b'\n');
         // One write, so that a killed process leaves whole lines.
-        if file.write_all(&text).is_err() {
-            *lost += 1;
+        if state.file.write_all(&text).is_err() {
+            state.lost += 1;
         }
     }
 

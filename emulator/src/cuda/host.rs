@@ -22,11 +22,6 @@ pub fn set_device(device: u32) -> Result<(), Error> {
     check(runtime::cudaSetDevice(device))
 }
 
-/// The current device of this thread.
-pub fn device() -> u32 {
-    device::current().ordinal
-}
-
 /// Waits until the current device has done all its work.
 ///
 /// # Errors
@@ -41,7 +36,6 @@ pub fn synchronize_device() -> Result<(), Error> {
 #[derive(Debug)]
 pub struct DeviceBuffer {
     address: *mut u8,
-    bytes: usize,
 }
 
 // SAFETY: an address of the process's memory, which any thread may pass on. Reads and writes are
@@ -58,7 +52,7 @@ unsafe impl Sync for DeviceBuffer {}
 pub fn malloc(bytes: usize) -> Result<DeviceBuffer, Error> {
     let mut address = std::ptr::null_mut();
     check(runtime::cudaMalloc(Out::new(&mut address), bytes))?;
-    Ok(DeviceBuffer { address: address.cast(), bytes })
+    Ok(DeviceBuffer { address: address.cast() })
 }
 
 impl DeviceBuffer {
@@ -70,16 +64,6 @@ impl DeviceBuffer {
     /// Its address as a number, as the truth shows it.
     pub fn address(&self) -> u64 {
         self.address as u64
-    }
-
-    /// Its size in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
     }
 }
 

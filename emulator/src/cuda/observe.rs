@@ -132,11 +132,6 @@ thread_local! {
     static LAST_ERROR: Cell<i32> = const { Cell::new(0) };
 }
 
-/// The last error of the thread's calls, or 0.
-pub(super) fn last_error() -> i32 {
-    LAST_ERROR.get()
-}
-
 /// The last error of the thread's calls, or 0; resets it.
 pub(super) fn take_last_error() -> i32 {
     LAST_ERROR.replace(0)

@@ -468,7 +468,7 @@ fn devices_are_told_apart() {
     }
     assert_eq!(bytes[360..368], [8, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(host::set_device(4), Err(Error::InvalidDevice));
-    assert_eq!(host::device(), 0);
+    assert_eq!(device::current().ordinal, 0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub mod patience;
 mod ranks;
 pub(crate) mod tally;
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +23,6 @@ use crate::cuda;
 use crate::kernel::{GpuPace, NcclKernels, Pace, Stall};
 use crate::library::Library;
 use crate::network;
-use crate::scenario::program::Exit;
 use crate::scenario::{Layout, NetworkKind, Scenario};
 use crate::time::{DeviceTimer, HostClocks};
 use crate::truth::{self, Line, Truth};
@@ -161,9 +160,7 @@ fn work(process: &Process) -> Result<ExitCode, Failure> {
     let status = if wrong == 0 { 0 } else { status::FAILED };
     match ending {
         Ending::Done => Ok(ExitCode::from(status)),
-        Ending::Left(Exit::Orderly) => std::process::exit(i32::from(status)),
-        Ending::Left(Exit::AtOnce) => leave(i32::from(status)),
-        Ending::Left(Exit::Exec) => Err(exec(status).into()),
+        Ending::Left => leave(i32::from(status)),
     }
 }
 
@@ -368,14 +365,4 @@ fn end_at_panic() {
 fn leave(status: i32) -> ! {
     // SAFETY: it takes a number and does not return.
     unsafe { libc::_exit(status) }
-}
-
-/// Replaces this process by another program, which exits with the status; returns why it could
-/// not.
-fn exec(status: u8) -> String {
-    let script = CString::new(format!("exit {status}")).expect("it has no zero byte");
-    let arguments: [*const c_char; 4] = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
-    // SAFETY: the path and the arguments are C strings, and the list ends with null.
-    unsafe { libc::execv(c"/bin/sh".as_ptr(), arguments.as_ptr()) };
-    format!("failed to run /bin/sh: {}", std::io::Error::last_os_error())
 }

@@ -19,7 +19,7 @@ use super::nccl::{Caller, Passed};
 use crate::cuda;
 use crate::cuda::host::{self, Event, Stream};
 use crate::library::api::Status;
-use crate::scenario::program::{Exit, Statement, Verb};
+use crate::scenario::program::{Statement, Verb};
 use crate::scenario::random::{Dice, mix};
 use crate::scenario::units::{Range, Time};
 use communicators::Communicator;
@@ -45,7 +45,7 @@ pub(super) enum Ending {
     /// Everything is done and destroyed.
     Done,
     /// They left earlier, on purpose.
-    Left(Exit),
+    Left,
 }
 
 /// One rank.
@@ -196,7 +196,7 @@ impl<'a> Ranks<'a> {
                     std::thread::sleep(Duration::from_secs(3600));
                 }
             }
-            Verb::Exit(exit) => return Ok(Some(Ending::Left(*exit))),
+            Verb::Exit => return Ok(Some(Ending::Left)),
         }
         Ok(None)
     }

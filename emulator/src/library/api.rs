@@ -139,8 +139,6 @@ functions! {
         get_unique_id = "ncclGetUniqueId": fn(id: *mut UniqueId) -> Status;
         get_error_string = "ncclGetErrorString": fn(status: Status) -> *const c_char;
         get_last_error = "ncclGetLastError": fn(comm: CommHandle) -> *const c_char;
-        comm_init_rank = "ncclCommInitRank":
-            fn(comm: *mut CommHandle, ranks: c_int, id: UniqueId, rank: c_int) -> Status;
         comm_init_rank_config = "ncclCommInitRankConfig":
             fn(comm: *mut CommHandle, ranks: c_int, id: UniqueId, rank: c_int, config: *mut Config) -> Status;
         comm_split = "ncclCommSplit":
@@ -149,8 +147,6 @@ functions! {
         comm_destroy = "ncclCommDestroy": fn(comm: CommHandle) -> Status;
         comm_abort = "ncclCommAbort": fn(comm: CommHandle) -> Status;
         comm_get_async_error = "ncclCommGetAsyncError": fn(comm: CommHandle, status: *mut Status) -> Status;
-        comm_count = "ncclCommCount": fn(comm: CommHandle, count: *mut c_int) -> Status;
-        comm_user_rank = "ncclCommUserRank": fn(comm: CommHandle, rank: *mut c_int) -> Status;
         all_reduce = "ncclAllReduce": fn(
             send: *const c_void, receive: *mut c_void, count: usize, datatype: DataType, op: RedOp, comm: CommHandle,
             stream: StreamHandle
@@ -181,10 +177,6 @@ functions! {
         group_end = "ncclGroupEnd": fn() -> Status;
         mem_alloc = "ncclMemAlloc": fn(pointer: *mut *mut c_void, size: usize) -> Status;
         mem_free = "ncclMemFree": fn(pointer: *mut c_void) -> Status;
-        red_op_create_pre_mul_sum = "ncclRedOpCreatePreMulSum": fn(
-            op: *mut RedOp, scalar: *mut c_void, datatype: DataType, residence: c_int, comm: CommHandle
-        ) -> Status;
-        red_op_destroy = "ncclRedOpDestroy": fn(op: RedOp, comm: CommHandle) -> Status;
     }
     some {
         comm_window_register = "ncclCommWindowRegister": fn(

@@ -59,16 +59,6 @@ impl Symbols {
         self.named(name).next().map(|symbol| symbol.size).filter(|&size| size > 0)
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.symbols.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.symbols.is_empty()
-    }
-
     /// The library's load address.
     pub(super) fn base(&self) -> usize {
         self.base

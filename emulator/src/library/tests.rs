@@ -431,7 +431,6 @@ fn a_loaded_library_knows_its_symbols() {
     assert_eq!(symbols.size("cudaShort"), Some(6));
     assert_eq!(symbols.address("cudaMallo"), None);
     assert_eq!(symbols.address("places"), Some(opened.symbol("places") as usize));
-    assert!(!symbols.is_empty() && symbols.len() > 50);
 
     let api = library.api();
     assert_eq!(api.get_version as usize, opened.symbol("ncclGetVersion") as usize);

@@ -69,8 +69,7 @@
 //! | `acquire` | calls `ncclscope_acquire`: CUPTI is taken back |
 //! | `environment NAME=VALUE` | for communicators made later: `NCCL_ALGO`, `NCCL_PROTO` |
 //! | `hang` | the rank stops; later the job is killed, as intended |
-//! | `exit`, `exit at once` | `exit(0)`, `_exit(0)`, without destroying communicators |
-//! | `exec` | the same, by running another program in the process |
+//! | `exit at once` | `_exit(0)`, without destroying communicators |
 //!
 //! All of a rank's `compute NAME TIME to TIME` take the same part of their range the n-th time: those
 //! of one step work on the same data.
@@ -162,7 +161,7 @@ pub enum Verb {
     /// The rank stops.
     Hang,
     /// The process ends without destroying its communicators.
-    Exit(Exit),
+    Exit,
 }
 
 /// What an executable graph is made of.
@@ -183,17 +182,6 @@ pub enum Lend {
     Release,
     /// `ncclscope_acquire`
     Acquire,
-}
-
-/// How a process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// `exit(0)`: exit handlers run.
-    Orderly,
-    /// `_exit(0)`: exit handlers do not run.
-    AtOnce,
-    /// Another program replaces the process.
-    Exec,
 }
 
 /// An operation.
@@ -373,16 +361,6 @@ impl Program {
         let mut names = HashSet::new();
         collect(&self.statements, &mut names);
         names
-    }
-
-    /// Whether a rank stops on purpose, so that the job must be killed.
-    pub fn hangs(&self) -> bool {
-        any(&self.statements, &|verb| matches!(verb, Verb::Hang))
-    }
-
-    /// Whether a process leaves the program on purpose without destroying its communicators.
-    pub fn exits(&self) -> bool {
-        any(&self.statements, &|verb| matches!(verb, Verb::Exit(_)))
     }
 
     /// Whether an operation needs symmetric windows.

@@ -154,10 +154,6 @@ pub(super) unsafe extern "C" fn get_last_error() -> c_int {
     observe::take_last_error()
 }
 
-pub(super) unsafe extern "C" fn peek_at_last_error() -> c_int {
-    observe::last_error()
-}
-
 pub(in crate::cuda) fn error_text(number: c_int) -> &'static CStr {
     match Error::from_number(number) {
         Some(error) => error.c_text(),
@@ -176,10 +172,6 @@ pub(in crate::cuda) fn error_name(number: c_int) -> &'static CStr {
 
 pub(super) unsafe extern "C" fn get_error_string(number: c_int) -> *const c_char {
     error_text(number).as_ptr()
-}
-
-pub(super) unsafe extern "C" fn get_error_name(number: c_int) -> *const c_char {
-    error_name(number).as_ptr()
 }
 
 fn find_driver_function(symbol: &CStr, out: Out<*const c_void>, status: Out<c_int>) -> Result<(), Error> {

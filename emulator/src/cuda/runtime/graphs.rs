@@ -202,14 +202,6 @@ exported! {
         out.put(name)
     }
 
-    fn cudaUserObjectRetain(object: Handle, count: u32) {
-        change_references(object, count.into()).map(|_| ())
-    }
-
-    fn cudaUserObjectRelease(object: Handle, count: u32) {
-        change_references(object, -i64::from(count)).map(|_| ())
-    }
-
     fn cudaGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32) {
         let graph = machine().graphs.get(graph)?;
         // cudaGraphUserObjectMove: the references become the graph's.

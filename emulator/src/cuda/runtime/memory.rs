@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Handle, Out, exported, slice};
 use crate::cuda::capture::Status;
-use crate::cuda::device::{self, MEMORY_BYTES};
+use crate::cuda::device;
 use crate::cuda::memory::{IpcHandle, Kind};
 use crate::cuda::observe::{call, call_of, nested_call};
 use crate::cuda::stream::{Stream, Submitted};
@@ -59,11 +59,6 @@ exported! {
         Ok(())
     }
 
-    fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) {
-        free.put(MEMORY_BYTES - (1 << 30))?;
-        total.put(MEMORY_BYTES)
-    }
-
     fn cudaHostRegister(address: *mut c_void, bytes: usize, _flags: u32) {
         machine().memory.register(address, bytes, device::current().ordinal)
     }
@@ -108,10 +103,6 @@ exported! {
     [unsafe] fn cudaIpcCloseMemHandle(address: *mut c_void) {
         machine().memory.free(address, |kind| kind == Kind::Device)
     }
-}
-
-pub(super) extern "C" fn malloc_host(out: Out<*mut c_void>, bytes: usize) -> c_int {
-    cudaHostAlloc(out, bytes, 0)
 }
 
 pub(super) extern "C" fn malloc_from_pool_async(

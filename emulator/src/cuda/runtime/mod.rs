@@ -68,9 +68,7 @@ pub(super) fn table(exists: impl Fn(&str) -> bool) -> Vec<Function> {
     let defined = devices::functions().chain(graphs::functions()).chain(kernels::functions());
     let mut table: BTreeMap<_, _> = defined.chain(memory::functions()).chain(streams::functions()).collect();
     table.extend(named! {
-        "cudaEventElapsedTime_v2": cudaEventElapsedTime,
         "cudaGetDeviceProperties_v2": cudaGetDeviceProperties,
-        "cudaGetErrorName": get_error_name,
         "cudaGetErrorString": get_error_string,
         "cudaGetLastError": get_last_error,
         "cudaGraphAddDependencies_v2": cudaGraphAddDependencies,
@@ -78,13 +76,11 @@ pub(super) fn table(exists: impl Fn(&str) -> bool) -> Vec<Function> {
         "cudaLaunchKernel": launch_kernel,
         "cudaLaunchKernelExC": launch_kernel_ex,
         "cudaMallocFromPoolAsync": malloc_from_pool_async,
-        "cudaMallocHost": malloc_host,
         "cudaMemcpy": memcpy,
         "cudaMemcpyAsync": memcpy_async,
         "cudaMemcpyBatchAsync": memcpy_batch_async_13,
         "cudaMemset": memset,
         "cudaMemsetAsync": memset_async,
-        "cudaPeekAtLastError": peek_at_last_error,
         "cudaRuntimeGetVersion": cudaDriverGetVersion,
         "cudaStreamGetCaptureInfo_v2": stream_get_capture_info_without_edges,
         "cudaStreamGetCaptureInfo_v3": cudaStreamGetCaptureInfo,

@@ -1,6 +1,6 @@
 //! Streams and events, as libnccl makes and uses them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use ::observe::ResourceKind;
@@ -18,10 +18,6 @@ exported! {
     }
 
     fn cudaStreamCreateWithFlags(out: Out<Handle>, _flags: u32) {
-        create_stream(out)
-    }
-
-    fn cudaStreamCreateWithPriority(out: Out<Handle>, _flags: u32, _priority: c_int) {
         create_stream(out)
     }
 
@@ -61,10 +57,6 @@ exported! {
 
     fn cudaEventRecord(event: Handle, stream: Handle) {
         capture::record(&device::stream(stream)?, &machine().events.get(event)?, 0)
-    }
-
-    fn cudaEventRecordWithFlags(event: Handle, stream: Handle, flags: u32) {
-        capture::record(&device::stream(stream)?, &machine().events.get(event)?, flags)
     }
 
     fn cudaEventQuery(event: Handle) {

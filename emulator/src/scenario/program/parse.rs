@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use super::walk::Walk;
-use super::{
-    By, Communicator, Error, Exit, Lend, Made, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What,
-};
+use super::{By, Communicator, Error, Lend, Made, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What};
 use crate::scenario::units::{self, Kind, Size, Time};
 use crate::scenario::words::{Datatype, Reduction};
 
@@ -111,8 +109,7 @@ const USAGE: &[(&str, Allowed, &str)] = &[
     ("acquire", Outside, "acquire"),
     ("environment", Outside, "environment NCCL_PROTO=LL"),
     ("hang", Outside, "hang"),
-    ("exit", Outside, "exit [at once]"),
-    ("exec", Outside, "exec"),
+    ("exit", Outside, "exit at once"),
 ];
 
 /// A block in which some statements are not allowed.
@@ -204,12 +201,11 @@ impl Parser {
             "sleep" => Verb::Sleep(words.quantity::<Time>()?),
             "ahead" => Verb::Ahead(words.number("how many")?),
             "hang" => Verb::Hang,
-            "exec" => Verb::Exit(Exit::Exec),
-            "exit" if words.take("at") => {
+            "exit" => {
+                words.expect("at")?;
                 words.expect("once")?;
-                Verb::Exit(Exit::AtOnce)
+                Verb::Exit
             }
-            "exit" => Verb::Exit(Exit::Orderly),
             "replay" => {
                 let name = words.name("the name of a captured graph")?.to_owned();
                 let mut on = if words.take("on") { Some(self.named(words)?) } else { None };

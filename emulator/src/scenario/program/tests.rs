@@ -87,8 +87,7 @@ fn blocks_hold_statements() {
         only.verb,
         Verb::Only(vec![0, 2], vec![Statement { line: 7, verb: Verb::Compute("kernel".into(), 1_500_000, 1_500_000) }])
     );
-    assert_eq!(exit.verb, Verb::Exit(Exit::AtOnce));
-    assert!(program.exits() && !program.hangs());
+    assert_eq!(exit.verb, Verb::Exit);
 }
 
 #[test]
@@ -154,7 +153,7 @@ fn syntax_errors_name_their_line() {
         ("send_recv ring 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
         ("all_to_all 4 B f32 symmetric", "1: only collectives and `native` calls can be `symmetric`"),
         ("group {\nall_gather 4 B f32 symmetric\n}", "2: a `symmetric` operation cannot be within a group"),
-        ("exit later", "1: `later` is not expected here"),
+        ("exit later", "1: expected `at`, not `later`"),
         ("exit at last", "1: expected `once`, not `last`"),
     ] {
         let message = wrong(text);

@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
                     self.must_be_there(*index)?;
                 }
             }
-            Verb::Hang | Verb::Exit(_) => self.ended = true,
+            Verb::Hang | Verb::Exit => self.ended = true,
             _ => {}
         }
         Ok(())

@@ -58,7 +58,7 @@ fn built(name: &str) -> PathBuf {
     beside
 }
 
-fn library_path() -> &'static Path {
+pub(crate) fn library_path() -> &'static Path {
     LIBRARIES.path()
 }
 

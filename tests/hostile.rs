@@ -4,7 +4,7 @@
 //! Each case runs in a process of its own, `support/hostile.c`.
 
 use crate::command::ncclscope;
-use emulated_cupti::release::Release;
+use crate::cupti::library_path;
 use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Finished};
@@ -172,8 +172,7 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         "no event is ever stopped; 32 and 255 channels without their kernels, with CUPTI; channels that are never stopped",
         "memory stays below 64 MiB, and the recording does not have to end for lack of it",
     );
-    let libraries = libraries();
-    let path = libraries.path().to_str().unwrap();
+    let path = library_path().to_str().unwrap();
     for way in [&["channels", "32"][..], &["channels", "255"], &["open-channels", "64"], &["open"]] {
         let alone = Run::of(way, &[("NCCLSCOPE_PRESET", "off"), ("LD_LIBRARY_PATH", path)]).figure("grown_kib");
         let run = Run::of(way, &[("LD_LIBRARY_PATH", path)]);
@@ -182,15 +181,6 @@ fn channels_and_unstopped_events_take_no_more_memory() {
         assert!(!run.stderr.contains("memory"), "{way:?}: it must not end for lack of memory: {}", run.stderr);
     }
     case.survived(4);
-}
-
-/// A folder with the emulated driver and CUPTI.
-fn libraries() -> TempDir {
-    let libraries = tempfile::tempdir().unwrap();
-    let beside = |name| std::env::current_exe().unwrap().with_file_name(name);
-    emulated_cupti::place(&beside("libemulated_cupti.so"), libraries.path(), Release::V13_0).unwrap();
-    std::fs::copy(beside("libemulated_libcuda.so"), libraries.path().join("libcuda.so.1")).unwrap();
-    libraries
 }
 
 /// `NCCLSCOPE_SOAK` is how many seconds it takes.
@@ -204,12 +194,11 @@ fn a_long_job_with_everything_switched_on_does_not_grow() {
          the second, and the recording does not have to end for lack of it; every call is recorded or counted",
     );
     let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(60_u64);
-    let libraries = libraries();
     let folder = tempfile::tempdir().unwrap();
     let metrics = folder.path().join("metrics.prom");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let settings = [
-        ("LD_LIBRARY_PATH", libraries.path().to_str().unwrap()),
+        ("LD_LIBRARY_PATH", library_path().to_str().unwrap()),
         ("NCCLSCOPE_PRESET", "full"),
         ("NCCLSCOPE_CAPTURE", "1"),
         ("NCCLSCOPE_CUDA_API", "1"),

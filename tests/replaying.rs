@@ -2,7 +2,7 @@
 //! captures are refused as such.
 
 use crate::command::ncclscope;
-use emulated_cupti::release::Release;
+use crate::cupti::library_path;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use ncclscope::capture::read::Chunks;
@@ -15,7 +15,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// The capture beside the only trace.
 #[track_caller]
@@ -63,15 +62,6 @@ fn every_scenario_is_replayed_byte_for_byte() {
     assert!(played >= 30, "{played} plays");
 }
 
-/// A folder with the emulated driver and CUPTI, under the names that a profiler looks for.
-fn libraries() -> TempDir {
-    let built = |name: &str| std::env::current_exe().unwrap().with_file_name(name);
-    let folder = tempfile::tempdir().unwrap();
-    emulated_cupti::place(&built("libemulated_cupti.so"), folder.path(), Release::V13_0).unwrap();
-    fs::copy(built("libemulated_libcuda.so"), folder.path().join("libcuda.so.1")).unwrap();
-    folder
-}
-
 /// Kernels, calls into CUDA, ranges, and CUPTI that is lent and taken again.
 const KERNELS: &str = "\
 main call cuInit library=libcuda.so.1
@@ -94,14 +84,13 @@ user finalize world
 
 #[test]
 fn kernels_are_replayed_byte_for_byte() {
-    let libraries = libraries();
     for (name, value) in [
         ("NCCLSCOPE_PRESET", "full"),
         ("NCCLSCOPE_CUDA_API", "1"),
         ("EMULATED_CUPTI", "refuse=35@cuptiEnableCallback"),
         ("EMULATED_CUPTI", "clock=ticks@1ms"),
     ] {
-        let play = Play::new(KERNELS).env("LD_LIBRARY_PATH", libraries.path()).env("NCCLSCOPE_CAPTURE", "1");
+        let play = Play::new(KERNELS).env("LD_LIBRARY_PATH", library_path()).env("NCCLSCOPE_CAPTURE", "1");
         let recording = Recording::by(play.env(name, value));
         assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
         assert_sound(&recording.traces.open(), 0);

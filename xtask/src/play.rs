@@ -4,20 +4,13 @@
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
-use crate::steps::{Failure, Place, call, call_for};
+use crate::steps::{Failure, Place, call, call_for, run_chore};
 
 /// The scenario if none is named.
 const DEFAULT: &str = "eager_allreduce";
 
 pub(crate) fn run(words: &[String]) -> ExitCode {
-    let scenario = words.first().map_or(DEFAULT, String::as_str);
-    match Place::find().map_err(Failure::from).and_then(|place| play(&place, scenario)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {}", failure.reason);
-            ExitCode::FAILURE
-        }
-    }
+    run_chore(|place| play(place, words.first().map_or(DEFAULT, String::as_str)))
 }
 
 fn play(place: &Place, scenario: &str) -> Result<(), Failure> {

@@ -107,8 +107,6 @@ pub struct Link {
     pub bytes: u64,
     /// How long they waited for the network, summed over transfers that overlap, ns.
     pub network_wait_ns: u64,
-    /// The longest single wait, for anything, ns.
-    pub longest_wait_ns: u64,
 }
 
 /// How a row is labelled.
@@ -230,7 +228,6 @@ impl Summary {
                 transfers: of.number,
                 bytes: of.bytes,
                 network_wait_ns: of.waits[Wait::Network as usize],
-                longest_wait_ns: of.longest,
             })
         })
     }
@@ -304,12 +301,6 @@ impl Summary {
         let figures = self.ended.as_deref().unwrap_or_default();
         let of = |field: u32| figures.iter().find(|(number, _)| *number == field).map_or(0, |(_, count)| *count);
         LOSSES.into_iter().map(|(field, name)| (name, of(field))).filter(|(_, count)| *count > 0).collect()
-    }
-
-    /// Whether the recording has a last remark.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.ended.is_some()
     }
 }
 

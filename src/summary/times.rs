@@ -62,12 +62,6 @@ impl Times {
         (self.number > 0).then_some(self.most)
     }
 
-    /// Their mean, ns.
-    #[must_use]
-    pub fn mean(&self) -> Option<u64> {
-        self.total.checked_div(self.number)
-    }
-
     /// A percentile, ns: the smallest duration that is not exceeded by this part of all. Exact up
     /// to 32 durations, above that at most 0.8 % too large. `None` if there are none, or if there
     /// were too many kinds to keep.

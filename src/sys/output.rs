@@ -105,12 +105,6 @@ impl Output {
         &self.path
     }
 
-    /// The absolute path, which holds after the program changes its directory.
-    #[must_use]
-    pub fn absolute(&self) -> &Path {
-        &self.absolute
-    }
-
     /// Gives the file these permissions, whatever the umask says.
     pub fn permit(&self, mode: u32) -> io::Result<()> {
         self.descriptor.permit(mode)

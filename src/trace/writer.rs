@@ -72,8 +72,6 @@ pub struct Written {
     pub instants: u64,
     /// Counter samples.
     pub counters: u64,
-    /// Render stages.
-    pub render_stages: u64,
 }
 
 struct State {
@@ -389,7 +387,6 @@ impl Writer {
     /// A render stage on a sequence from [`Writer::plain_sequence`]. `body` writes the rest of its
     /// packet.
     pub(super) fn render_stage(&mut self, sequence: Sequence, time: HostNs, body: impl FnOnce(&mut Buf)) {
-        self.written.render_stages += 1;
         self.packet(sequence, |out| {
             out.uint(trace_packet::TIMESTAMP, time.0);
             body(out);

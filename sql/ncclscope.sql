@@ -370,8 +370,9 @@ WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
     'nccl.external_ids_foreign', 'nccl.timer_contradictions', 'nccl.kernels_mistimed'
   )
 UNION ALL
+-- Other tools' processes are no recordings, nor are a process's further GPUs.
 SELECT upid, 'no last word', 1
-FROM nccl_process
-WHERE upid NOT IN (
-  SELECT upid FROM nccl_slice WHERE extract_arg(arg_set_id, 'nccl.recorded') IS NOT NULL
-);
+FROM nccl_slice
+WHERE category = 'ncclscope'
+GROUP BY upid
+HAVING max(name = 'recording started') AND count(extract_arg(arg_set_id, 'nccl.recorded')) = 0;

@@ -312,6 +312,7 @@ fn groups_in_which_a_process_has_the_same_rank_stay_apart() {
     trace.query(include_str!("../sql/ncclscope.sql")).unwrap();
     let names = trace.text("SELECT name, rank FROM nccl_communicator ORDER BY name");
     assert_eq!(names, "name,rank\nprocess group 0,NULL\nprocess group 1,NULL\n");
+    assert_eq!(trace.rows("SELECT * FROM nccl_loss"), [], "another tool's file is no recording");
 }
 
 #[test]

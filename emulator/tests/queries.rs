@@ -516,6 +516,13 @@ fn unmatched_kernels_and_losses_say_why() {
 }
 
 #[test]
+fn a_further_gpu_of_a_process_has_no_last_word_of_its_own() {
+    let trace = Asked::new(Plan::new(NCCL, "devices").with_cupti(CUPTI));
+    let processes = trace.0.rows("SELECT DISTINCT name FROM nccl_process WHERE name NOT GLOB 'Job*'");
+    assert_eq!((processes.len(), trace.ask(6)), (4, Vec::new()), "{processes:?}");
+}
+
+#[test]
 fn replays_of_graphs_are_counted() {
     let trace = Asked::new(Plan::new(NCCL, "graphs").with_cupti(CUPTI));
     let replays = trace.ask(9);

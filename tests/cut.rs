@@ -271,6 +271,23 @@ fn counters_belong_to_their_communicator() {
 }
 
 #[test]
+fn what_a_merge_drew_of_a_communicator_is_left_out_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    Job::new(4, 2, 5).write_to(folder.path(), 4, true);
+    let file = folder.path().join("merged");
+    ncclscope(&["merge".as_ref(), folder.path().as_os_str(), "-o".as_ref(), file.as_os_str()]).unwrap();
+    let original = Original { trace: Trace::open(&file).unwrap(), folder, file };
+    let drawn = |trace: &Trace| -> BTreeSet<String> {
+        let sql = "SELECT name FROM track WHERE name GLOB '* · ranks waiting' OR name GLOB '* · first to last rank'";
+        trace.rows(sql).iter().map(|row| row.str("name").to_owned()).collect()
+    };
+    let (of_world, others): (BTreeSet<_>, BTreeSet<_>) =
+        drawn(&original.trace).into_iter().partition(|name| name.starts_with("world · "));
+    assert!(of_world.len() == 2 && !others.is_empty(), "{of_world:?} {others:?}");
+    assert_eq!(drawn(&original.cut(&["--comm", "world"]).unwrap()), of_world);
+}
+
+#[test]
 fn an_impossible_cut_says_why() {
     let original = Original::of(&["eager_allreduce"]);
     for (words, says) in [

@@ -15,7 +15,7 @@ use crate::model::time::HostNs;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::{Event, Packet};
-use crate::trace::words::Category;
+use crate::trace::words::{self, Category};
 use crate::trace::writer::tag_of_sequence;
 
 /// The end of a window without an end.
@@ -207,37 +207,50 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
         }
         let Some(wanted) = &filter.communicators else { return Scope::Wanted };
         match named.of(survey, uuid) {
-            Some(hash) if !wanted.contains(&hash) => Scope::Unwanted,
-            _ => Scope::Wanted,
+            of if of.is_empty() || of.iter().any(|hash| wanted.contains(hash)) => Scope::Wanted,
+            _ => Scope::Unwanted,
         }
     };
     survey.tracks.keys().map(|uuid| (*uuid, OnTrack { scope: scope(*uuid), open: Vec::new() })).collect()
 }
 
-/// The tracks whose slices name communicators: by their parents, with their names.
-struct Named<'a>(FxHashMap<Option<u64>, Vec<(&'a str, &'a [u64])>>);
+/// What tracks whose slices name communicators are called.
+struct Named<'a> {
+    /// By their parents, with their names.
+    tracks: FxHashMap<Option<u64>, Vec<(&'a str, &'a [u64])>>,
+    /// The communicators of each name before a rank: `dp · rank 3 of 8`.
+    labels: FxHashMap<&'a str, Vec<u64>>,
+}
 
 impl<'a> Named<'a> {
     fn of_all(survey: &'a Survey) -> Named<'a> {
-        let mut all: FxHashMap<_, Vec<_>> = FxHashMap::default();
+        let (mut tracks, mut labels) = (FxHashMap::<_, Vec<_>>::default(), FxHashMap::<_, Vec<_>>::default());
         for track in survey.tracks.values().filter(|it| !it.name.is_empty() && !it.communicators.is_empty()) {
-            all.entry(track.parent).or_default().push((track.name.as_str(), &track.communicators[..]));
+            tracks.entry(track.parent).or_default().push((track.name.as_str(), &track.communicators[..]));
         }
-        Named(all)
+        for (hash, shown) in survey.shown_as() {
+            shown.into_iter().for_each(|label| labels.entry(label).or_default().push(hash));
+        }
+        Named { tracks, labels }
     }
 
-    /// The communicator of a track whose slices name none, or that has no slices. It is that of the
-    /// sibling whose name begins this track's name: transfers with a peer are drawn beside their
-    /// operations. A counter says before that what it counts: `busbw · dp · rank 3 of 8`.
-    fn of(&self, survey: &Survey, uuid: u64) -> Option<u64> {
-        let track = survey.tracks.get(&uuid).filter(|track| track.communicators.is_empty())?;
-        let siblings = self.0.get(&track.parent)?;
-        let counted = track.name.split_once(" · ").map(|(_, counted)| counted);
+    /// The communicators that a track may be of whose slices name none, or that has no slices. It is
+    /// that of the sibling whose name begins this track's name: transfers with a peer are drawn beside
+    /// their operations. A counter says before that what it counts: `busbw · dp · rank 3 of 8`. What a
+    /// merge drew about all ranks has no siblings, and says the name: `dp · ranks waiting`.
+    fn of(&self, survey: &Survey, uuid: u64) -> &[u64] {
+        let Some(track) = survey.tracks.get(&uuid).filter(|track| track.communicators.is_empty()) else { return &[] };
+        let of_job = [words::track::FIRST_TO_LAST, words::track::WAITING];
+        if let Some(label) = of_job.iter().find_map(|what| track.name.strip_suffix(what)) {
+            return self.labels.get(label).map_or(&[], Vec::as_slice);
+        }
+        let siblings = self.tracks.get(&track.parent).map_or(&[][..], Vec::as_slice);
         let of_name =
             |begun: &str| siblings.iter().filter(|(name, _)| begun.starts_with(name)).max_by_key(|it| it.0.len());
-        match of_name(&track.name).or_else(|| of_name(counted?))?.1 {
-            [hash] => Some(*hash),
-            _ => None,
+        let counted = || of_name(track.name.split_once(" · ")?.1);
+        match of_name(&track.name).or_else(counted) {
+            Some(&(_, of)) if of.len() == 1 => of,
+            _ => &[],
         }
     }
 }

@@ -191,7 +191,11 @@ mod tests {
         let process = |mark: u64| TracePacket {
             track_descriptor: Some(TrackDescriptor {
                 uuid: Some(mark << TRACK_BITS | 1),
-                process: Some(ProcessDescriptor { pid: Some(7), ..Default::default() }),
+                process: Some(ProcessDescriptor {
+                    pid: Some(7),
+                    process_name: Some(format!("rank {mark}")),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }),
             ..Default::default()

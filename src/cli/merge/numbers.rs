@@ -1,7 +1,7 @@
 //! Equal process ids: each host counts its own, each container counts from 1, and Perfetto takes
 //! equal ids for one process.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::members::replaced;
 use crate::model::ids::ProcessTag;
@@ -18,9 +18,17 @@ use crate::trace::{names, stages};
 /// GPU.
 const SYSTEM: u64 = 1 << 22;
 
-/// The process ids, by process tag.
+/// The processes of the files.
 #[derive(Default)]
-pub(super) struct Numbers(BTreeMap<u64, BTreeSet<u64>>);
+pub(super) struct Numbers(Vec<Process>);
+
+/// A process of a file.
+struct Process {
+    pid: u64,
+    name: String,
+    /// Its tags: what an earlier merge put beside a recording has one of its own.
+    marks: BTreeSet<u64>,
+}
 
 /// New ids, by process tag and old id.
 #[derive(Default)]
@@ -33,27 +41,31 @@ impl Numbers {
         if let Some(process) = &descriptor.process
             && let Ok(pid) = u64::try_from(process.pid())
         {
-            self.0.entry(descriptor.uuid() >> TRACK_BITS).or_default().insert(pid % SYSTEM);
+            self.add(pid % SYSTEM, process.process_name(), descriptor.uuid() >> TRACK_BITS);
+        }
+    }
+
+    fn add(&mut self, pid: u64, name: &str, mark: u64) {
+        let is_it = |known: &&mut Process| known.pid == pid && (known.name == name || known.marks.contains(&mark));
+        match self.0.iter_mut().find(is_it) {
+            Some(known) => _ = known.marks.insert(mark),
+            None => self.0.push(Process { pid, name: name.to_owned(), marks: BTreeSet::from([mark]) }),
         }
     }
 
     /// Adds those of another file.
     pub(super) fn merge(&mut self, other: Numbers) {
-        for (mark, pids) in other.0 {
-            self.0.entry(mark).or_default().extend(pids);
-        }
+        self.0.extend(other.0);
     }
 
     /// New ids for processes whose id an earlier process has.
     pub(super) fn renumbered(&self) -> Renumbered {
-        let mut taken: BTreeSet<u64> = self.0.values().flatten().copied().collect();
+        let mut taken: BTreeSet<u64> = self.0.iter().map(|process| process.pid).collect();
         let mut free = (1..SYSTEM).rev();
         let (mut seen, mut new) = (BTreeSet::new(), HashMap::new());
-        for (mark, pids) in &self.0 {
-            for pid in pids.iter().filter(|pid| !seen.insert(**pid)) {
-                if let Some(other) = free.find(|other| taken.insert(*other)) {
-                    new.insert((*mark, *pid), other);
-                }
+        for Process { pid, marks, .. } in self.0.iter().filter(|process| !seen.insert(process.pid)) {
+            if let Some(other) = free.find(|other| taken.insert(*other)) {
+                new.extend(marks.iter().map(|mark| ((*mark, *pid), other)));
             }
         }
         Renumbered(new)
@@ -117,7 +129,10 @@ impl Renumbered {
             what.iter().find_map(|(what, pid)| Some((fields(descriptor).find(|it| it.number == *what)?, *pid)))?;
         let pid = fields(field.bytes()).find(|field| field.number == number)?.uint();
         let mut out = with_uint(field.bytes(), number, self.new_pid(mark, pid)?);
-        if field.number == track_descriptor::PROCESS && pid < SYSTEM {
+        // An earlier merge may have given it another id, and says which it has.
+        let mut labels = fields(field.bytes()).filter(|part| part.number == process_descriptor::PROCESS_LABELS);
+        let is_told = labels.any(|label| names::told_pid(&String::from_utf8_lossy(label.bytes())).is_some());
+        if field.number == track_descriptor::PROCESS && pid < SYSTEM && !is_told {
             put_bytes(&mut out, process_descriptor::PROCESS_LABELS, names::pid_on_its_host(pid).as_bytes());
         }
         Some(replaced(packet, trace_packet::TRACK_DESCRIPTOR, &replaced(descriptor, field.number, &out)))
@@ -139,13 +154,16 @@ mod tests {
 
     #[test]
     fn only_pids_that_are_taken_change() {
-        let numbers = Numbers(BTreeMap::from([
-            (1, BTreeSet::from([1, SYSTEM - 1])),
-            (2, BTreeSet::from([1, 7])),
-            (3, BTreeSet::from([1])),
-        ]));
+        let mut numbers = Numbers::default();
+        // The second file is a merge with another tool's file. The third one's host has the same name.
+        for file in [&[(1, "a", 1), (SYSTEM - 1, "a", 1)][..], &[(7, "b", 2), (1, "b", 2), (1, "b", 4)], &[(1, "a", 3)]]
+        {
+            let mut of_file = Numbers::default();
+            file.iter().for_each(|(pid, name, mark)| of_file.add(*pid, name, *mark));
+            numbers.merge(of_file);
+        }
         let Renumbered(new) = numbers.renumbered();
-        assert_eq!(new, HashMap::from([((2, 1), SYSTEM - 2), ((3, 1), SYSTEM - 3)]));
+        assert_eq!(new, HashMap::from([((2, 1), SYSTEM - 2), ((4, 1), SYSTEM - 2), ((3, 1), SYSTEM - 3)]));
     }
 
     #[test]

@@ -24,8 +24,6 @@ const BETWEEN: &str = " · ";
 pub(super) struct Members {
     /// Ranks in the job, by process tag.
     ranks: HashMap<u64, u32>,
-    /// Communicators without a name, by NCCL's hash.
-    unnamed: HashMap<u64, Unnamed>,
     /// All communicators that say which rank the process is, by NCCL's hash.
     groups: BTreeMap<u64, Group>,
     /// The number of ranks in the job, by process tag. A communicator that such a process calls
@@ -40,21 +38,12 @@ pub(super) struct Members {
 struct Group {
     name: Option<String>,
     size: u32,
-    /// Its ranks, each with its process.
-    ranks: BTreeMap<u32, u64>,
-    /// Ranks that more than one process claims to be.
-    twice: BTreeSet<u32>,
-    /// Ranks that it cannot have.
-    beyond: BTreeSet<u32>,
-}
-
-#[derive(Default)]
-struct Unnamed {
-    size: i32,
     /// The number of its hosts, as NCCL counts them.
     hosts: i32,
-    /// The tags of the processes that have each rank.
-    marks: HashMap<i32, Vec<u64>>,
+    /// Its ranks, each with the tags of the processes that claim to be it.
+    ranks: BTreeMap<u32, BTreeSet<u64>>,
+    /// Ranks that it cannot have.
+    beyond: BTreeSet<u32>,
 }
 
 /// How many communicators are named one by one.
@@ -76,8 +65,8 @@ impl Group {
         self.size = size;
         if rank >= size {
             self.beyond.insert(rank);
-        } else if self.ranks.insert(rank, mark).is_some_and(|other| other != mark) {
-            self.twice.insert(rank);
+        } else {
+            self.ranks.entry(rank).or_default().insert(mark);
         }
     }
 
@@ -87,7 +76,8 @@ impl Group {
             let beyond = Ranks::of(self.beyond.iter().copied().collect());
             return Some(format!("a process says that it is its {} of {}", in_words(&beyond), self.size));
         }
-        let twice = Ranks::of(self.twice.iter().copied().collect());
+        let twice = self.ranks.iter().filter(|(_, marks)| marks.len() > 1);
+        let twice = Ranks::of(twice.map(|(rank, _)| *rank).collect());
         (!twice.is_empty()).then(|| format!("more than one process says that it is its {}", in_words(&twice)))
     }
 }
@@ -117,17 +107,13 @@ impl Members {
             return;
         };
         let mark = event.track >> TRACK_BITS;
-        if comm_name.is_none() {
-            let unnamed = self.unnamed.entry(hash).or_default();
-            (unnamed.size, unnamed.hosts) = (size, nodes.unwrap_or_default());
-            unnamed.marks.entry(rank).or_default().push(mark);
-        }
         if let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size)) {
             if comm_name.as_deref().is_some_and(|name| names::group_name(name) == names::ALL) {
                 self.named_all.insert(mark);
             }
             let group = self.groups.entry(hash).or_default();
-            group.name = comm_name;
+            group.name = comm_name.or(group.name.take());
+            group.hosts = nodes.unwrap_or_default();
             group.add(rank, size, mark);
         }
     }
@@ -135,18 +121,11 @@ impl Members {
     /// Adds what another file says.
     pub(super) fn merge(&mut self, other: Members) {
         self.ranks.extend(other.ranks);
-        for (hash, its) in other.unnamed {
-            let unnamed = self.unnamed.entry(hash).or_default();
-            (unnamed.size, unnamed.hosts) = (its.size, its.hosts);
-            for (rank, marks) in its.marks {
-                unnamed.marks.entry(rank).or_default().extend(marks);
-            }
-        }
         for (hash, its) in other.groups {
             let group = self.groups.entry(hash).or_default();
-            (group.name, group.size) = (its.name, its.size);
-            its.ranks.into_iter().for_each(|(rank, mark)| group.add(rank, its.size, mark));
-            group.twice.extend(its.twice);
+            group.name = its.name.or(group.name.take());
+            (group.size, group.hosts) = (its.size, its.hosts);
+            its.ranks.into_iter().for_each(|(rank, marks)| group.ranks.entry(rank).or_default().extend(marks));
             group.beyond.extend(its.beyond);
         }
         self.jobs.extend(other.jobs);
@@ -169,7 +148,9 @@ impl Members {
     /// Ranks without a file, one sentence each: those of the job if a communicator has all of them,
     /// otherwise those of each communicator.
     fn missing(&self) -> Vec<String> {
-        let is_world = |group: &&Group| group.ranks.iter().all(|(rank, mark)| self.ranks.get(mark) == Some(rank));
+        let is_world = |group: &&Group| {
+            group.ranks.iter().all(|(rank, marks)| marks.iter().all(|mark| self.ranks.get(mark) == Some(rank)))
+        };
         let largest = self.groups.values().filter(is_world).max_by_key(|group| group.size);
         let known = self.groups.values().map(|group| group.size).max();
         if let Some(world) = largest.filter(|world| Some(world.size) == known) {
@@ -236,13 +217,12 @@ impl Members {
     /// The new names of communicators.
     pub(super) fn labels(&self) -> Labels {
         let mut labels = Labels::default();
-        for (&hash, unnamed) in &self.unnamed {
-            let Some(pattern) = self.ranks_of(unnamed).and_then(|ranks| pattern(&ranks, unnamed.hosts == 1)) else {
+        for (&hash, group) in self.groups.iter().filter(|(_, group)| group.name.is_none()) {
+            let Some(pattern) = self.ranks_of(group).and_then(|ranks| pattern(&ranks, group.hosts == 1)) else {
                 continue;
             };
-            let (old, new) =
-                (names::unnamed_comm(hash, unnamed.hosts), format!("{pattern} {}", names::short_hash(hash)));
-            for mark in unnamed.marks.values().flatten() {
+            let (old, new) = (names::unnamed_comm(hash, group.hosts), format!("{pattern} {}", names::short_hash(hash)));
+            for mark in group.ranks.values().flatten() {
                 labels.0.entry(*mark).or_default().push((old.clone(), new.clone()));
             }
         }
@@ -251,12 +231,12 @@ impl Members {
 
     /// The ranks in the job of a communicator's members, in the communicator's order; `None` unless
     /// all are known.
-    fn ranks_of(&self, unnamed: &Unnamed) -> Option<Vec<u32>> {
-        let rank = |rank| match unnamed.marks.get(&rank)?[..] {
-            [mark] => self.ranks.get(&mark).copied(),
+    fn ranks_of(&self, group: &Group) -> Option<Vec<u32>> {
+        let rank = |marks: &BTreeSet<u64>| match marks.len() {
+            1 => self.ranks.get(marks.first()?).copied(),
             _ => None,
         };
-        (0..unnamed.size).map(rank).collect()
+        (group.ranks.len() == group.size as usize).then(|| group.ranks.values().map(rank).collect())?
     }
 }
 

@@ -412,6 +412,31 @@ fn a_plan_may_come_through_the_host_stream_before_its_launch() {
     );
 }
 
+/// Two launches of one GroupApi. The first one's plan was lost, wherever it would have been.
+#[test]
+fn a_plan_lost_on_its_way_through_the_host_stream_does_not_move_the_next_one_to_its_launch() {
+    let calls = "1 0 start g GroupApi | 1 0 start a CollApi parent=g count=1 | 1 0 stop a
+                 1 0 start b CollApi parent=g count=2 | 2 0 stop b\n";
+    let launch = |at: u64, corr: u32| {
+        format!(
+            "{at} 0 start l{corr} KernelLaunch parent=g | {at} 0 launch corr={corr} in=l{corr} group=g | {at} 0 stop l{corr}\n"
+        )
+    };
+    let lost = "9 0 records-lost\n";
+    let plan = "10 1 start q Group | 10 1 start y Coll parent=b group=q count=2 | 10 1 stop y | 10 1 stop q\n";
+    let kernels = "11 0 stop g | 20 0 kernel 12 corr=5 | 30 0 kernel 21 corr=6";
+    let behind = launch(3, 5) + &launch(4, 6) + lost + plan;
+    let between = launch(3, 5) + lost + plan + &launch(10, 6);
+    let before = lost.to_owned() + plan + &launch(10, 5) + &launch(10, 6);
+    for launches in [behind, between, before] {
+        check(
+            &(calls.to_owned() + &launches + kernels),
+            "12 kernel to 20 unmatched: NCCL handed over no operation for its launch
+             21 kernel to 30 unmatched: NCCL handed over no operation for its launch",
+        );
+    }
+}
+
 #[test]
 fn thousands_of_plans_through_the_host_stream_do_not_make_a_captured_launch_forgotten() {
     let mut input = CAPTURED.to_owned();

@@ -327,8 +327,8 @@ impl Plans {
         self.calls.carried(group_api, call);
         let Some(open) = self.groups.get(&group) else { return };
         let found = match open.owner {
-            Some(_) => None,
-            None => self.launch_of(call, (open.context, group_api)),
+            None if is_captured || !self.is_order_lost(operation) => self.launch_of(call, (open.context, group_api)),
+            _ => None,
         };
         let Some(open) = self.groups.get_mut(&group) else { return };
         open.owner = open.owner.or(found.map(PlanOf::Launch));
@@ -345,6 +345,12 @@ impl Plans {
         {
             self.launch_of_call.insert(call, launch, CAPTURED_CALLS);
         }
+    }
+
+    /// Whether a launch or a plan may have been lost since this operation was asked for: then the order
+    /// of those that are known does not tell which belong together.
+    fn is_order_lost(&self, operation: &Operation) -> bool {
+        operation.asked.is_some_and(|asked| self.graphs.is_lossy_since(asked.time))
     }
 
     /// The launch that carries a call whose plan came through the host stream.
@@ -377,7 +383,8 @@ impl Plans {
         let OpenGroup { context, begin, owner, group_api, is_captured, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
         let run = Run { group: id, operations: Arc::clone(&operations) };
-        let mut handover = Handover { operations, since: None, launch: Handle::NONE, stream: 0 };
+        let mut handover =
+            Handover { operations: Arc::clone(&operations), since: None, launch: Handle::NONE, stream: 0 };
         match owner {
             Some(PlanOf::Launch(id)) => {
                 let (launch, since) = match self.captured.get_mut(&id) {
@@ -398,6 +405,8 @@ impl Plans {
                 self.claims.insert(call, Claim::Thread(Some((context, run))), self.most_launches());
             }
             None if is_captured || group_api.is_none() => {}
+            // It may be the plan of a later launch.
+            None if operations.first().is_some_and(|first| self.is_order_lost(first)) => {}
             None => {
                 let early = self.early.entry((context, group_api), EARLY);
                 if early.len() < EARLY {

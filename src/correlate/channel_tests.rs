@@ -29,6 +29,15 @@ fn true_channel_times_lie_within_the_stated_error() {
 }
 
 #[test]
+fn channels_that_are_seen_after_their_kernel_has_arrived_bound_the_timer_too() {
+    let mut world = world(3, 500);
+    world.plans.iter_mut().flat_map(|plan| &mut plan.seen).flatten().for_each(|time| *time += FLUSH + 200 * MS);
+    let said = world.play();
+    world.check_times(&said, |_, _| false);
+    assert_eq!((said.checks.kernels_confirmed, said.contradicted()), (500, 0));
+}
+
+#[test]
 fn impossible_cupti_times_are_reported_with_their_error() {
     for skew in [-30 * MS as i64, -5 * MS as i64, -(MS as i64), MS as i64, 5 * MS as i64, 30 * MS as i64] {
         let mut world = world(11, 1500);

@@ -160,8 +160,8 @@ impl Judge {
         let complete = run.open == 0;
         let reliable = |sample: &&Sample| sample.is_sound() && self.trust.is_reliable(run, sample);
         let Some(device_stamps) = run.stamps(reliable).filter(|_| complete) else {
-            // Nothing will be known better.
-            run.told_device |= complete && run.kernel.is_some();
+            // Nothing will be known better, unless its channels are still to come.
+            run.told_device |= complete && run.kernel.is_some() && !run.samples.is_empty();
             return;
         };
         let samples = || run.samples.iter().filter(reliable);

@@ -40,10 +40,10 @@ pub(super) struct Comms {
     ended: VecDeque<Handle>,
     /// Short names of communicators that have tracks.
     labels: FxHashSet<String>,
-    /// How many have no tracks of their own, and the two families they share: while operations run,
-    /// and while they are handed over.
+    /// How many have no tracks of their own, and the families they share: while operations run, while
+    /// they are handed over, and for overdue ones.
     pub(super) sharing: u64,
-    others: [Option<FamilyId>; 2],
+    others: [Option<FamilyId>; 3],
     /// As shown on the overview page.
     nccl_version: u32,
 }
@@ -209,8 +209,8 @@ impl Comms {
         (canvas.lanes.family(names::comm(&label, comm), place, LANES), label)
     }
 
-    /// The tracks that communicators without tracks of their own share: for running operations, or
-    /// for those being handed over.
+    /// The tracks that communicators without tracks of their own share: for running operations, for
+    /// those being handed over, or for overdue ones.
     fn others(&mut self, canvas: &mut Canvas, which: usize) -> FamilyId {
         let parent = canvas.comms_group(None);
         let (name, description) = [
@@ -223,6 +223,7 @@ impl Comms {
                 "other communicators · handed over",
                 "The same while NCCL hands them over to the GPU and the proxy, on the host.",
             ),
+            ("other communicators · not done", "Overdue operations of these communicators."),
         ][which];
         *self.others[which].get_or_insert_with(|| {
             let rank = (u32::MAX >> 2) + which as u32;
@@ -267,6 +268,9 @@ impl Comms {
         description: &'static str,
     ) -> Option<FamilyId> {
         let drawn = self.drawn.get_mut(&context)?;
+        if drawn.family.is_some_and(|family| canvas.lanes.is_shared(family)) {
+            return Some(self.others(canvas, 2));
+        }
         if drawn.not_done.is_none() {
             let comm = drawn.comm.as_ref()?;
             let place =

@@ -274,6 +274,28 @@ fn a_hang_in_a_replayed_graph_names_its_run() {
 }
 
 #[test]
+fn overdue_operations_of_communicators_without_tracks_of_their_own_share_one() {
+    let mut job = Job::new();
+    let others = (2..400).map(|number| Comm { number, ..Comm::named(Handle(number.into()), &format!("tp{number}")) });
+    for comm in others.chain([job.comm.clone()]) {
+        job.draw(SECOND, What::CommInit(&comm));
+    }
+    let launched = HostNs(2 * SECOND);
+    assert_eq!(job.wish(HostNs(5 * SECOND), &|_| None, Some(launched)), Some(Wish::Force));
+    job.had_not_ended(3, "ncclDevKernel", Some(1), Some((7, launched)));
+    job.tracks.flushed_by_force(HostNs(5 * SECOND), "kernels that had not ended", HostNs(0));
+    job.tick(6);
+    let mut names = Vec::new();
+    reader::read(&job.tracks.take()[..], |packet| {
+        let name = packet.track_descriptor().map(|it| it.name().to_owned());
+        names.extend(name.filter(|name| name.contains("not done")));
+        Ok::<_, reader::Error>(())
+    })
+    .expect("a whole trace");
+    assert_eq!(names, ["other communicators · not done"]);
+}
+
+#[test]
 fn a_gpu_busy_with_queued_work_does_not_hang() {
     for (moved, shown) in [(HostNs(3 * SECOND), 8), (HostNs(4 * SECOND), 0)] {
         let mut job = Job::new();

@@ -376,6 +376,8 @@ impl<'a, S: Sink> Rows<'a, S> {
                 attribute::MERGED => self.merged.extend(said.string_value().parse::<u64>()),
                 attribute::RUN => process.run = Some(said.string_value().to_owned()),
                 attribute::BOOT => process.boot = Some(said.string_value().to_owned()),
+                // Its boot is that of another host, on whose clock a merge put its times as well as it could.
+                key if key.starts_with(attribute::HOST_CLOCK_ERROR) => process.boot = None,
                 _ => {}
             }
             process.summary.attribute(said.key(), said.string_value());
@@ -602,26 +604,54 @@ mod tests {
     use crate::trace::tracks::{ProcessInfo, Tracks};
     use crate::trace::writer::Clocks;
 
-    /// The names of communicators, and when they were created.
+    /// The names of communicators, and when they were created; and the boots of processes.
     #[derive(Default)]
-    struct Named(Vec<(String, u64)>);
+    struct Named(Vec<(String, u64)>, Vec<Option<String>>);
 
     impl Sink for Named {
         fn row(&mut self, _: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason> {
-            if table == Name::Communicators
-                && let [_, _, Cell::Time(time), Cell::Text(name), ..] = row
-            {
-                self.0.push(((*name).to_owned(), time.0));
+            match (table, row) {
+                (Name::Communicators, [_, _, Cell::Time(time), Cell::Text(name), ..]) => {
+                    self.0.push(((*name).to_owned(), time.0));
+                }
+                (Name::ClockBounds, [_, Cell::Text(boot), ..]) => self.1.push(Some((*boot).to_owned())),
+                (Name::ClockBounds, _) => self.1.push(None),
+                _ => {}
             }
             Ok(())
         }
     }
 
-    #[test]
-    fn a_rank_of_an_imported_communicator_has_one_row() {
+    fn tracks(tag: u64) -> Tracks {
         let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
         let info = ProcessInfo { pid: 7, name: "rank 0".into(), labels: Vec::new(), rank: Some(0), world_size: None };
-        let mut tracks = Tracks::new(ProcessTag::from_random(7), clocks, &info);
+        Tracks::new(ProcessTag::from_random(tag), clocks, &info)
+    }
+
+    fn read_all(bytes: &[u8]) -> Named {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        let mut named = Named::default();
+        read(file.path(), 1, &mut named).unwrap().unwrap();
+        named
+    }
+
+    #[test]
+    fn a_process_whose_times_were_put_on_another_host_s_clock_has_a_clock_of_its_own() {
+        let moved = format!("{}node1", attribute::HOST_CLOCK_ERROR);
+        let mut bytes = Vec::new();
+        for (tag, said) in [(7, &[(attribute::BOOT, "b")][..]), (8, &[(attribute::BOOT, "b"), (&moved, "700")])] {
+            let mut tracks = tracks(tag);
+            tracks.attributes(said);
+            tracks.note(HostNs(1), instant::STARTED, "");
+            bytes.extend(tracks.take());
+        }
+        assert_eq!(read_all(&bytes).1, [Some("b".to_owned()), None]);
+    }
+
+    #[test]
+    fn a_rank_of_an_imported_communicator_has_one_row() {
+        let mut tracks = tracks(7);
         let comm = |name: &str, number: u32, rank: i32| Comm {
             context: Handle(number.into()),
             number,
@@ -643,10 +673,7 @@ mod tests {
         for comm in [&all[0], &all[2]] {
             tracks.draw(&Entry { time: HostNs(5), what: Drawn::CommInit(comm) });
         }
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        std::io::Write::write_all(&mut file, &tracks.take()).unwrap();
-        let mut named = Named::default();
-        read(file.path(), 1, &mut named).unwrap().unwrap();
+        let mut named = read_all(&tracks.take());
         named.0.sort();
         assert_eq!(named.0, [("dp".to_owned(), 5), ("tp".to_owned(), 1), ("tp".to_owned(), 5)]);
     }

@@ -272,7 +272,12 @@ pub(super) const TABLES: [Table; 8] = [
                 The order of the operations that two boots share relates their clocks (sql/tables/views.sql)",
         columns: &[
             PROCESS,
-            column("boot", Type::Text, "", "The id of the host's boot, which names the clock; NULL if it is not known"),
+            column(
+                "boot",
+                Type::Text,
+                "",
+                "The id of the host's boot, which names the clock; NULL if it is not known, or if a merge put the times on another host's clock",
+            ),
             column("host", Type::Text, "", "The host's name"),
             column("pid", Type::Long, "", "The process's id"),
             column("begin", Type::Time, "ns since 1970, UTC", "When the recording began"),

@@ -192,7 +192,10 @@ pub struct Call {
     pub mask: Option<i32>,
     /// Why no call was made.
     pub skipped: Option<String>,
-    /// Nanoseconds of `CLOCK_BOOTTIME` before the call.
+    /// Nanoseconds of `CLOCK_BOOTTIME` when the line began. Times in its arguments are from between
+    /// then and `before`.
+    pub began: u64,
+    /// The same, before the call.
     pub before: u64,
     /// The same, after it.
     pub after: u64,
@@ -219,6 +222,7 @@ impl Call {
             status: int("status"),
             mask: int("mask"),
             skipped: text("skipped"),
+            began: json["began"].as_u64().ok_or_else(bad)?,
             before: json["before"].as_u64().ok_or_else(bad)?,
             after: json["after"].as_u64().ok_or_else(bad)?,
             json,

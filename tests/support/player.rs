@@ -171,6 +171,7 @@ struct Report {
     mapped: Option<bool>,
     child: Option<(i32, Ended)>,
     skipped: Option<String>,
+    began: u64,
     before: u64,
     after: u64,
 }
@@ -186,7 +187,7 @@ impl Player {
         let script = Arc::clone(&self.script);
         let line = &script.lines[index];
         let now = boottime();
-        let mut report = Report { before: now, after: now, ..Report::default() };
+        let mut report = Report { began: now, before: now, after: now, ..Report::default() };
         let outcome = self.verb(index, line, &mut report);
         let outcome = outcome.map_err(|message| PlayError { line: line.number, message });
         if outcome.is_ok() {
@@ -579,6 +580,7 @@ impl Report {
         object.insert("pid".into(), std::process::id().into());
         object.insert("tid".into(), thread_id().into());
         object.insert("verb".into(), line.verb.word().into());
+        object.insert("began".into(), self.began.into());
         object.insert("before".into(), self.before.into());
         object.insert("after".into(), self.after.into());
         let mut optional = |key: &str, value: Option<serde_json::Value>| {

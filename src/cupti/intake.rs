@@ -185,10 +185,12 @@ impl Intake {
         discarded_buffers + refused_requests + self.decoder.counts.unreadable
     }
 
-    /// Records that CUPTI says it dropped so far.
+    /// Whether records may be missing: lost so far, or in a buffer of another tool's, into which
+    /// CUPTI may go on writing once it is ours.
     #[must_use]
-    pub fn lost_records(&self) -> u64 {
-        self.standing.dropped
+    pub fn may_miss_records(&self) -> bool {
+        let Standing { dropped, foreign_buffers, .. } = self.standing;
+        self.lost_buffers() > 0 || dropped > 0 || foreign_buffers > 0
     }
 
     /// What was decoded so far, and CUPTI's last known standing.

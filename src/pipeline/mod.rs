@@ -296,9 +296,8 @@ impl Pipeline {
         self.intake = Some(intake);
     }
 
-    /// Kernels may be missing if buffers were lost, or records.
     fn notice_losses(&mut self, intake: &Intake) {
-        if intake.lost_buffers() > 0 || intake.lost_records() > 0 {
+        if intake.may_miss_records() {
             self.tracks.kernels_lost();
             self.gist.doubt();
         }

@@ -161,6 +161,7 @@ fn lost_kernels_count_however_they_were_lost() {
         (Standing { dropped: 1, ..none }, true),
         (Standing { discarded_buffers: 1, ..none }, true),
         (Standing { refused_requests: 1, ..none }, true),
+        (Standing { foreign_buffers: 1, ..none }, true),
         (Standing { failed_flushes: 1, ..none }, false),
     ] {
         assert_eq!(misses_kernels_after(|it| it.take(&Input::Standing(standing))), expected, "{standing:?}");

@@ -33,6 +33,9 @@ pub(super) const ENDS: usize = 8;
 
 /// The flushing thread, as seen by the rest of the process.
 pub(super) struct Flusher {
+    shared: &'static Shared,
+    /// How often CUPTI had detached itself before this subscription.
+    detached: u64,
     desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -108,10 +111,9 @@ impl Flusher {
         desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
         let (shares, stops) = (subscription.subscriber().shares(), subscription.stops());
-        // Before the thread runs: CUPTI may fail at once.
-        let fatal = subscription.shared().fatal.load(Ordering::Relaxed);
+        let (shared, detached) = (subscription.shared(), subscription.detached());
         let body = move || {
-            let run = || memory::on_our_thread(|| run(subscription, period, fatal, &theirs));
+            let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
             let end = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
                 fault::say(format_args!("ended the collection of kernels"));
                 Some((HostNs(sys::boottime_ns()), Cause::Panic))
@@ -124,17 +126,18 @@ impl Flusher {
                 desk.lock().ended = true;
                 desk.keep(None);
             })?;
-        Ok(Flusher { desk, thread: Mutex::new(Some(thread)) })
+        Ok(Flusher { shared, detached, desk, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }
 
-    /// Whether the thread has the subscription and was not asked to give it up.
+    /// Whether the thread has the subscription, was not asked to give it up, and CUPTI has not
+    /// detached itself since.
     pub(super) fn holds(&self) -> bool {
         let state = self.desk.lock();
-        !state.release && !state.ended
+        !state.release && !state.ended && self.shared.fatal.load(Ordering::Relaxed) == self.detached
     }
 
     /// Makes CUPTI return what is complete, and waits at most this long. False if that was too
@@ -335,8 +338,8 @@ impl Desk {
 
 /// The body of the thread. Returns when giving up the subscription began, and why; `None` if the
 /// process ends.
-fn run(subscription: Subscription, period: Duration, fatal: u64, desk: &Desk) -> Option<(HostNs, Cause)> {
-    let mut next = Instant::now() + period;
+fn run(subscription: Subscription, period: Duration, desk: &Desk) -> Option<(HostNs, Cause)> {
+    let (mut next, fatal) = (Instant::now() + period, subscription.detached());
     loop {
         let (asked, force_asked, forced, again_asked, taken_again, release, process_ends) = {
             let wanted = |state: &mut State| {
@@ -407,7 +410,7 @@ fn run(subscription: Subscription, period: Duration, fatal: u64, desk: &Desk) ->
 impl Desk {
     /// Takes the reading that ends a flush, and counts what CUPTI reports about it. For a forced
     /// flush, `unheard` has the launches without any record before it; they are returned if there
-    /// is still no record of them. `fatal` is how often CUPTI had detached itself at the start.
+    /// is still no record of them. `fatal` is how often CUPTI had detached itself before.
     fn after_flush(
         &self,
         shared: &Shared,

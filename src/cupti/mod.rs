@@ -151,8 +151,6 @@ pub struct Cupti {
     shared: &'static Shared,
     options: Options,
     flusher: Flusher,
-    /// How often CUPTI had detached itself before this subscription was made.
-    detached: u64,
     facts: Facts,
 }
 
@@ -329,6 +327,8 @@ fn start_with(
         let objection = if options.nvtx { nvtx::objection(&path) } else { None };
         let options = &Options { nvtx: options.nvtx && objection.is_none(), ..options.clone() };
         let mut refused = Vec::new();
+        // CUPTI may fail at once.
+        let failures = shared.failures.load(Ordering::Relaxed);
         let (subscription, unshared) = Subscription::start(shared, version, options, &mut refused)?;
         let shares = subscription.subscriber().shares();
         shared.shares.store(shares, Ordering::Relaxed);
@@ -351,11 +351,7 @@ fn start_with(
         let reader = Reader {
             shared,
             desk: Arc::clone(flusher.desk()),
-            source: Source {
-                version,
-                asked: Asked { calls: options.calls, markers: options.nvtx },
-                failures: shared.failures.load(Ordering::Relaxed),
-            },
+            source: Source { version, asked: Asked { calls: options.calls, markers: options.nvtx }, failures },
             process: Process::new(Some(shared.api.cuptiGetCallbackName)),
             pending: Vec::new(),
             forced: 0,
@@ -364,12 +360,11 @@ fn start_with(
         let unshared = unshared.map(|why| format!("NCCLSCOPE_CUPTI=share: {why}; CUPTI is ours alone"));
         let objections = objection.into_iter().chain(unshared).collect();
         let facts = Facts { version, path, remarks, refused, shares, objections };
-        let detached = shared.fatal.load(Ordering::Relaxed);
         // Registering a clock a second time spoils the first kernels after it
         // (pytorch/pytorch#192021): when taken again, CUPTI keeps the wall clock.
         let sharing = if shares { Sharing::Only } else { Sharing::No };
         let options = Options { boottime: false, sharing, ..options.clone() };
-        Ok((Cupti { shared, options, flusher, detached, facts }, reader))
+        Ok((Cupti { shared, options, flusher, facts }, reader))
     };
     let result = attempt();
     if result.is_err() {
@@ -392,8 +387,7 @@ impl Cupti {
 
     /// Whether CUPTI is ours now, and has not detached itself after a failure.
     fn is_held(&self) -> bool {
-        let is_attached = self.shared.fatal.load(Ordering::Relaxed) == self.detached;
-        !process::is_child() && self.flusher.holds() && is_attached
+        !process::is_child() && self.flusher.holds()
     }
 
     /// Makes CUPTI return what is complete, without waiting for the GPU, and waits at most this
@@ -459,7 +453,6 @@ impl Cupti {
         if HELD.swap(true, Ordering::AcqRel) {
             return Err(Absent::Held);
         }
-        let detached = self.shared.fatal.load(Ordering::Relaxed);
         let (shared, version, options) = (self.shared, self.facts.version, self.options.clone());
         let desk = Arc::clone(self.flusher.desk());
         let ask = move || {
@@ -470,7 +463,6 @@ impl Cupti {
         match in_time(ask, |(flusher, _)| _ = flusher.release(false, TAKING)) {
             Ok((flusher, refused)) => {
                 self.flusher = flusher;
-                self.detached = detached;
                 self.facts.refused = refused;
                 Ok(Acquired::Again(None))
             }

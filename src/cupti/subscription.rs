@@ -35,6 +35,8 @@ pub(super) struct Subscription {
     shared: &'static Shared,
     /// Also kept by whoever reads its buffers, if it shares CUPTI.
     subscriber: Arc<Subscriber>,
+    /// How often CUPTI had detached itself before.
+    detached: u64,
     version: u32,
     kinds: Vec<u32>,
     /// The enabled callbacks: domain and id.
@@ -62,10 +64,12 @@ impl Subscription {
     ) -> Result<(Subscription, Option<String>), Absent> {
         // Before anything that affects the whole process: if another tool holds CUPTI, nothing of
         // its is changed.
+        let detached = shared.fatal.load(Ordering::Relaxed);
         let (subscriber, unshared) = Subscriber::new(shared, version, options.sharing)?;
         let mut subscription = Subscription {
             shared,
             subscriber: Arc::new(subscriber),
+            detached,
             version,
             kinds: Vec::new(),
             callbacks: Vec::new(),
@@ -214,6 +218,11 @@ impl Subscription {
 
     pub(super) fn shared(&self) -> &'static Shared {
         self.shared
+    }
+
+    /// How often CUPTI had detached itself before this subscription.
+    pub(super) fn detached(&self) -> u64 {
+        self.detached
     }
 
     /// What speaks to CUPTI.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use cupti_sys::bindings as cupti;
 use cupti_sys::records::{self, Own, Table};
 
+use crate::cupti::callbacks;
 use crate::sys;
 
 /// How the made-up CUPTI behaves, and what it saw.
@@ -27,6 +28,8 @@ pub(super) struct Fake {
     /// The numbers of nodes by handle, where they differ from it.
     pub(super) nodes: HashMap<u64, u64>,
     pub(super) clock: cupti::CUpti_TimestampCallbackFunc,
+    /// The call in which it reports a fatal failure of its own.
+    pub(super) fails_in: Option<&'static str>,
 }
 
 static FAKE: Mutex<Option<Fake>> = Mutex::new(None);
@@ -41,12 +44,25 @@ pub(super) fn fake<T>(with: impl FnOnce(&mut Fake) -> T) -> T {
 
 /// Notes a call and says what to answer.
 pub(super) fn called(call: String) -> u32 {
-    fake(|fake| {
+    let (code, fails) = fake(|fake| {
         let name = call.split('(').next().unwrap_or_default().to_owned();
         let code = fake.answers.get(&call).or_else(|| fake.answers.get(&name)).copied().unwrap_or(0);
+        let fails = fake.fails_in.take_if(|place| **place == *call).is_some();
         fake.calls.push(call);
-        code
-    })
+        (code, fails)
+    });
+    if fails {
+        let notification = cupti::CUpti_StateData__bindgen_ty_1__bindgen_ty_1 { result: 35, message: std::ptr::null() };
+        let state = cupti::CUpti_StateData__bindgen_ty_1 { notification };
+        event(6, 1, &cupti::CUpti_StateData { __bindgen_anon_1: state });
+    }
+    code
+}
+
+/// Calls the callback as CUPTI does.
+pub(super) fn event<T>(domain: u32, id: u32, data: &T) {
+    // SAFETY: the structure that belongs to the domain and the id.
+    unsafe { callbacks::on_event(std::ptr::null_mut(), domain, id, std::ptr::from_ref(data).cast()) };
 }
 
 /// The functions, of which most only note that they were called.

@@ -3,17 +3,11 @@
 
 use bytemuck::Zeroable;
 
-use super::fake::fresh;
+use super::fake::{event, fresh};
 use super::*;
 use crate::model::event::{Body, KernelLaunch, MAX_WORDS, Record};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::record::ring::{self, Rings};
-
-/// Calls the callback as CUPTI does.
-fn event<T>(domain: u32, id: u32, data: &T) {
-    // SAFETY: the structure that belongs to the domain and the id.
-    unsafe { callbacks::on_event(std::ptr::null_mut(), domain, id, std::ptr::from_ref(data).cast()) };
-}
 
 fn launch(site: u32, id: u32, correlation: u32, symbol: &CString) {
     let data = cupti::CUpti_CallbackData {

@@ -179,6 +179,25 @@ fn every_end_of_a_subscription_is_told_once() {
 }
 
 #[test]
+fn a_cupti_that_fails_while_it_is_taken_has_failed() {
+    let _one = fresh(28, &[]);
+    fake(|fake| fake.fails_in = Some("enable(10)"));
+    let (mut cupti, mut reader) = start(&options()).unwrap();
+    assert!(!cupti.is_held());
+    reader.drain();
+    let notes = reader.take_notes();
+    assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels"), "{notes:?}");
+    fake(|fake| fake.fails_in = Some("enable(10)"));
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    assert!(!cupti.is_held());
+    assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
+    assert!(cupti.is_held());
+    let ends: Vec<_> = reader.reader.take_given_up().into_iter().flatten().map(|it| it.to_string()).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|it| it.starts_with("after it had failed")), "{ends:?}");
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
 fn optional_parts_may_be_refused() {
     let _one = fresh(130_100, &[("callback(1 1/652)", 1), ("enable(17)", 14), ("dump", 27)]);
     let (cupti, _reader) = start(&options()).unwrap();

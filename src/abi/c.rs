@@ -15,7 +15,6 @@ use crate::{fault, process, sys};
 /// the thread that is in `cuInit`, before `cuInit` returns, so CUPTI is there before the first
 /// kernel. It always answers "accepted": CUDA goes on either way.
 #[unsafe(no_mangle)]
-#[allow(non_snake_case)] // CUDA's name
 extern "C" fn InitializeInjection() -> c_int {
     const ACCEPTED: c_int = 1;
     process::begin();

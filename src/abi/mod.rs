@@ -9,6 +9,7 @@
 #![cfg_attr(
     not(test),
     deny(
+        clippy::allow_attributes_without_reason,
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,
@@ -66,7 +67,6 @@ type Logger = *const c_void;
 ///
 /// Every method reads a union by the descriptor's type: the caller promises that NCCL filled that
 /// member, and that its strings are null or NUL-terminated, for the length of the call.
-#[allow(clippy::missing_safety_doc)] // the trait's section holds for every method
 trait Abi: 'static {
     /// The interface version.
     const VERSION: u8;
@@ -553,7 +553,6 @@ macro_rules! export {
     ($($symbol:ident: $abi:ty, $init:ty = $function:expr;)*) => { $(
         #[doc = concat!("The table NCCL looks up for interface version ", stringify!($abi), ".")]
         #[unsafe(no_mangle)]
-        #[allow(non_upper_case_globals)]
         static $symbol: Table<$abi, $init> = Table::new($function);
     )* };
 }

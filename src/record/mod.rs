@@ -8,6 +8,7 @@
 #![cfg_attr(
     not(test),
     deny(
+        clippy::allow_attributes_without_reason,
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,

@@ -86,6 +86,7 @@ fn has(part: &Part, node: u64) -> bool {
 /// Where a node may be, in the order in which it is searched.
 fn places(part: &Part, node: u64) -> impl Iterator<Item = &AtomicU64> {
     let first = node.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2());
+    // It has as many bits as the number of a place.
     let (before, after) = part.split_at(first as usize);
     after.iter().chain(before).take(SEARCHED)
 }

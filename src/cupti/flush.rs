@@ -34,8 +34,6 @@ pub(super) const ENDS: usize = 8;
 /// The flushing thread, as seen by the rest of the process.
 pub(super) struct Flusher {
     shared: &'static Shared,
-    /// How often CUPTI had detached itself before this subscription.
-    detached: u64,
     desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -88,6 +86,8 @@ struct State {
     /// Ends of subscriptions that the collector has not taken yet, in order.
     given_up: [Option<GivenUp>; ENDS],
     ended: bool,
+    /// How often CUPTI had detached itself before this subscription.
+    detached: u64,
 }
 
 /// CUPTI's answer, and the silence that ended, if there was one; its details only if it had not
@@ -98,6 +98,7 @@ impl Flusher {
     /// Starts the thread, which owns the subscription from now on. The desk may come from an
     /// earlier thread that has ended.
     pub(super) fn start(subscription: Subscription, period: Duration, desk: Arc<Desk>) -> std::io::Result<Flusher> {
+        let (shared, detached) = (subscription.shared(), subscription.detached());
         {
             let mut state = desk.lock();
             state.has_emptied();
@@ -105,13 +106,13 @@ impl Flusher {
             // The reader counts on.
             let State { forced, forced_at, .. } = *state;
             let (force_asked, force_begun) = (forced, forced);
-            *state = State { emptied, given_up, force_asked, force_begun, forced, forced_at, ..State::default() };
+            let counts = State { force_asked, force_begun, forced, forced_at, detached, ..State::default() };
+            *state = State { emptied, given_up, ..counts };
         }
         desk.keep(Some(subscription.subscriber()).filter(|subscriber| subscriber.shares()).cloned());
         desk.note(read(subscription.subscriber()));
         let theirs = Arc::clone(&desk);
         let (shares, stops) = (subscription.subscriber().shares(), subscription.stops());
-        let (shared, detached) = (subscription.shared(), subscription.detached());
         let body = move || {
             let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
             let end = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
@@ -126,7 +127,7 @@ impl Flusher {
                 desk.lock().ended = true;
                 desk.keep(None);
             })?;
-        Ok(Flusher { shared, detached, desk, thread: Mutex::new(Some(thread)) })
+        Ok(Flusher { shared, desk, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -137,7 +138,7 @@ impl Flusher {
     /// detached itself since.
     pub(super) fn holds(&self) -> bool {
         let state = self.desk.lock();
-        !state.release && !state.ended && self.shared.fatal.load(Ordering::Relaxed) == self.detached
+        !state.release && !state.ended && self.shared.fatal.load(Ordering::Relaxed) == state.detached
     }
 
     /// Makes CUPTI return what is complete, and waits at most this long. False if that was too
@@ -295,6 +296,11 @@ impl Desk {
     /// The ends of subscriptions since the last call, in order, but for one because the process ends.
     pub(super) fn take_given_up(&self) -> [Option<GivenUp>; ENDS] {
         std::mem::take(&mut self.lock().given_up)
+    }
+
+    /// How often CUPTI had detached itself before it was taken last.
+    pub(super) fn detached(&self) -> u64 {
+        self.lock().detached
     }
 
     /// Whether the subscription has been given up.

@@ -357,6 +357,7 @@ fn start_with(
             pending: Vec::new(),
             forced: 0,
             gives_up: false,
+            fatal: 0,
         };
         let unshared = unshared.map(|why| format!("NCCLSCOPE_CUPTI=share: {why}; CUPTI is ours alone"));
         let objections = objection.into_iter().chain(unshared).collect();

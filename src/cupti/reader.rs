@@ -30,6 +30,8 @@ pub struct Reader {
     pub(super) forced: u64,
     /// The last buffer was returned while CUPTI was given up.
     pub(super) gives_up: bool,
+    /// The fatal failures that were reported.
+    pub(super) fatal: u64,
 }
 
 /// Takes what a [`Reader`] hands over: an [`super::intake::Intake`], and whatever else keeps it.
@@ -140,11 +142,16 @@ impl Reader {
         if let Some(subscriber) = subscriber.filter(|_| is_over && self.pending.is_empty()) {
             self.desk.let_go(&subscriber);
         }
-        taker.stands(self.standing());
+        let standing = self.standing();
+        taker.stands(standing);
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&mut self) -> Standing {
         let (shared, desk, pool) = (self.shared, &self.desk, self.shared.pool.lost());
+        let fatal = shared.fatal.load(Ordering::Relaxed);
+        if fatal > desk.detached() {
+            self.fatal = fatal;
+        }
         Standing {
             dropped: desk.dropped.load(Ordering::Relaxed),
             discarded_buffers: pool.buffers,
@@ -155,7 +162,7 @@ impl Reader {
             flush_failure: desk.last_failure.load(Ordering::Relaxed),
             overdue: desk.overdue.load(Ordering::Relaxed),
             failures: shared.failures.load(Ordering::Relaxed),
-            fatal: shared.fatal.load(Ordering::Relaxed),
+            fatal: self.fatal,
             last_failure: shared.last_failure.load(Ordering::Relaxed),
         }
     }

@@ -185,13 +185,15 @@ fn a_cupti_that_fails_while_it_is_taken_has_failed() {
     let (mut cupti, mut reader) = start(&options()).unwrap();
     assert!(!cupti.is_held());
     reader.drain();
-    let notes = reader.take_notes();
+    let (notes, fatal) = (reader.take_notes(), reader.standing().fatal);
     assert!(notes[0].text.contains("INSUFFICIENT_PRIVILEGES (35); there will be no more kernels"), "{notes:?}");
     fake(|fake| fake.fails_in = Some("enable(10)"));
     assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
     assert!(!cupti.is_held());
     assert_eq!(cupti.acquire(Duration::from_secs(10)), Ok(Acquired::Again(None)));
     assert!(cupti.is_held());
+    reader.drain();
+    assert_eq!(reader.standing().fatal, fatal, "the second failure is over");
     let ends: Vec<_> = reader.reader.take_given_up().into_iter().flatten().map(|it| it.to_string()).collect();
     assert!(ends.len() == 2 && ends.iter().all(|it| it.starts_with("after it had failed")), "{ends:?}");
     assert!(cupti.release(Duration::from_secs(10)));

@@ -27,6 +27,8 @@ pub(super) struct Member {
     pub(super) has_runs: bool,
     /// After its file was full: the newest collectives.
     pub(super) newest: Vec<Newest>,
+    /// The first operation that it handed over is open somewhere.
+    pub(super) is_at_first: bool,
 }
 
 /// Something that a rank waits in.

@@ -122,7 +122,8 @@ impl Job {
         let (mut came, mut waiting, mut missing, mut unseen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut processes = BTreeMap::new();
         // The first rank to come, by age; and how long the last has waited.
-        let (mut first_came, mut waited, mut behind, mut longest) = ((0, HostNs::default()), u64::MAX, 0, 0);
+        let (mut first_came, mut waited, mut behind) = ((0, HostNs::default()), u64::MAX, 0);
+        let mut patience = PATIENCE_NS;
         let mut has_paused = false;
         for &rank in &takes {
             let found = self.members.iter().position(|member| member.hash == hash && member.rank == rank);
@@ -145,7 +146,7 @@ impl Job {
                         (first_came, waited) = (first_came.max((age, time)), waited.min(age));
                     }
                     behind = behind.max(self.seen.get(&(key, index)).map_or(0, |seen| seen.behind));
-                    longest = longest.max(self.members[index].longest_ns);
+                    patience = patience.max(self.patience(index));
                 }
                 None => missing.push(index),
             }
@@ -155,7 +156,7 @@ impl Job {
         let is_certain = match &missing[..] {
             // A rank with losses may have lost what it handed over.
             _ if has_paused => false,
-            [] => waited >= PATIENCE_NS.max(longest.saturating_mul(BEYOND)) && !self.have_ended(hash),
+            [] => waited >= patience && !self.have_ended(hash),
             missing => missing.iter().all(|&index| self.is_missing(index, first, age)),
         };
         let in_job = self.in_job(hash);
@@ -238,6 +239,14 @@ impl Job {
         }
         let (newest, age) = self.newest(index, of)?;
         (of.key.2.is_none() && newest < of.seq?).then_some(age)
+    }
+
+    /// How long an operation that a rank has come to may take, ns.
+    fn patience(&self, index: usize) -> u64 {
+        let Member { is_at_first, ref last, longest_ns, .. } = self.members[index];
+        // NCCL connects ranks, and CUDA loads kernels.
+        let first = if is_at_first || last.is_none() { FIRST_PATIENCE_NS } else { 0 };
+        first.max(longest_ns.saturating_mul(BEYOND))
     }
 
     /// Whether the recordings of all ranks of a communicator ended in an orderly way.
@@ -363,6 +372,7 @@ mod tests {
                 longest_ns: SECOND / 10,
                 has_runs: true,
                 newest: Vec::new(),
+                is_at_first: false,
             });
             if has_come {
                 let (member, key) = (job.members.len() - 1, (hash, mark(hash, 5), None));
@@ -401,6 +411,19 @@ mod tests {
         assert!(said(&slow)[0].0);
         slow.members[1].longest_ns = 2 * SECOND;
         assert!(!said(&slow)[0].0, "operations took as long before");
+    }
+
+    #[test]
+    fn a_first_operation_may_take_long() {
+        let mut first = job(7, 2, 0, &[0, 1]);
+        first.members[1].is_at_first = true;
+        assert!(!said(&first)[0].0, "NCCL may be connecting the ranks");
+        first.ends.values_mut().for_each(|end| *end = end.saturating_add(30 * SECOND));
+        assert!(said(&first)[0].0);
+        // Inside the first call, nothing has been handed over.
+        let mut call = job(7, 2, 0, &[0, 1]);
+        call.members.iter_mut().for_each(|member| (member.last, member.collective) = (None, None));
+        assert!(!said(&call)[0].0);
     }
 
     #[test]

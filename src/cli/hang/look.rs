@@ -196,6 +196,7 @@ impl Look<'_> {
             }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
+            self.job.members[member].is_at_first = at.iter().any(|(_, count)| *count == 1);
             for (key, count) in at {
                 self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
             }

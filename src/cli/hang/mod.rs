@@ -24,7 +24,7 @@ use crate::model::time::HostNs;
 /// No wait counts as long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// A wait for a rank that has called at most once is no hang before this, ns: it may be loading
-/// something.
+/// something. Nor is a first operation, for which NCCL connects the ranks.
 const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;

@@ -167,6 +167,8 @@ struct Info {
     /// Operations by communicator and function, and by process.
     operations: BTreeMap<(u64, Cow<'static, str>), BTreeMap<u64, Operations>>,
     slices: u64,
+    /// Kernels that carried operations, and others.
+    kernels: (u64, u64),
     /// The remarks, and how often each occurs.
     notes: BTreeMap<String, u64>,
     /// The versions of ncclscope that recorded it.
@@ -231,6 +233,7 @@ impl Info {
             all.extend(by_process.into_iter().map(|(tag, operations)| (apart(tag), operations)));
         }
         self.slices += other.slices;
+        self.kernels = (self.kernels.0 + other.kernels.0, self.kernels.1 + other.kernels.1);
         for (note, times) in other.notes {
             *self.notes.entry(note).or_default() += times;
         }
@@ -289,6 +292,11 @@ impl Info {
         // Of the slices that carry an operation, only the hand-over names the thread. A kernel's
         // operations are recognised by their match; the slices below a kernel are not counted.
         let has = |field| numbers.get(field).is_some();
+        match (has(nccl::KERNEL), has(nccl::MATCH)) {
+            (true, true) => self.kernels.0 += 1,
+            (true, false) => self.kernels.1 += 1,
+            _ => {}
+        }
         let ran = has(nccl::MATCH) && !has(nccl::KERNEL);
         if !has(nccl::COUNT) || !ran && !has(nccl::TID) {
             return;

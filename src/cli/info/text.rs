@@ -43,6 +43,9 @@ impl Info {
         self.print_recorded(out)?;
         if self.ends.iter().any(|end| end.kernels_application.is_some()) {
             writeln!(out, "  GPU kernels   {}", kernels(&self.ends))?;
+        } else if self.kernels != (0, 0) && self.recordings.keys().any(|tag| !self.is_closed(tag)) {
+            let (carried, others) = self.kernels;
+            writeln!(out, "  GPU kernels   {carried} that carried operations, {others} others, as far as written")?;
         }
         if let Some(times) = times(&self.ends) {
             writeln!(out, "  GPU times     {times}")?;
@@ -277,5 +280,19 @@ mod tests {
             notes,
             ["CUPTI lost: its buffers (2 times)", "cost: 0 ms", "cost: 1 ms", "cost: 2 ms", "cost: 3 ms", last]
         );
+    }
+
+    #[test]
+    fn kernels_are_counted_before_there_is_an_end() {
+        let mut info = Info { kernels: (40, 2), recordings: [(1, "rank 0".to_owned())].into(), ..Info::default() };
+        let said = |info: &Info| {
+            let mut said = Vec::new();
+            info.print(false, &mut said).unwrap();
+            String::from_utf8(said).unwrap()
+        };
+        let line = "  GPU kernels   40 that carried operations, 2 others, as far as written\n";
+        assert!(said(&info).contains(line), "{}", said(&info));
+        info.imported.push(1);
+        assert!(!said(&info).contains("GPU kernels"), "ncclscope does not know what other tools lost");
     }
 }

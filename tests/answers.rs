@@ -24,6 +24,9 @@ struct Rank {
     tag: u64,
     pid: i32,
     tracks: u64,
+    /// Its communicator, and when that is made.
+    hash: u64,
+    begin: u64,
     packets: Vec<TracePacket>,
 }
 
@@ -32,7 +35,7 @@ impl Rank {
         let event_categories =
             (1..).zip(CATEGORIES).map(|(iid, name)| EventCategory { iid: Some(iid), name: Some(name.into()) });
         let interned_data = Some(InternedData { event_categories: event_categories.collect(), ..Default::default() });
-        let mut rank = Rank { tag, pid: 4000 + tag as i32, tracks: 0, packets: Vec::new() };
+        let mut rank = Rank { tag, pid: 4000 + tag as i32, tracks: 0, hash: HASH, begin: SECOND, packets: Vec::new() };
         rank.push(TracePacket { interned_data, sequence_flags: Some(1), ..Default::default() });
         rank
     }
@@ -73,9 +76,9 @@ impl Rank {
         };
         let run = named(format!("all · rank {rank} of {ranks}"));
         let handed_over = named(format!("all · rank {rank} of {ranks} · handed over"));
-        let args =
-            Nccl { comm: Some(HASH), rank: Some(rank), ranks: Some(ranks), interface: Some(5), ..Default::default() };
-        self.event(SECOND, Type::Instant, run, "communicator init", "operation", None, args);
+        let comm = Some(self.hash);
+        let args = Nccl { comm, rank: Some(rank), ranks: Some(ranks), interface: Some(5), ..Default::default() };
+        self.event(self.begin, Type::Instant, run, "communicator init", "operation", None, args);
         handed_over
     }
 
@@ -226,4 +229,42 @@ fn a_rank_inherited_from_another_launcher_names_nobody() {
         rank
     }));
     assert!(text.contains("missing: 3 (last seen") && text.contains("rank 3 is pid 4004 on node\n"), "{text}");
+}
+
+#[test]
+fn a_hang_before_a_restart_is_over() {
+    // In the first attempt, rank 1 stops calling.
+    let attempt = |number: u64, calls: [u64; 2]| {
+        [0, 1].map(|own: u64| {
+            let mut rank = Rank::new(number << 4 | own);
+            (rank.hash, rank.begin) = (number, number * 100 * SECOND);
+            let process = rank.process(&format!("rank {own} · node"), 0);
+            let track = rank.comm(process, own as i32, 2);
+            for seq in 0..calls[own as usize] {
+                let at = rank.begin + SECOND + seq * SECOND / 10;
+                let args = Nccl { comm: Some(number), ..all_reduce(Some(seq), 1 << 20) };
+                rank.event(
+                    at,
+                    Type::SliceBegin,
+                    track,
+                    "AllReduce 1 MiB f32",
+                    "operation",
+                    Some(seq << 28 | number),
+                    args,
+                );
+                rank.event(at + 1000, Type::SliceEnd, track, "", "operation", None, Nccl::default());
+            }
+            rank.event(rank.begin + 60 * SECOND, Type::Instant, process, "alive", "ncclscope", None, Nccl::default());
+            rank
+        })
+    };
+    let over = "this is over: its ranks were started again";
+    let stuck = said(attempt(1, [20, 10]));
+    assert!(stuck.starts_with("hang") && !stuck.contains(over), "{stuck}");
+    let folder = |last| said(attempt(1, [20, 10]).into_iter().chain(attempt(2, last)));
+    let healthy = folder([20, 20]);
+    assert!(healthy.contains(over) && healthy.matches("hang ").count() == 1, "{healthy}");
+    // The one that goes on comes first.
+    let both = folder([30, 20]);
+    assert!(both.starts_with("hang") && both.contains(over) && both.find("seq 20") < both.find("seq 10"), "{both}");
 }

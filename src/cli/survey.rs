@@ -400,6 +400,24 @@ impl Track {
     }
 }
 
+/// Processes that had ended when another with the same rank was started on the same host, and the last
+/// such one: each by the number of its survey, and its track.
+pub(super) fn started_again(surveys: &[&Survey]) -> BTreeMap<(usize, u64), (usize, u64)> {
+    let mut of_rank: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (number, survey) in surveys.iter().enumerate() {
+        for (uuid, it) in &survey.processes {
+            let Some(rank) = survey.tracks.get(uuid).and_then(|track| rank(&track.name)) else { continue };
+            of_rank.entry((rank, survey.host(*uuid))).or_default().push((it.first, it.last, (number, *uuid)));
+        }
+    }
+    let mut again = BTreeMap::new();
+    for all in of_rank.values() {
+        let Some(newest) = all.iter().max_by_key(|it| it.0) else { continue };
+        again.extend(all.iter().filter(|it| it.1 < newest.0).map(|it| (it.2, newest.2)));
+    }
+    again
+}
+
 /// The rank in the job that is part of a process's name: `rank 3 · node17`.
 pub(super) fn rank(process: &str) -> Option<u32> {
     let digits = process.strip_prefix("rank ")?;

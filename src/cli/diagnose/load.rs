@@ -2,6 +2,7 @@
 //! the ranks met in. Of long recordings the first steps are kept.
 
 mod agree;
+mod attempts;
 mod links;
 
 use std::cmp::Reverse;
@@ -75,11 +76,12 @@ struct Carrier {
 }
 
 /// Reads the files of a job side by side, and hands over what a first pass over each gives, too. A
-/// file that cannot be read is named in the notes; an error if none can.
+/// file that cannot be read is named in the notes; an error if none can. Of a job whose ranks were
+/// restarted, only the last attempt counts.
 pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reason>) {
     let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
     let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
-    let (mut survey, mut loaded, mut faults) = (Survey::default(), Vec::new(), Vec::new());
+    let (mut survey, mut all, mut loaded, mut faults) = (Survey::default(), Vec::new(), Vec::new(), Vec::new());
     let budget = ITEMS / files.len().max(1);
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
@@ -88,14 +90,21 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
         (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, budget)))
     };
     abreast::look(files, read, |path, (looked, read)| {
+        all.push((path, looked, read));
+        stage.advance(size(path));
+    });
+    let earlier = attempts::earlier(&all.iter().map(|(_, looked, _)| looked).collect::<Vec<_>>());
+    for (at, (path, looked, read)) in all.into_iter().enumerate() {
+        if earlier.contains(&at) {
+            continue;
+        }
         // What cannot be read is named below.
         let _ = survey.add(path, looked, Ok(Extent::default()));
         match read {
             Ok(of_file) => loaded.push((path, of_file)),
             Err(fault) => faults.push(Reason::file(path)(fault)),
         }
-        stage.advance(size(path));
-    });
+    }
     survey.sort_unfinished();
     let mut loading = Loading::default();
     let has_kernels = loaded.iter().any(|(_, of_file)| of_file.has_kernels);
@@ -110,7 +119,18 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
             *loading.without_kernels.entry(hash).or_default() += members.len();
         }
     }
-    (survey, loading.finish(files.len(), faults, wish))
+    let mut job = loading.finish(files.len() - earlier.len(), faults, wish);
+    if let (Ok(job), Some(first)) = (&mut job, earlier.first()) {
+        let (are, count) = (if earlier.len() == 1 { "file" } else { "files" }, earlier.len());
+        job.notes.insert(
+            0,
+            format!(
+                "Left out: {count} {are} of earlier attempts, such as {}, because their ranks were started again",
+                files[*first].display()
+            ),
+        );
+    }
+    (survey, job)
 }
 
 impl Loading {

@@ -185,6 +185,7 @@ impl Job {
             notes,
             processes,
             gone: BTreeMap::new(),
+            is_over: false,
         }
     }
 

@@ -18,7 +18,7 @@ use self::judge::judge;
 use self::look::{Look, first_look};
 use super::LISTED;
 use super::running::{self, Gone};
-use super::survey::Survey;
+use super::survey::{Survey, started_again};
 use crate::model::time::HostNs;
 
 /// No wait counts as long before this, ns.
@@ -82,6 +82,8 @@ pub(super) struct Hang {
     /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
     pub(super) gone: BTreeMap<u32, Gone>,
+    /// It is of an earlier attempt of the job: its ranks were started again.
+    pub(super) is_over: bool,
 }
 
 /// A rank that has not come.
@@ -127,11 +129,13 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     job.number();
     let mut hangs = judge(&job);
     if !hangs.is_empty() {
-        let gone = running::gone(survey);
+        let (gone, again) = (running::gone(survey), started_again(&[survey]));
         for hang in &mut hangs {
             let of_it = hang.processes.iter().filter_map(|(rank, track)| Some((*rank, gone.get(track)?.clone())));
             hang.gone = of_it.collect();
+            hang.is_over = hang.processes.values().any(|track| again.contains_key(&(0, *track)));
         }
+        hangs.sort_by_key(|hang| hang.is_over);
     }
     hangs
 }
@@ -201,6 +205,9 @@ impl Hang {
     /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        if self.is_over {
+            lines.push("this is over: its ranks were started again".to_owned());
+        }
         if !self.circle.is_empty() {
             let mut operation = String::new();
             let _ = self.write_operation(&mut operation);

@@ -1,0 +1,75 @@
+//! Tells the attempts of a job apart whose ranks were restarted.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::cli::survey::{Survey, started_again};
+
+/// Which of these files are of attempts that had ended before a rank was started again on the same
+/// host. Files are of one attempt if their ranks share communicators, directly or through others.
+pub(super) fn earlier(files: &[&Survey]) -> BTreeSet<usize> {
+    let mut attempts: Vec<usize> = (0..files.len()).collect();
+    let mut first = HashMap::new();
+    for (file, survey) in files.iter().enumerate() {
+        for hash in survey.communicators.keys() {
+            let (own, other) = (attempts[file], attempts[*first.entry(*hash).or_insert(file)]);
+            if own != other {
+                attempts.iter_mut().filter(|it| **it == own).for_each(|it| *it = other);
+            }
+        }
+    }
+    let again = started_again(files);
+    let other = again.iter().filter(|((ended, _), (newest, _))| attempts[*ended] != attempts[*newest]);
+    let over: BTreeSet<usize> = other.map(|((ended, _), _)| attempts[*ended]).collect();
+    (0..files.len()).filter(|file| over.contains(&attempts[*file])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::survey::{Communicator, Process, Track};
+    use crate::model::time::HostNs;
+
+    /// The file of a process with this name, from when to when it ran, and its communicators.
+    fn file(name: &str, (first, last): (u64, u64), communicators: &[u64]) -> Survey {
+        let process = Process { first: HostNs(first), last: HostNs(last), ..Process::default() };
+        let mut track = Track::default();
+        (track.name, track.is_process) = (name.into(), true);
+        Survey {
+            tracks: [(1, track)].into_iter().collect(),
+            processes: [(1, process)].into(),
+            communicators: communicators.iter().map(|hash| (*hash, Communicator::default())).collect(),
+            ..Survey::default()
+        }
+    }
+
+    fn earlier_of(files: &[Survey]) -> Vec<usize> {
+        earlier(&files.iter().collect::<Vec<_>>()).into_iter().collect()
+    }
+
+    #[test]
+    fn what_ended_before_its_rank_was_started_again_is_an_earlier_attempt() {
+        // Rank 2, of another host, is not started again.
+        let mut files = vec![
+            file("rank 0 · a", (10, 20), &[7]),
+            file("rank 0 · a", (30, 40), &[9]),
+            file("rank 1 · a", (10, 21), &[7, 8]),
+            file("rank 1 · a", (30, 40), &[9]),
+            file("rank 2 · b", (500, 600), &[8]),
+        ];
+        assert_eq!(earlier_of(&files), [0, 2, 4]);
+        // The last of three attempts.
+        files.push(file("rank 0 · a", (50, 60), &[]));
+        assert_eq!(earlier_of(&files), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn runs_side_by_side_and_on_other_hosts_are_no_attempts() {
+        let side_by_side = [file("rank 0 · a", (10, 40), &[7]), file("rank 0 · a", (30, 50), &[9])];
+        assert_eq!(earlier_of(&side_by_side), [0_usize; 0]);
+        let hosts = [file("rank 0 · a", (10, 20), &[7]), file("rank 0 · b", (30, 40), &[9])];
+        assert_eq!(earlier_of(&hosts), [0_usize; 0]);
+        let one = [file("rank 0 · a", (10, 20), &[7]), file("rank 0 · a", (30, 40), &[7])];
+        assert_eq!(earlier_of(&one), [0_usize; 0], "they share a communicator");
+        assert_eq!(earlier_of(&[file("python", (10, 20), &[7]), file("python", (30, 40), &[9])]), [0_usize; 0]);
+    }
+}

@@ -1,15 +1,20 @@
 //! A job, as its files show it: what ran on each rank's GPU, by step, and which of it the ranks met
 //! in.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
-use super::graph::Graph;
+use super::graph::{Graph, Item};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::Source;
 use crate::model::time::FileNs;
+use crate::trace::names;
+
+/// How many names of what runs most often are said.
+const SOME: usize = 8;
 
 /// A rank of the job.
 #[derive(Debug, Default)]
@@ -99,6 +104,17 @@ pub(super) struct Job {
     pub(super) no_kernels: Option<String>,
     /// What could not be read, and other doubts.
     pub(super) notes: Vec<String>,
+}
+
+/// `; most often run` these, or nothing if nothing runs more than once.
+pub(super) fn often<'a>(kinds: &[Kind], items: impl Iterator<Item = &'a Item>) -> String {
+    let mut counts = vec![0_usize; kinds.len()];
+    items.for_each(|item| counts[item.kind as usize] += 1);
+    let mut often: Vec<usize> = (0..kinds.len()).filter(|kind| counts[*kind] > 1).collect();
+    often.sort_by_key(|kind| Reverse(counts[*kind]));
+    let often: Vec<String> =
+        often.iter().take(SOME).map(|kind| format!("`{}`", names::short(&kinds[*kind].name))).collect();
+    if often.is_empty() { String::new() } else { format!("; most often run {}", often.join(", ")) }
 }
 
 impl Job {

@@ -5,7 +5,6 @@ mod agree;
 mod attempts;
 mod links;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -15,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
-use super::job::{Job, Link, RankFacts, Taken, Use};
+use super::job::{Job, Link, RankFacts, Taken, Use, often};
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
@@ -23,7 +22,6 @@ use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::cli::survey::{self, Looking, Survey};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
-use crate::trace::names;
 use crate::trace::reader::{Extent, Packet};
 use crate::trace::words::remark;
 
@@ -359,7 +357,9 @@ impl Loading {
         }
         self.number()?;
         if let Some(name) = wish.step.as_ref().filter(|_| self.ranks.iter().any(|rank| rank.steps == 0)) {
-            return Err(unknown_step(name, &self.kinds, &self.items));
+            let often = often(&self.kinds, self.items.iter().flatten());
+            let what = format!("--step: there is no `{name}` that runs more than once on each rank{often}");
+            return Err(Reason::Refused(what));
         }
         self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
@@ -416,20 +416,6 @@ impl Loading {
             graph,
         })
     }
-}
-
-/// No steps begin with what was asked for; with the names of what runs most often.
-fn unknown_step(name: &str, kinds: &[Kind], items: &[Vec<Item>]) -> Reason {
-    /// How many names are said.
-    const SOME: usize = 8;
-    let mut counts = vec![0_usize; kinds.len()];
-    items.iter().flatten().for_each(|item| counts[item.kind as usize] += 1);
-    let mut often: Vec<usize> = (0..kinds.len()).filter(|kind| counts[*kind] > 1).collect();
-    often.sort_by_key(|kind| Reverse(counts[*kind]));
-    let often: Vec<String> =
-        often.iter().take(SOME).map(|kind| format!("`{}`", names::short(&kinds[*kind].name))).collect();
-    let most = if often.is_empty() { String::new() } else { format!("; most often run {}", often.join(", ")) };
-    Reason::Refused(format!("--step: there is no `{name}` that runs more than once on each rank{most}"))
 }
 
 /// A communicator, as it is called in the names of its operations.

@@ -428,6 +428,13 @@ fn without_the_application_s_kernels_no_host_is_accused() {
 }
 
 #[test]
+fn without_steps_it_is_said_what_they_may_begin_with() {
+    let job = Job { source: None, steps: 0..0, ..Made::healthy().job() };
+    let says = first_line(&job);
+    assert!(says.contains("with --step; most often run `forward`, `backward`, "), "{says}");
+}
+
+#[test]
 fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
     let says = first_line(&job);

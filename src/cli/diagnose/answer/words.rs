@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{LookAt, OfLink, Told, look_at, percent};
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
-use crate::cli::diagnose::job::Job;
+use crate::cli::diagnose::job::{Job, often};
 use crate::cli::diagnose::shares::OfRank;
 use crate::trace::names::{duration, quoted, short};
 
@@ -239,8 +239,9 @@ impl Names<'_> {
             } else {
                 String::new()
             };
+            let often = often(&job.kinds, job.graph.items.iter());
             return Some(format!(
-                "Cannot tell: no steps repeat in these files; name what each step begins with, with --step{idle}"
+                "Cannot tell: no steps repeat in these files; name what each step begins with, with --step{often}{idle}"
             ));
         }
         if steps < ENOUGH {

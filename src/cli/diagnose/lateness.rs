@@ -74,7 +74,7 @@ impl Lateness {
             all.known += 1;
             let is_free = |item: u32| job.graph.through(item as usize).is_some();
             let first = members.iter().map(|item| job.graph.waited(*item as usize)).max().unwrap_or(0);
-            let is_sure = first > APART_NS && !members.iter().any(|item| is_free(*item));
+            let is_sure = !members.iter().any(|item| is_free(*item));
             let last = shares::last_of(job, members, step).filter(|_| is_sure);
             for item in members.iter().filter(|item| !is_free(**item)) {
                 let at = places[job.graph.rank_of(*item)] * columns + column;

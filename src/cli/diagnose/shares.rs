@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::job::Job;
+use super::lateness::APART_NS;
 
 /// Coming last counts only if the others wait for at least this fraction of a step.
 const COUNTS: f64 = 0.01;
@@ -143,7 +144,8 @@ fn of_rank(job: &Job, rank: usize) -> OfRank {
 fn lasts(job: &Job, step: f64) -> (BTreeMap<(u32, usize), u64>, u64) {
     let (mut lasts, mut count) = (BTreeMap::new(), 0);
     for members in job.graph.meetings() {
-        let inside = members.first().is_some_and(|item| job.step_of(*item as usize).is_some());
+        let is_looked_at = |item: &u32| job.looked_at(job.graph.rank_of(*item)).contains(&(*item as usize));
+        let inside = members.first().is_some_and(is_looked_at);
         if !inside {
             continue;
         }
@@ -161,7 +163,7 @@ pub(super) fn last_of(job: &Job, members: &[u32], step: f64) -> Option<u32> {
     let waited = |item: &u32| job.graph.waited(*item as usize);
     let longest = members.iter().map(waited).max().unwrap_or(0);
     let last = members.iter().copied().min_by_key(waited);
-    last.filter(|_| longest as f64 > COUNTS * step)
+    last.filter(|_| longest as f64 > (COUNTS * step).max(APART_NS as f64))
 }
 
 /// The time of each kind of operation, longest first.

@@ -428,6 +428,20 @@ fn without_the_application_s_kernels_no_host_is_accused() {
 }
 
 #[test]
+fn what_counts_for_time_counts_for_coming_last() {
+    let last = |job: &Job| {
+        let of = super::shares::of_ranks(job, causes::find(job).steps.mean);
+        of.into_iter().map(|it| it.last).collect::<Vec<_>>()
+    };
+    let warm_up = |rank, step| if rank == 3 && step < 2 { 200 } else { 100 };
+    assert_eq!(last(&Made { work: warm_up, ..Made::healthy() }.job()), [0.0; 4]);
+    let slow = Made { work: |rank, _| if rank == 3 { 120 } else { 100 }, ..Made::healthy() }.job();
+    assert_eq!(last(&slow), [0.0, 0.0, 0.0, 1.0]);
+    // Without steps, all of it counts.
+    assert_eq!(last(&Job { source: None, steps: 0..0, ..slow }), [0.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
 fn without_steps_it_is_said_what_they_may_begin_with() {
     let job = Job { source: None, steps: 0..0, ..Made::healthy().job() };
     let says = first_line(&job);

@@ -172,6 +172,24 @@ fn a_rank_that_evaluates_now_and_then_has_no_unequal_work() {
 }
 
 #[test]
+fn a_rank_that_becomes_slow_is_named() {
+    let early: fn(usize, usize) -> i64 = |rank, step| if rank == 2 && step >= 14 { 150 } else { 100 };
+    let late: fn(usize, usize) -> i64 = |rank, step| if rank == 2 && step >= 28 { 150 } else { 100 };
+    for work in [early, late] {
+        let says = Made { work, ..Made::healthy() }.says();
+        assert!(says.starts_with("Rank 2 on node1 computes longer than the others"), "{says}");
+    }
+    let pause = |rank, step| if rank == 1 && step >= 20 { 1_500 } else { 10 };
+    let says = Made { pause, ..Made::healthy() }.says();
+    assert!(says.starts_with("Rank 1 on node0 gets work from its host too late"), "{says}");
+    // Two of forty steps, or by chance one in three, are no stretch.
+    let twice = |rank, step| if rank == 2 && step % 20 == 5 { 150 } else { 100 };
+    let chance = |rank, step| if noise(rank, step) % 3 == 0 { 130 } else { 100 };
+    let blamed = |work| told(&Made { work, ..Made::healthy() }.found().1).iter().any(|it| it.0 == What::Kernels);
+    assert!(!blamed(twice) && !blamed(chance));
+}
+
+#[test]
 fn a_slow_rank_costs_what_a_replay_saves() {
     let made = Made { work: |rank, step| if rank == 2 { 130 } else { 100 + noise(rank, step) % 3 }, ..Made::healthy() };
     let (_, found) = made.found();

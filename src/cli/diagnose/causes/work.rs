@@ -24,6 +24,9 @@ const IDLE: f64 = 0.15;
 const STEADY: f64 = 0.6;
 /// The fraction of a step from which a difference counts in that step.
 const COUNTS: f64 = 0.01;
+/// So many steps in a row, and this fraction of all, are a stretch of its own.
+const STRETCH: usize = 10;
+const STRETCHES: f64 = 0.25;
 
 /// What ranks do themselves, by step.
 pub(super) struct Sums {
@@ -158,13 +161,26 @@ impl Sums {
     fn kernels(&self, job: &Job) -> Vec<Suspect> {
         // A slow rank is slow by about the same each time. Otherwise its work differs.
         let is_steady = |excess: &[f64]| quarter(excess) >= STEADY * median(excess);
-        let steady = self.excess.iter().enumerate().filter(|(_, excess)| is_steady(excess));
-        self.habitual(steady).into_iter().map(|ranks| self.of_ranks(job, ranks)).collect()
+        let excesses = self.excess.iter().map(|excess| self.stretch(excess)).enumerate();
+        self.habitual(excesses.filter(|(_, excess)| is_steady(excess)))
+            .into_iter()
+            .map(|ranks| self.of_ranks(job, ranks))
+            .collect()
+    }
+
+    /// The steps that count: if something does not hold in nearly every step, the longest stretch in
+    /// which it does, as of a GPU that has become hot.
+    fn stretch<'a>(&self, excess: &'a [f64]) -> &'a [f64] {
+        let holds = |excess: &f64| *excess > COUNTS * self.step;
+        let stretches = excess.chunk_by(|one, other| holds(one) == holds(other)).filter(|it| holds(&it[0]));
+        let longest = stretches.max_by_key(|it| it.len()).filter(|it| it.len() >= STRETCH);
+        let longest = longest.filter(|it| it.len() as f64 >= STRETCHES * excess.len() as f64);
+        if self.is_habit(excess.iter().copied()) { excess } else { longest.unwrap_or(excess) }
     }
 
     /// The ranks for which something holds in nearly every step: those that deviate about as much
     /// as the worst one, and the others.
-    fn habitual<'a>(&self, excesses: impl Iterator<Item = (usize, &'a Vec<f64>)>) -> Vec<Vec<usize>> {
+    fn habitual<'a>(&self, excesses: impl Iterator<Item = (usize, &'a [f64])>) -> Vec<Vec<usize>> {
         let habits: Vec<(usize, f64)> = excesses
             .filter(|(_, excess)| self.is_habit(excess.iter().copied()))
             .map(|(rank, excess)| (rank, median(excess)))
@@ -276,12 +292,12 @@ impl Sums {
         let mut suspects = pauses;
         let excesses: Vec<Vec<f64>> =
             (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - middle[at]).collect()).collect();
-        for of in self.habitual(excesses.iter().enumerate()) {
+        for of in self.habitual(excesses.iter().map(|excess| self.stretch(excess)).enumerate()) {
             let lags = of.iter().flat_map(|rank| self.shorter(job, *rank, |at| middle[at]));
-            let own: Vec<f64> = (0..steps).map(|at| idle(of[0], at)).collect();
+            let mean = |all: f64| all / steps as f64;
             suspects.push(Suspect {
                 what: What::Host,
-                amounts: [median(&own), median(&middle)],
+                amounts: [mean((0..steps).map(|at| idle(of[0], at)).sum()), mean(middle.iter().sum())],
                 step: job.steps.start + largest(&excesses[of[0]]),
                 lags: lags.collect(),
                 ranks: of,

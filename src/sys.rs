@@ -111,6 +111,10 @@ pub fn name_of_thread(tid: i32) -> Option<String> {
 }
 
 /// Reads a whole file, such as those in /proc, by a descriptor out of the program's way.
+///
+/// # Errors
+///
+/// The operating system's error.
 pub fn read_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Descriptor::open(None, path, libc::O_RDONLY)?.read()
 }

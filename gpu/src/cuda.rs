@@ -3,7 +3,7 @@
 //!
 //! Everything goes through `cudarc`, which opens `libcuda.so.1` at the first call; [`Gpu::open`]
 //! first checks that there is one. Objects are not destroyed individually, because a workload is a
-//! process that ends. An error is the function that the driver refused, and its reason.
+//! process that ends.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -82,6 +82,10 @@ pub fn start() -> Result<(), String> {
 }
 
 /// The newest CUDA that the driver supports: 13000 is 13.0. Call it after [`start`].
+///
+/// # Errors
+///
+/// When the driver does not report it.
 pub fn version() -> Result<i32, String> {
     let mut version = 0;
     // SAFETY: the number is writable.
@@ -90,6 +94,10 @@ pub fn version() -> Result<i32, String> {
 }
 
 /// All GPUs. Call it after [`start`].
+///
+/// # Errors
+///
+/// When the driver does not report them.
 pub fn gpus() -> Result<Vec<Description>, String> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
@@ -155,6 +163,10 @@ impl Gpu {
     }
 
     /// A new stream, which does not wait for the default stream.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn stream(&self) -> Result<Stream, String> {
         /// `CU_STREAM_NON_BLOCKING`
         const NON_BLOCKING: u32 = 1;
@@ -165,6 +177,10 @@ impl Gpu {
     }
 
     /// A new event.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn event(&self) -> Result<Event, String> {
         /// `CU_EVENT_DISABLE_TIMING`
         const WITHOUT_TIME: u32 = 2;
@@ -175,6 +191,10 @@ impl Gpu {
     }
 
     /// Memory, not initialised.
+    ///
+    /// # Errors
+    ///
+    /// When there is none left.
     pub fn memory(&self, bytes: usize) -> Result<Buffer, String> {
         let mut address = 0;
         // SAFETY: the place is writable.
@@ -183,18 +203,30 @@ impl Gpu {
     }
 
     /// Waits until the GPU has done all work of this process.
+    ///
+    /// # Errors
+    ///
+    /// When something on the GPU failed.
     pub fn synchronize(&self) -> Result<(), String> {
         // SAFETY: no arguments.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
     /// Launches a kernel that runs for this many nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn spin(&self, stream: Stream, mut ns: u64) -> Result<(), String> {
         launch(self.spin, stream, &mut [(&raw mut ns).cast()])
     }
 
     /// The same through `cuLaunchKernelEx`, which runtimes since CUDA 12 use. Returns whether the
     /// driver has it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn spin_ex(&self, stream: Stream, mut ns: u64) -> Result<bool, String> {
         if !has("cuLaunchKernelEx") {
             return Ok(false);
@@ -220,6 +252,10 @@ impl Gpu {
     }
 
     /// Consecutive readings of the GPU's timer, in ns.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn timer(&self, stream: Stream, count: u32) -> Result<Vec<u64>, String> {
         let mut readings = vec![0_u64; count as usize];
         let memory = self.memory(size_of_val(&readings[..]))?;
@@ -228,6 +264,10 @@ impl Gpu {
     }
 
     /// The same, into memory of the GPU that has room for them.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn timer_into(&self, stream: Stream, memory: Buffer, readings: &mut [u64]) -> Result<(), String> {
         let (mut address, mut count) = (memory.0, readings.len() as u32);
         launch(self.readings, stream, &mut [(&raw mut address).cast(), (&raw mut count).cast()])?;
@@ -261,6 +301,10 @@ fn launch(function: sys::CUfunction, stream: Stream, arguments: &mut [*mut c_voi
 
 impl Runtime {
     /// Loads the runtime.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be loaded.
     pub fn load(path: &std::path::Path) -> Result<Runtime, String> {
         // SAFETY: the suite says that the file is a libcudart; it is never closed.
         let library = unsafe { libloading::Library::new(path) }.map_err(|error| error.to_string())?;
@@ -273,6 +317,10 @@ impl Runtime {
     }
 
     /// Launches a graph.
+    ///
+    /// # Errors
+    ///
+    /// When the runtime refuses.
     pub fn launch(&self, exec: Exec, stream: Stream) -> Result<(), String> {
         // SAFETY: both live as long as the process; the runtime's handles are the driver's.
         match unsafe { (self.graph_launch)(exec.0.cast(), stream.0.cast()) } {
@@ -290,12 +338,20 @@ impl Stream {
     }
 
     /// Waits until all its work is done.
+    ///
+    /// # Errors
+    ///
+    /// When something on the GPU failed.
     pub fn synchronize(self) -> Result<(), String> {
         // SAFETY: the stream lives as long as the process.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
     }
 
     /// Makes later work on this stream wait for earlier work on the other.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn wait_for(self, other: Stream, event: Event) -> Result<(), String> {
         // SAFETY: streams and event live as long as the process.
         unsafe {
@@ -305,6 +361,10 @@ impl Stream {
     }
 
     /// Begins to capture the calls on this stream.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn begin_capture(self) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the process.
@@ -312,6 +372,10 @@ impl Stream {
     }
 
     /// The same, into a graph that is [there for it](Graph::for_capture).
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn begin_capture_to(self, graph: Graph) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let (none, no_data) = (ptr::null(), ptr::null());
@@ -321,6 +385,10 @@ impl Stream {
     }
 
     /// Ends the capture and returns the graph.
+    ///
+    /// # Errors
+    ///
+    /// When the capture has become invalid.
     pub fn end_capture(self) -> Result<Graph, String> {
         let mut graph = ptr::null_mut();
         // SAFETY: the place is writable.
@@ -339,6 +407,10 @@ impl Buffer {
 
 impl Graph {
     /// Instantiates the graph.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn instantiate(self) -> Result<Exec, String> {
         let mut exec = ptr::null_mut();
         // SAFETY: the place is writable, the graph is one.
@@ -347,6 +419,10 @@ impl Graph {
     }
 
     /// A copy of it; `None` if the driver lacks the function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn copy(self) -> Result<Option<Graph>, String> {
         if !has("cuGraphClone") {
             return Ok(None);
@@ -358,11 +434,19 @@ impl Graph {
     }
 
     /// A graph without nodes, to capture into; `None` if the driver lacks a function for that.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn for_capture() -> Result<Option<Graph>, String> {
         if has("cuStreamBeginCaptureToGraph") { Graph::empty() } else { Ok(None) }
     }
 
     /// A graph without nodes; `None` if the driver lacks the function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     fn empty() -> Result<Option<Graph>, String> {
         if !has("cuGraphCreate") {
             return Ok(None);
@@ -375,6 +459,10 @@ impl Graph {
 
     /// A graph whose only node is this graph: a copy of it, or the graph itself, which then belongs to
     /// the other one. `None` if the driver lacks a function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn inside_another(self, is_moved: bool) -> Result<Option<Graph>, String> {
         let name = if is_moved { "cuGraphAddNode_v2" } else { "cuGraphAddChildGraphNode" };
         let Some(outer) = Graph::empty()?.filter(|_| has(name)) else { return Ok(None) };
@@ -398,6 +486,10 @@ impl Graph {
 
 impl Exec {
     /// Launches it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn launch(self, stream: Stream) -> Result<(), String> {
         // SAFETY: both live as long as the process.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0, stream.0) })
@@ -405,6 +497,10 @@ impl Exec {
 
     /// Updates it with the parameters of another graph of the same shape. Returns whether the
     /// driver has the function.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn update(self, graph: Graph) -> Result<bool, String> {
         if !has("cuGraphExecUpdate_v2") {
             return Ok(false);
@@ -423,6 +519,10 @@ impl Exec {
 impl Exec {
     /// Destroys it. Communicators count the graphs with work of theirs, and wait until the last
     /// one is destroyed.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn destroy(self) -> Result<(), String> {
         // SAFETY: nobody uses it afterwards.
         check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(self.0) })
@@ -431,6 +531,10 @@ impl Exec {
 
 impl Graph {
     /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// When the driver refuses.
     pub fn destroy(self) -> Result<(), String> {
         // SAFETY: nobody uses it afterwards.
         check("cuGraphDestroy", unsafe { sys::cuGraphDestroy(self.0) })

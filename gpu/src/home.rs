@@ -94,6 +94,10 @@ impl Rank {
 impl Home {
     /// Makes the folder, and starts to write to it. If the process still runs at `until`, it is
     /// ended then.
+    ///
+    /// # Errors
+    ///
+    /// When there is no space for it.
     pub fn new(folder: &Path, until: Option<Instant>) -> Result<Home, String> {
         let failed = |error: std::io::Error| format!("failed to make {}: {error}", folder.display());
         fs::create_dir_all(folder).map_err(failed)?;
@@ -110,6 +114,10 @@ impl Home {
     }
 
     /// Sets the current report, and writes it before returning.
+    ///
+    /// # Errors
+    ///
+    /// When there is no space for it.
     pub fn report(&self, report: Report) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.report = Some(report);
@@ -149,6 +157,10 @@ impl Home {
     }
 
     /// Writes everything.
+    ///
+    /// # Errors
+    ///
+    /// When there is no space for it.
     pub fn finish(&self) -> Result<(), String> {
         let mut state = self.shared.lock();
         state.is_over = true;

@@ -82,6 +82,10 @@ pub const TRACES: &str = "trace";
 
 impl Job {
     /// Runs it until it ends.
+    ///
+    /// # Errors
+    ///
+    /// When there is no space for its files.
     pub fn run(&self, output: &Path) -> Result<Ended, String> {
         let folder = output.join(&self.name);
         let _ = fs::remove_dir_all(&folder);

@@ -191,6 +191,10 @@ impl Nccl {
     }
 
     /// NCCL's version: 23007 is 2.30.7.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL does not report it.
     pub fn version(&self) -> Result<i32, String> {
         let mut version = 0;
         // SAFETY: the number is writable.
@@ -210,6 +214,10 @@ impl Nccl {
     }
 
     /// A new unique id for a communicator.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL returns none.
     pub fn unique_id(&self) -> Result<UniqueId, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the id is writable.
@@ -218,6 +226,10 @@ impl Nccl {
     }
 
     /// Joins a communicator, on the thread's current GPU.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL refuses.
     pub fn join(&self, id: UniqueId, rank: u32, ranks: u32) -> Result<Communicator, String> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the place is writable; a context is current.
@@ -227,6 +239,10 @@ impl Nccl {
     }
 
     /// Leaves a communicator.
+    ///
+    /// # Errors
+    ///
+    /// When NCCL refuses.
     pub fn leave(&self, comm: Communicator) -> Result<(), String> {
         // SAFETY: a communicator that nobody uses afterwards.
         unsafe {

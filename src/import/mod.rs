@@ -149,6 +149,10 @@ pub(crate) enum Wanted {
 
 /// Reads a file of any supported tool. Of our traces, plans, groups, hand-overs and arrows are left
 /// out.
+///
+/// # Errors
+///
+/// See [`Error`].
 pub fn open(path: &Path) -> Result<Profile, Error> {
     open_as(path, blocks::cores(), Wanted::Calls, |_| {})
 }
@@ -172,6 +176,10 @@ pub(crate) fn open_as(
 }
 
 /// Reads several of our traces as one profile, as far as they can be read, with everything.
+///
+/// # Errors
+///
+/// See [`Error`].
 pub fn open_traces(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
     let mut profile = ours::read(paths, blocks::cores(), Wanted::Arrows, |_| {})?;
     profile.sort();

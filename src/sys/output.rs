@@ -106,6 +106,10 @@ impl Output {
     }
 
     /// Gives the file these permissions, whatever the umask says.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
     pub fn permit(&self, mode: u32) -> io::Result<()> {
         self.descriptor.permit(mode)
     }
@@ -117,6 +121,10 @@ impl Output {
     }
 
     /// Free bytes on the file system, as far as we may use them.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
     pub fn free_bytes(&self) -> io::Result<u64> {
         self.descriptor.free_bytes()
     }

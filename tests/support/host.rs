@@ -240,6 +240,10 @@ impl Plugin {
     /// By default a ProxyOp's `pid` is this process, a Coll's or P2p's `name` and `commHash` are
     /// those of the context, and so is the `rank` where NCCL fills it in. All other fields are
     /// zero.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such kind, or the kind has no such field in any version.
     pub fn start<'a>(
         &self,
         context: &Context,
@@ -254,6 +258,10 @@ impl Plugin {
     }
 
     /// The descriptor that [`start`](Plugin::start) would send, if the version has the kind.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such kind, or the kind has no such field in any version.
     pub fn descriptor<'a>(
         &self,
         context: &Context,
@@ -297,12 +305,20 @@ impl Plugin {
     }
 
     /// Records a state. `None` if the version has no such state, so that nothing was sent.
+    ///
+    /// # Panics
+    ///
+    /// If there is no state with this name.
     pub fn state<'a>(&self, handle: RawHandle, state: impl Into<StateType<'a>>, arg: Arg<'_>) -> Option<i32> {
         let mut call = self.state_call(state, arg)?;
         Some(self.state_prepared(handle, &mut call))
     }
 
     /// The call that [`state`](Plugin::state) would make, if the version has the state.
+    ///
+    /// # Panics
+    ///
+    /// If there is no state with this name.
     pub fn state_call<'a>(&self, state: impl Into<StateType<'a>>, arg: Arg<'_>) -> Option<StateCall> {
         match state.into() {
             StateType::Named(name) => {

@@ -117,6 +117,10 @@ pub fn state(name: &str) -> Option<&'static State> {
 }
 
 /// The fields of an event descriptor.
+///
+/// # Panics
+///
+/// If there is no such version; the same holds for the other functions that take one.
 pub fn fields(version: u32) -> &'static [Field] {
     static TABLES: OnceLock<[Vec<Field>; 7]> = OnceLock::new();
     &TABLES.get_or_init(|| split(DESCRIPTOR))[index(version)]

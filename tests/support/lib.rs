@@ -13,8 +13,6 @@
 //! * [`pypi`] are Prometheus's and Grafana's own readers.
 //! * [`fault`] is the table of what is done to jobs and what holds.
 //! * [`recording`] does all of it: plays scripts and checks the resulting traces.
-//!
-//! What a test asks for and cannot have fails it: the functions panic.
 
 pub mod company;
 pub mod fault;

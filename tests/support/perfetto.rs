@@ -103,12 +103,20 @@ impl Trace {
     }
 
     /// The rows of the result of an SQL query.
+    ///
+    /// # Panics
+    ///
+    /// If the query fails: in a test that is a mistake of the test.
     #[track_caller]
     pub fn rows(&self, sql: &str) -> Vec<Row> {
         self.expect(sql).rows
     }
 
     /// The result of an SQL query as comma-separated lines, the first of which names the columns.
+    ///
+    /// # Panics
+    ///
+    /// If the query fails.
     #[track_caller]
     pub fn text(&self, sql: &str) -> String {
         self.expect(sql).to_string()
@@ -164,6 +172,10 @@ pub struct Row {
 
 impl Row {
     /// The cell, whatever it contains.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column.
     #[track_caller]
     pub fn value(&self, column: &str) -> &Value {
         match self.columns.iter().position(|name| name == column) {
@@ -173,12 +185,20 @@ impl Row {
     }
 
     /// Whether the cell is NULL.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column.
     #[track_caller]
     pub fn is_null(&self, column: &str) -> bool {
         *self.value(column) == Value::Null
     }
 
     /// The integer in the cell.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn i64(&self, column: &str) -> i64 {
         match self.value(column) {
@@ -188,6 +208,10 @@ impl Row {
     }
 
     /// The floating-point number in the cell.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn f64(&self, column: &str) -> f64 {
         match self.value(column) {
@@ -197,6 +221,10 @@ impl Row {
     }
 
     /// The text in the cell.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such column, or the cell contains something else.
     #[track_caller]
     pub fn str(&self, column: &str) -> &str {
         match self.value(column) {

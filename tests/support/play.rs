@@ -157,6 +157,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// The last `init` or `start` with this label.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
     pub fn call(&self, label: &str) -> &Call {
         let made = |call: &&Call| matches!(call.verb.as_str(), "init" | "start");
         let found = self.calls.iter().filter(made).rfind(|call| call.label.as_deref() == Some(label));
@@ -314,6 +318,10 @@ pub fn program_path() -> Result<PathBuf, PlayError> {
 /// Copies a program to where it can be run immediately. Another process does the copying: as long
 /// as this one has the file open for writing, so may a child that another test forks, and a file
 /// open for writing cannot be run.
+///
+/// # Panics
+///
+/// If it cannot be copied.
 pub fn copy_program(program: &Path, to: &Path) {
     let done = Command::new("cp").args([program, to]).status().expect("cp is everywhere");
     assert!(done.success(), "{} cannot be copied to {}", program.display(), to.display());
@@ -321,6 +329,10 @@ pub fn copy_program(program: &Path, to: &Path) {
 
 /// A library for a test, built from a file beside this one with the C compiler that links Rust
 /// programs here. Dropping the folder removes it.
+///
+/// # Panics
+///
+/// If it cannot be built.
 pub fn compile(source: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder for a library");
     let library = folder.path().join(source).with_extension("so");
@@ -330,6 +342,10 @@ pub fn compile(source: &str) -> (TempDir, PathBuf) {
 
 /// Builds a library or a program from a file, which is beside this one unless its path is absolute,
 /// with these flags.
+///
+/// # Panics
+///
+/// If it cannot be built.
 pub fn compile_to(output: &Path, source: impl AsRef<Path>, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("support").join(source);
     let compiler = env::var_os("CC").unwrap_or("cc".into());

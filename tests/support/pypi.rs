@@ -119,6 +119,10 @@ const SPARK: Packages = Packages {
 /// Runs a Python program that may import `prometheus_client` and `grafana_foundation_sdk`, with
 /// this text as its input, and returns what it prints. `None` if they are not in the cache and
 /// cannot be fetched, which stderr says; in CI that is a failure.
+///
+/// # Panics
+///
+/// If the program fails.
 #[must_use]
 pub fn python(program: &str, input: &str) -> Option<String> {
     let folder = METRICS.fetched()?;
@@ -126,6 +130,10 @@ pub fn python(program: &str, input: &str) -> Option<String> {
 }
 
 /// Runs Python with these arguments; it may import `opentelemetry.proto`.
+///
+/// # Panics
+///
+/// If the program fails.
 #[must_use]
 pub fn otlp(arguments: &[&str]) -> Option<String> {
     Some(run(&[&OTLP.fetched()?], arguments, "", &[], Duration::from_secs(60)))
@@ -133,6 +141,10 @@ pub fn otlp(arguments: &[&str]) -> Option<String> {
 
 /// The same with `duckdb` and `pyarrow`, and these arguments of `python3`. `ncclscope`, the module
 /// in `python/`, can be imported, too.
+///
+/// # Panics
+///
+/// If the program fails.
 #[must_use]
 pub fn tables(arguments: &[&str]) -> Option<String> {
     let folder = TABLES.fetched()?;
@@ -141,6 +153,10 @@ pub fn tables(arguments: &[&str]) -> Option<String> {
 }
 
 /// The same with `matplotlib`, too, in this folder.
+///
+/// # Panics
+///
+/// If the program fails.
 #[must_use]
 pub fn plots(folder: &Path, program: &str) -> Option<String> {
     let (tables, plots) = (TABLES.fetched()?, PLOTS.fetched()?);
@@ -151,6 +167,10 @@ pub fn plots(folder: &Path, program: &str) -> Option<String> {
 }
 
 /// The same with `pyspark`, which needs a Java runtime from version 17 on.
+///
+/// # Panics
+///
+/// If the program fails.
 #[must_use]
 pub fn spark(arguments: &[&str]) -> Option<String> {
     if Command::new("java").arg("-version").output().is_err() {

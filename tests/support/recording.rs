@@ -31,6 +31,10 @@ pub struct Traces(TempDir);
 
 impl Traces {
     /// A new folder, without traces.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be created.
     pub fn new() -> Traces {
         Traces(tempfile::tempdir().expect("a folder for traces"))
     }
@@ -41,6 +45,10 @@ impl Traces {
     }
 
     /// The traces in it and in its folders, sorted by name.
+    ///
+    /// # Panics
+    ///
+    /// If the folder cannot be read.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         let mut folders = vec![self.path().to_owned()];
@@ -59,6 +67,10 @@ impl Traces {
     }
 
     /// The only trace.
+    ///
+    /// # Panics
+    ///
+    /// If there is none, or more than one.
     #[track_caller]
     pub fn file(&self) -> PathBuf {
         match &self.files()[..] {
@@ -68,6 +80,10 @@ impl Traces {
     }
 
     /// The only trace, loaded.
+    ///
+    /// # Panics
+    ///
+    /// If there is none, or more than one, or it cannot be loaded.
     #[track_caller]
     pub fn open(&self) -> Trace {
         let file = self.file();
@@ -92,6 +108,10 @@ pub struct Recording {
 
 impl Recording {
     /// Plays a script through the newest interface, with everything recorded. It must end well.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
     #[track_caller]
     pub fn of(script: &str) -> Recording {
         let recording = Recording::by(Play::new(script).env("NCCLSCOPE_PRESET", "full"));
@@ -101,6 +121,10 @@ impl Recording {
     }
 
     /// Runs this play, in the folder of the traces.
+    ///
+    /// # Panics
+    ///
+    /// If the host cannot be run, or its time is up.
     #[track_caller]
     pub fn by(play: Play) -> Recording {
         let traces = Traces::new();
@@ -114,6 +138,10 @@ impl Recording {
     }
 
     /// What the only trace shows. It must have no problems and no open slices.
+    ///
+    /// # Panics
+    ///
+    /// If it has.
     #[track_caller]
     pub fn timeline(&self) -> Timeline {
         let trace = self.traces.open();
@@ -150,6 +178,10 @@ pub fn said(stderr: &str) -> Vec<&str> {
 }
 
 /// Asserts that the job was not disturbed: every call succeeded, and it ended by itself.
+///
+/// # Panics
+///
+/// If it was.
 #[track_caller]
 pub fn assert_undisturbed(recording: &Recording) {
     let Outcome { status, signal, calls, stderr } = &recording.outcome;
@@ -160,6 +192,10 @@ pub fn assert_undisturbed(recording: &Recording) {
 }
 
 /// Asserts that a trace has no problems, apart from this many slices that are open on purpose.
+///
+/// # Panics
+///
+/// If it has any, with all of them.
 #[track_caller]
 pub fn assert_sound(trace: &Trace, open_slices: u64) {
     let problems = crate::perfetto::Check::new().open_slices(open_slices).run(trace);
@@ -181,6 +217,10 @@ pub struct Load {
 impl Load {
     /// Sends a load. `arguments` are those of `scripted-host flood` except the plugin, `settings`
     /// the environment.
+    ///
+    /// # Panics
+    ///
+    /// If it does not end well.
     #[track_caller]
     pub fn send(arguments: &str, settings: &[(&str, &str)]) -> Load {
         let traces = Traces::new();
@@ -199,6 +239,10 @@ impl Load {
     }
 
     /// A figure in the host's report.
+    ///
+    /// # Panics
+    ///
+    /// If there is none with this name.
     #[track_caller]
     pub fn sent(&self, name: &str) -> u64 {
         self.report[name].as_u64().unwrap_or_else(|| panic!("no figure `{name}` in {}", self.report))

@@ -66,6 +66,10 @@ const TIMES: [&str; 7] = [
 
 impl Timeline {
     /// Reads everything in a trace.
+    ///
+    /// # Panics
+    ///
+    /// If the trace processor does not answer.
     pub fn read(trace: &Trace) -> Timeline {
         let mut args: HashMap<i64, BTreeMap<String, Value>> = HashMap::new();
         for row in
@@ -132,6 +136,10 @@ impl Timeline {
     }
 
     /// The only slice with this name.
+    ///
+    /// # Panics
+    ///
+    /// If there is none or more than one, with everything in the trace.
     #[track_caller]
     pub fn slice(&self, name: &str) -> &Slice {
         match self.named(name)[..] {
@@ -159,6 +167,10 @@ impl Timeline {
     }
 
     /// The recording's own figures, from its final event.
+    ///
+    /// # Panics
+    ///
+    /// If there is no final event, or more than one.
     #[track_caller]
     pub fn figures(&self) -> Figures {
         let last = self.slice("recording ended");
@@ -223,6 +235,10 @@ pub struct Figures(BTreeMap<String, u64>);
 
 impl Figures {
     /// The figures of a trace that is too large to be read completely.
+    ///
+    /// # Panics
+    ///
+    /// If there is no final event, or more than one.
     #[track_caller]
     pub fn read(trace: &Trace) -> Figures {
         let rows = trace.rows(
@@ -236,6 +252,10 @@ impl Figures {
     }
 
     /// One of them.
+    ///
+    /// # Panics
+    ///
+    /// If there is none with this name.
     #[track_caller]
     pub fn get(&self, name: &str) -> u64 {
         *self.0.get(name).unwrap_or_else(|| panic!("no figure `{name}` among {:?}", self.0))

@@ -1,7 +1,7 @@
 //! The functions that the job calls: the same machine that libnccl uses, behind a safe interface.
 //!
-//! Each function means what CUDA's function of the same name means, and fails where that one fails.
-//! As in CUDA, each thread has its own current device.
+//! Each function means what CUDA's function of the same name means. As in CUDA, each thread has
+//! its own current device.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -13,12 +13,20 @@ use super::work::Body;
 use super::{Error, machine};
 
 /// Makes a device the current one of this thread.
+///
+/// # Errors
+///
+/// When there is no such device.
 pub fn set_device(device: u32) -> Result<(), Error> {
     let device = c_int::try_from(device).map_err(|_| Error::InvalidDevice)?;
     check(runtime::cudaSetDevice(device))
 }
 
 /// Waits until the current device has done all its work.
+///
+/// # Errors
+///
+/// When one of its streams is capturing.
 pub fn synchronize_device() -> Result<(), Error> {
     check(runtime::cudaDeviceSynchronize())
 }
@@ -37,6 +45,10 @@ unsafe impl Send for DeviceBuffer {}
 unsafe impl Sync for DeviceBuffer {}
 
 /// Allocates memory of the current device; it is zeroed.
+///
+/// # Errors
+///
+/// When there is none left.
 pub fn malloc(bytes: usize) -> Result<DeviceBuffer, Error> {
     let mut address = std::ptr::null_mut();
     check(runtime::cudaMalloc(Out::new(&mut address), bytes))?;
@@ -96,16 +108,28 @@ impl Stream {
     }
 
     /// Waits until everything queued so far is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is capturing.
     pub fn synchronize(&self) -> Result<(), Error> {
         check(runtime::cudaStreamSynchronize(self.handle()))
     }
 
     /// Whether all queued work is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream is capturing.
     pub fn query(&self) -> Result<bool, Error> {
         done(runtime::cudaStreamQuery(self.handle()))
     }
 
     /// Records an event, which happens when the work queued before it is done.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
     pub fn record(&self, event: &Event) -> Result<(), Error> {
         check(runtime::cudaEventRecord(event.handle(), self.handle()))
     }
@@ -123,6 +147,10 @@ impl Stream {
 
     /// From now on calls are captured in a graph and not executed
     /// (`cudaStreamCaptureModeThreadLocal`).
+    ///
+    /// # Errors
+    ///
+    /// When it is capturing, or is the default stream.
     pub fn begin_capture(&self) -> Result<(), Error> {
         /// `cudaStreamCaptureModeThreadLocal`.
         const THREAD_LOCAL: c_int = 1;
@@ -148,6 +176,10 @@ impl Stream {
 
     /// Copies memory, in the order of the stream.
     ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    ///
     /// # Safety
     ///
     /// Both ranges must exist until the copy has been made; nobody else may write to either
@@ -161,6 +193,10 @@ impl Stream {
 
     /// Sets memory to a byte, in the order of the stream.
     ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
+    ///
     /// # Safety
     ///
     /// The range must exist until this is done; nobody else may use it meanwhile.
@@ -172,6 +208,10 @@ impl Stream {
     /// Runs a kernel of the application. It is observed and in the truth, like any other kernel.
     /// It does `work` and lasts at least `duration_ns`, which the caller has scaled by the pace of
     /// the GPU. In a captured graph it does `work` at every replay.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
     pub fn compute(
         &self,
         name: &str,
@@ -189,6 +229,10 @@ impl Stream {
     /// Queues work in the stream that no observer sees and the truth does not mention. The job
     /// fills and checks its buffers this way. In a captured graph the work happens at every
     /// replay.
+    ///
+    /// # Errors
+    ///
+    /// When the stream's capture has become invalid.
     pub fn host_work(&self, work: impl FnMut() + Send + 'static) -> Result<(), Error> {
         runtime::submit_unobserved(self.handle(), Box::new(work))
     }
@@ -200,6 +244,10 @@ pub struct Event(Owned);
 
 impl Event {
     /// Creates an event.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
     pub fn create() -> Result<Event, Error> {
         Owned::new(|out| runtime::cudaEventCreate(out), runtime::cudaEventDestroy).map(Event)
     }
@@ -210,16 +258,28 @@ impl Event {
     }
 
     /// Waits until it has happened.
+    ///
+    /// # Errors
+    ///
+    /// When it was last recorded in a capture.
     pub fn synchronize(&self) -> Result<(), Error> {
         check(runtime::cudaEventSynchronize(self.handle()))
     }
 
     /// Whether it has happened.
+    ///
+    /// # Errors
+    ///
+    /// When it was last recorded in a capture.
     pub fn query(&self) -> Result<bool, Error> {
         done(runtime::cudaEventQuery(self.handle()))
     }
 
     /// The time from `earlier` to this one, in ms.
+    ///
+    /// # Errors
+    ///
+    /// When one of them has not happened.
     pub fn elapsed_ms(&self, earlier: &Event) -> Result<f32, Error> {
         let mut elapsed = 0.0;
         check(runtime::cudaEventElapsedTime(Out::new(&mut elapsed), earlier.handle(), self.handle()))?;
@@ -237,17 +297,29 @@ impl Graph {
     }
 
     /// Makes an executable graph of it.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
     pub fn instantiate(&self) -> Result<Exec, Error> {
         let make = |out: Out<_>| runtime::graph_instantiate(out, self.handle(), 0);
         Owned::new(make, runtime::cudaGraphExecDestroy).map(Exec)
     }
 
     /// A graph whose only node is this graph as a child graph.
+    ///
+    /// # Errors
+    ///
+    /// None so far; CUDA's can fail.
     pub fn nest(&self) -> Result<Graph, Error> {
         Graph::new(|out| runtime::graph_with_child(out, self.handle()))
     }
 
     /// A clone of it.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Graph::nest`].
     pub fn duplicate(&self) -> Result<Graph, Error> {
         Graph::new(|out| runtime::graph_clone(out, self.handle()))
     }
@@ -278,6 +350,10 @@ impl Exec {
     }
 
     /// Makes it do what another graph of the same shape does.
+    ///
+    /// # Errors
+    ///
+    /// When the graph has another shape.
     pub fn update(&self, graph: &Graph) -> Result<(), Error> {
         check(runtime::graph_exec_update(self.handle(), graph.handle(), std::ptr::null_mut()))
     }

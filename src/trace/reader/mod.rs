@@ -192,6 +192,10 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 }
 
 /// Calls `each` for every packet of a trace, fully decoded.
+///
+/// # Errors
+///
+/// See [`Error`].
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
     blocks::unpacked(blocks::cores(), bytes, &|_| None, |at, bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));

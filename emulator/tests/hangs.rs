@@ -24,15 +24,27 @@ struct Case {
     nccl: &'static str,
     has_cupti: bool,
     misbehaviour: &'static str,
+    /// Its files are full after a few hundred operations.
+    fills_files: bool,
     /// When it is killed, if its scenario does not say.
     limit: Option<Duration>,
     expected: Vec<String>,
 }
 
 impl Case {
+    /// With kernels, of a newer release.
+    fn of(text: String) -> Case {
+        let (nccl, has_cupti, misbehaviour, fills_files) = ("2.30.7", true, "", false);
+        Case { text, nccl, has_cupti, misbehaviour, fills_files, limit: None, expected: Vec::new() }
+    }
+
     fn plan(&self) -> Plan {
         let plan = Plan::of_text(self.nccl, &self.text).with("NCCLSCOPE_PRESET", "standard").quiet();
         let plan = if self.has_cupti { plan.with_cupti("13.0").misbehaving(self.misbehaviour) } else { plan };
+        let plan = match self.fills_files {
+            true => plan.with("NCCLSCOPE_MAX_SIZE", "1M").with("NCCLSCOPE_COMPRESS", "0"),
+            false => plan,
+        };
         if let Some(limit) = self.limit { plan.killed_after(limit) } else { plan }
     }
 }
@@ -178,7 +190,7 @@ fn hang(seed: u64) -> Case {
     let program =
         program.replace("repeat 0 {", "repeat 1 {\nonly rank 99 {").replace("only rank 99 {\ncompute", "compute");
     let text = shape.scenario(&program, &rest);
-    Case { text, nccl, has_cupti, misbehaviour, limit, expected }
+    Case { text, nccl, has_cupti, misbehaviour, fills_files: false, limit, expected }
 }
 
 /// A healthy job with this seed, which is killed at some moment, and how many ranks it has.
@@ -205,10 +217,11 @@ fn healthy(seed: u64) -> (Case, usize) {
     };
     let rest = if dice.percent(30) { format!("[[slow]]\nrank = {slow}\ncompute = 1.7\n") } else { String::new() };
     let misbehaviour = *dice.one_of(&["", "", "reorder", "partial", "late=300ms", "drop=2%", "zero=1%"]);
-    let limit = Some(Duration::from_secs(4 + dice.below(7)));
-    let has_cupti = dice.percent(85);
+    let (has_cupti, fills_files) = (dice.percent(85), dice.percent(20));
+    // A full file says every 10 s how far its rank has come.
+    let limit = Some(Duration::from_secs(4 + dice.below(7) + if fills_files { 14 } else { 0 }));
     let text = shape.scenario(&program, &rest);
-    (Case { text, nccl, has_cupti, misbehaviour, limit, expected: Vec::new() }, shape.ranks() as usize)
+    (Case { text, nccl, has_cupti, misbehaviour, fills_files, limit, expected: Vec::new() }, shape.ranks() as usize)
 }
 
 /// The lines before those about files.
@@ -274,8 +287,11 @@ fn fault_of_healthy(seed: u64) -> Option<String> {
     let of = |said: &str| is_accused(said).then(|| first_lines(said).join("\n"));
     let fault = of(&killed).map(|said| ("killed", said)).or_else(|| of(&live).map(|said| ("live", said)));
     fault.map(|(when, said)| {
-        let Case { nccl, has_cupti, misbehaviour, limit, text, .. } = case;
-        format!("seed {seed}, NCCL {nccl}, CUPTI {has_cupti} {misbehaviour}, {when} after {limit:?}:\n{said}\n{text}")
+        let Case { nccl, has_cupti, misbehaviour, fills_files, limit, text, .. } = case;
+        format!(
+            "seed {seed}, NCCL {nccl}, CUPTI {has_cupti} {misbehaviour}, full {fills_files}, {when} after {limit:?}:\n\
+             {said}\n{text}"
+        )
     })
 }
 
@@ -310,8 +326,7 @@ fn a_process_that_ended_long_before_the_others_is_named() {
                    once\n}\nall_reduce 1 MiB f32 sum\nsync\n";
     let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "");
     let limit = Some(Duration::from_secs(20));
-    let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour: "", limit, expected: Vec::new() };
-    let job = case.plan().run();
+    let job = Case { limit, ..Case::of(text) }.plan().run();
     let (said, diagnosis) = (job.info(), job.answer("diagnose"));
     let lines = first_lines(&said);
     assert!(lines[0].starts_with("hang ") && lines[0].contains(" missing: 1 ("), "{said}");
@@ -331,9 +346,7 @@ fn a_hang_is_named_if_the_files_were_full_before() {
     let program = "repeat 1000 {\ncompute forward 1 ms\nall_reduce 8 KiB f32 sum\nsync\n}\nonly rank 1 {\nhang\n}\n\
                    all_reduce 1 MiB f32 sum\nsync\n";
     let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "").replace("\"7 s\"", "\"18 s\"");
-    let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour: "", limit: None, expected: Vec::new() };
-    let plan = case.plan().with("NCCLSCOPE_MAX_SIZE", "1M").with("NCCLSCOPE_COMPRESS", "0");
-    let job = plan.run();
+    let job = Case { fills_files: true, ..Case::of(text) }.plan().run();
     let said = job.info();
     let lines = first_lines(&said);
     let expected = [
@@ -369,8 +382,7 @@ fn calls_that_differ_between_ranks_are_named() {
     ] {
         let program = format!("repeat 2 {{\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}}\n{differing}sync\n");
         let text = Shape { hosts: 2, per_host: 2 }.scenario(&program, "");
-        let case = Case { text, nccl, has_cupti: true, misbehaviour: "", limit: None, expected: Vec::new() };
-        let job = case.plan().run();
+        let job = Case { nccl, ..Case::of(text) }.plan().run();
         let (said, diagnosis) = (job.info(), job.answer("diagnose"));
         assert_eq!(said.lines().next(), Some(&*format!("mismatch      {expected}")), "{said}");
         assert_eq!(diagnosis["text"], format!("The ranks do not call the same collectives: {expected}"));
@@ -386,8 +398,7 @@ fn a_launch_of_a_graph_whose_kernels_name_another_is_not_missed() {
                    repeat 3 {\nreplay one\nsync\n}\nsleep 8 s\n";
     for (misbehaviour, is_missed) in [("confuse", false), ("confuse,version=130101", true)] {
         let text = Shape { hosts: 1, per_host: 2 }.scenario(program, "");
-        let case = Case { text, nccl: "2.30.7", has_cupti: true, misbehaviour, limit: None, expected: Vec::new() };
-        let job = case.plan().run().succeeded();
+        let job = Case { misbehaviour, ..Case::of(text) }.plan().run().succeeded();
         let forced = job.trace().text("SELECT name FROM slice WHERE name = 'CUPTI flushed by force'");
         assert_eq!(forced.contains("by force"), is_missed, "{misbehaviour}: {forced}");
     }

@@ -231,7 +231,7 @@ fn drawn(pipeline: &mut Pipeline, packets: &mut Vec<u8>) -> Vec<String> {
         let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
         let kind = match (event.r#type(), event.category) {
             (Type::SliceBegin, Some(category)) => category.name(),
-            (Type::Instant, Some(Category::Operation)) if event.nccl().seq.is_some() => "newest",
+            (Type::Instant, Some(Category::Newest)) => "newest",
             (Type::Instant, Some(Category::Ncclscope)) => event.name,
             (Type::Counter, _) => "counter",
             _ => return Ok(()),

@@ -157,7 +157,7 @@ impl Comms {
         for (time, operation, comm) in newest {
             let family = self.handed_over(canvas, time, &comm);
             canvas.args.clear().operation(&operation).of_comm(Some(&comm));
-            canvas.instant(family, time, Category::Operation, &OperationName { operation: &operation, prefix: "" });
+            canvas.instant(family, time, Category::Newest, &OperationName { operation: &operation, prefix: "" });
         }
     }
 

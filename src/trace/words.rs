@@ -67,6 +67,8 @@ categories! {
     Job = 15, "job";
     /// An operation's kernel runs while the proxy has not begun.
     ProxyWait = 16, "proxy wait";
+    /// The newest collectives, in a full file.
+    Newest = 17, "newest";
 }
 
 /// How often a full file gets a sign of life, in ns.

@@ -285,7 +285,7 @@ impl Survey {
                 }
                 _ => {}
             },
-            kind::TYPE_INSTANT if event.category == Some(Category::Operation) => {
+            kind::TYPE_INSTANT if event.category == Some(Category::Newest) => {
                 if let Some(seq) = numbers.get(nccl::SEQ) {
                     track.handed_over.newest(event.name, seq, time);
                 }

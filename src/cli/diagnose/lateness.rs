@@ -9,9 +9,6 @@ use serde::Serialize;
 use super::job::Job;
 use super::shares;
 
-/// Ranks leave an operation up to this long apart, so a shorter wait says nothing about who was
-/// last, ns.
-pub(in crate::cli) const APART_NS: i64 = 10_000;
 /// The most columns of the map.
 const COLUMNS: usize = 100;
 

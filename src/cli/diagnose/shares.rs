@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::job::Job;
-use super::lateness::APART_NS;
 
+/// Ranks leave an operation up to this long apart, so a shorter wait says nothing about who was
+/// last, ns.
+pub(in crate::cli) const APART_NS: i64 = 10_000;
 /// Coming last counts only if the others wait for at least this fraction of a step.
 const COUNTS: f64 = 0.01;
 

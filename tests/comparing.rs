@@ -274,6 +274,31 @@ fn only_a_file_of_the_same_run_is_merged() {
 }
 
 #[test]
+fn what_another_tool_saw_of_a_process_has_an_id_of_its_own_in_every_merge() {
+    let recording = recorded(5, "1Mi");
+    let ours = recording.traces.file();
+    let folder = folder();
+    let [theirs, once, again] =
+        ["theirs.json", "once.perfetto-trace", "again.perfetto-trace"].map(|name| folder.path().join(name));
+    fs::write(&theirs, kineto_beside(&import::open(&ours).unwrap(), 0, 0..5).to_string()).unwrap();
+    ncclscope(&["merge", "-o"], &[&*once, Path::new("--with"), &*theirs, &*ours]).unwrap();
+    ncclscope(&["merge", "-o"], &[&*again, &*once]).unwrap();
+    let pids = |trace: &Path| {
+        let mut pids = Vec::new();
+        reader::decoded(&fs::read(trace).unwrap(), |packet| {
+            pids.extend(packet.track_descriptor.and_then(|it| Some(it.process?.pid())));
+        })
+        .unwrap();
+        pids
+    };
+    let known = &import::open(&once).unwrap().processes;
+    assert!(known.len() == 2 && known[0].pid == known[1].pid, "both say which process it is");
+    let [one, other] = pids(&once)[..] else { panic!("{:?}", pids(&once)) };
+    assert_eq!(i64::from(one), known[0].pid);
+    assert!(one != other && pids(&again) == [one, other], "{one} {other} {:?}", pids(&again));
+}
+
+#[test]
 fn a_file_is_not_merged_with_another_process_of_the_same_id() {
     let (other, own) = (recorded(5, "1Mi"), recorded(5, "2Mi"));
     let profile = import::open(&own.traces.file()).unwrap();

@@ -113,10 +113,12 @@ impl<'a> Drawing<'a> {
             None => who,
         };
         let tag = ProcessTag::from_random(sys::random());
-        Drawing::named(profile, process, start, tag, &name, "how far they are off is not known", &origin(profile))
+        let info = info(profile, process, name);
+        Drawing::named(profile, process, start, tag, info, "how far they are off is not known", &origin(profile))
     }
 
-    /// A process under an existing name; the caller draws its kernels.
+    /// A process beside a recording of it with this name; the caller draws its kernels. It has an id of
+    /// its own, because Perfetto would give its threads to whichever of the two comes last.
     pub(super) fn beside(
         profile: &'a Profile,
         process: usize,
@@ -125,7 +127,12 @@ impl<'a> Drawing<'a> {
         name: &str,
         error: &str,
     ) -> Drawing<'a> {
-        Drawing { without_kernels: true, ..Drawing::named(profile, process, start, tag, name, error, &[]) }
+        /// Above those of further GPUs.
+        const BESIDE: i32 = 3 << 29;
+        let mut info = info(profile, process, name.to_owned());
+        info.labels.push(names::of_process(info.pid));
+        info.pid |= BESIDE;
+        Drawing { without_kernels: true, ..Drawing::named(profile, process, start, tag, info, error, &[]) }
     }
 
     pub(super) fn tracks(&mut self) -> &mut Tracks {
@@ -137,20 +144,13 @@ impl<'a> Drawing<'a> {
         process: usize,
         start: FileNs,
         tag: ProcessTag,
-        name: &str,
+        info: ProcessInfo,
         error: &str,
         origin: &[(&str, String)],
     ) -> Drawing<'a> {
-        let about = &profile.processes[process];
         let time = start.in_trace();
         let realtime = profile.clock.to_utc.map_or(HostNs(0), |to_utc| start.saturating_add(to_utc.ns).in_trace());
         let clocks = Clocks { boottime: time, monotonic: time.0, realtime: realtime.0 };
-        let source = format!("{} {}", profile.source.tool, profile.source.version);
-        let labels = vec![format!("imported from {source}")];
-        let pid = pid(profile, process);
-        let rank = about.rank.and_then(|rank| rank.try_into().ok());
-        let world_size = profile.world.and_then(|size| size.try_into().ok());
-        let info = ProcessInfo { pid, name: name.to_owned(), labels, rank, world_size };
         let mut tracks = Tracks::new(tag, clocks, &info);
         // Before anything else, because readers need it to interpret the rest.
         if !origin.is_empty() {
@@ -162,8 +162,9 @@ impl<'a> Drawing<'a> {
             None => "its times are related to no other clock".into(),
         };
         let note = format!(
-            "by ncclscope {} from {file}, by {source}; {clock}, on {}; {error}",
+            "by ncclscope {} from {file}, by {}; {clock}, on {}; {error}",
             env!("CARGO_PKG_VERSION"),
+            source(profile),
             profile.clock.name
         );
         tracks.note(time, instant::IMPORT_STARTED, &note);
@@ -376,6 +377,19 @@ fn origin(profile: &Profile) -> Vec<(&'static str, String)> {
         (attribute::NCCL_VERSION, profile.nccl_versions.first().cloned()),
     ];
     known.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+/// The tool and its version.
+fn source(profile: &Profile) -> String {
+    format!("{} {}", profile.source.tool, profile.source.version)
+}
+
+/// A process as it is drawn under this name.
+fn info(profile: &Profile, process: usize, name: String) -> ProcessInfo {
+    let rank = profile.processes[process].rank.and_then(|rank| rank.try_into().ok());
+    let world_size = profile.world.and_then(|size| size.try_into().ok());
+    let labels = vec![format!("imported from {}", source(profile))];
+    ProcessInfo { pid: pid(profile, process), name, labels, rank, world_size }
 }
 
 /// The process id that a process has in the trace. If several ranks were merged in one file, two

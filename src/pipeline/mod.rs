@@ -713,5 +713,7 @@ impl Pipeline {
     }
 }
 
+#[cfg(all(test, feature = "cli"))]
+mod full_tests;
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,7 @@
 //! the tracks. An operation is judged once, when it is asked for; its hand-over, kernel, channels
 //! and the proxy's work for it share its fate. A group of calls is drawn if something in it is.
 //!
-//! What is left out is counted, and still watched: a hang shows in the trace of any job. When the
-//! file is full, it leaves out everything new.
+//! What is left out is counted, and still watched: a hang shows in the trace of any job.
 
 use std::collections::VecDeque;
 
@@ -37,7 +36,7 @@ pub(super) enum Fate {
 }
 
 /// Judges entries in the order of the correlator.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Filter {
     selection: Selection,
     /// It leaves out nothing of NCCL's.
@@ -55,8 +54,6 @@ pub(super) struct Filter {
     /// The thread of each call that has not returned.
     calls: FxHashMap<Handle, ThreadId>,
     figures: LeftOut,
-    /// What the settings had left out when the file was full.
-    full: Option<LeftOut>,
 }
 
 /// The time range of a range of numbers.
@@ -139,19 +136,20 @@ impl Filter {
             begin,
             wants_all_calls: Selection { only_nccl: false, ..selection.clone() }.is_all(),
             world,
-            ..Filter::default()
+            asked: 0,
+            counts: FxHashMap::default(),
+            operations: Span::default(),
+            steps: Span::default(),
+            left_out: Remembered::default(),
+            threads: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            figures: LeftOut::default(),
         })
     }
 
-    /// The file is full: everything new is left out from here on.
-    pub(super) fn file_is_full(&mut self) {
-        self.wants_all_calls = false;
-        self.full = Some(self.figures);
-    }
-
-    /// What the settings left out so far; `None` if they leave nothing out.
-    pub(super) fn by_settings(&self) -> Option<LeftOut> {
-        (!self.selection.is_all()).then(|| self.full.unwrap_or(self.figures))
+    /// What was left out so far.
+    pub(super) fn figures(&self) -> LeftOut {
+        self.figures
     }
 
     /// The program begins a step.
@@ -168,7 +166,7 @@ impl Filter {
                 let is_drawn = match (operation, event) {
                     (Some(operation), _) => Some(self.asks(id, comm, operation, time)),
                     (None, Event::KernelLaunch(_)) if !asked_by.is_empty() => {
-                        Some(asked_by.iter().any(|call| !self.is_left_out(*call)))
+                        Some(asked_by.iter().any(|call| !self.left_out.has(*call)))
                     }
                     (None, Event::GroupApi(_) | Event::Group(_)) => None,
                     (None, _) => Some(self.is_inside_drawn(thread) && self.is_now(time)),
@@ -190,7 +188,7 @@ impl Filter {
             What::CallEnd { id, .. } => self.close(id),
             What::OperationBegin { id, thread, call, comm, operation, replay, .. } => {
                 let is_drawn = match replay {
-                    None if !call.is_none() => !self.is_left_out(call),
+                    None if !call.is_none() => !self.left_out.has(call),
                     None => self.asks(id, comm, operation, time),
                     Some(run) => {
                         self.count(time);
@@ -212,7 +210,7 @@ impl Filter {
                 true
             }
             What::Kernel { ref owner, .. } => self.admits_kernel(owner, time),
-            What::Copy { of: Some(of), .. } => !self.is_left_out(of.operation.id),
+            What::Copy { of: Some(of), .. } => !self.left_out.has(of.operation.id),
             What::Copy { .. } => self.admits_other(time, self.selection.only_nccl),
             What::CudaCall(_) | What::Range { .. } | What::HostFunction(_) | What::Overhead(_) => {
                 self.admits_other(time, false)
@@ -223,7 +221,7 @@ impl Filter {
             | What::StepBegin { proxy: Some(ref proxy), .. } => self.admits_proxy(proxy, time),
             What::StepBegin { proxy: None, .. } | What::Control { .. } | What::NetBegin { .. } => self.is_now(time),
             What::ChannelBegin { comm, operation, .. } => match operation {
-                Some(operation) => !self.is_left_out(operation.id) && self.admits_comm(comm),
+                Some(operation) => !self.left_out.has(operation.id) && self.admits_comm(comm),
                 None => self.admits_comm(comm) && self.is_now(time),
             },
             // The ends of entries that are not drawn are skipped when drawing. The rest is the
@@ -300,14 +298,14 @@ impl Filter {
                 operations.iter().any(|operation| self.admits_run(comm, operation, run, time))
             }
             Owner::Operations { comm, operations, .. } => {
-                self.admits_comm(comm) && operations.iter().any(|operation| !self.is_left_out(operation.id))
+                self.admits_comm(comm) && operations.iter().any(|operation| !self.left_out.has(operation.id))
             }
         }
     }
 
     fn admits_proxy(&self, proxy: &ProxyOp<'_>, time: HostNs) -> bool {
         match proxy.operation {
-            Some(operation) => !self.is_left_out(operation.id) && self.admits(proxy.comm, operation),
+            Some(operation) => !self.left_out.has(operation.id) && self.admits(proxy.comm, operation),
             None => self.admits_comm(proxy.comm) && self.is_now(time),
         }
     }
@@ -319,18 +317,8 @@ impl Filter {
         is_drawn
     }
 
-    /// Whether what belongs to a call or an operation is left out.
-    fn is_left_out(&self, id: Handle) -> bool {
-        // In a full file the rest of what was begun has no room, either: the host may be thousands of
-        // operations ahead.
-        self.full.is_some() || self.left_out.has(id)
-    }
-
     /// Whether this time is in all of the windows.
     fn is_now(&self, time: HostNs) -> bool {
-        if self.full.is_some() {
-            return false;
-        }
         let Selection { time: window, operations, steps, .. } = &self.selection;
         let since = time.since(self.begin);
         window.as_ref().is_none_or(|it| since >= it.begin && it.end.is_none_or(|end| since < end))
@@ -407,7 +395,7 @@ mod tests {
             _ => {}
         };
         Player::new().play(&format!("{COMM}\n{script}"), &mut |_, entry| filter.take(entry, &mut out));
-        (said.join(" "), filter.by_settings().unwrap_or_default())
+        (said.join(" "), filter.figures())
     }
 
     /// A collective in a group, with its calls.
@@ -496,6 +484,6 @@ mod tests {
             filter.take(entry, &mut |_, fate| drawn += u64::from(fate == Fate::Drawn));
         });
         assert_eq!((filter.left_out.known.len(), filter.left_out.order.len()), (REMEMBERED, REMEMBERED));
-        assert_eq!(filter.by_settings().unwrap_or_default().operations, 40_000);
+        assert_eq!(filter.figures().operations, 40_000);
     }
 }

@@ -95,7 +95,10 @@ fn in_a_full_file_hangs_and_signs_of_life_are_still_drawn() {
     let said = drawn(&mut pipeline, &mut packets);
     assert_eq!(said, ["CUPTI flushed by force at 18", "not done 14 at 14", "newest 14 at 14", "still following at 23"]);
 
-    // What the file has no room for is counted.
+    // What the file has no room for is added up all the same.
+    let metrics = pipeline.tracks.summary().metrics(None);
+    let operations = metrics.lines().find(|line| line.starts_with("ncclscope_operations_total{"));
+    assert!(operations.is_some_and(|line| line.ends_with(" 14")), "{metrics}");
     pipeline.take(&Input::End(Ending::default()));
     let ended = drawn(&mut pipeline, &mut packets);
     assert!(ended.contains(&"recording ended at 23".to_owned()), "{ended:?}");

@@ -350,8 +350,7 @@ impl Pipeline {
                 let name = match level {
                     Level::All | Level::NoSteps => "steps left out",
                     Level::Hangs => {
-                        self.filter.get_or_insert_default().file_is_full();
-                        self.tracks.only_hangs();
+                        self.tracks.file_is_full();
                         self.alive = self.now();
                         remark::FULL
                     }
@@ -707,7 +706,7 @@ impl Pipeline {
             matches,
             channels: has_channels.then_some(found.channels),
             launches_lost: ending.lost_launches,
-            left_out: self.filter.as_ref().and_then(Filter::by_settings),
+            left_out: self.filter.as_ref().map(Filter::figures),
         };
         tracks.finish(now, &figures);
     }

@@ -2,11 +2,10 @@
 //! of the trace.
 
 use super::args::Args;
-use super::counters::Counter;
 use super::lanes::{Ended, FamilyId, Lanes, Look, Placing};
 use super::processes::{ProcessInfo, Processes};
 use super::words::Category;
-use super::writer::{Clocks, Name, Place, Track, Unit, Writer};
+use super::writer::{Clocks, Name, Track, Writer};
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Summary};
@@ -24,8 +23,8 @@ pub(super) struct Canvas {
     pub(super) processes: Processes,
     /// The totals of what is drawn.
     pub(super) summary: Summary,
-    /// The file is full: only what hangs is drawn, and signs of life.
-    pub(super) only_hangs: bool,
+    /// The file is full.
+    pub(super) is_full: bool,
 }
 
 impl Canvas {
@@ -34,7 +33,7 @@ impl Canvas {
         let processes = Processes::new(&mut writer, process);
         let mut summary = Summary::new();
         summary.process(&process.name);
-        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary, only_hangs: false }
+        Canvas { lanes: Lanes::new(writer), args: Args::new(), processes, summary, is_full: false }
     }
 
     /// Adds up the arguments of the event that was just drawn, or is drawn next.
@@ -53,6 +52,14 @@ impl Canvas {
         &mut self.lanes.writer
     }
 
+    /// Draws what a full file has room for, too.
+    pub(super) fn aloud<T>(&mut self, draw: impl FnOnce(&mut Canvas) -> T) -> T {
+        let before = self.writer().speak(true);
+        let made = draw(self);
+        self.writer().speak(before);
+        made
+    }
+
     /// The group of a GPU's communicators. Where the GPU is unknown, the group is in the process
     /// itself.
     pub(super) fn comms_group(&mut self, device: Option<u32>) -> Option<Track> {
@@ -67,11 +74,6 @@ impl Canvas {
     /// A group of the process that belongs to no GPU.
     pub(super) fn group(&mut self, name: &str, rank: u32, description: &str) -> Option<Track> {
         self.processes.group(&mut self.lanes.writer, name, rank, description)
-    }
-
-    /// A new counter, with value 0 from `time` on; `None` in a full file.
-    pub(super) fn counter(&mut self, name: &str, unit: Unit, place: Place<'_>, time: HostNs) -> Option<Counter> {
-        if self.only_hangs { None } else { Counter::new(self.writer(), name, unit, place, time) }
     }
 
     /// A family for one of many things: with `own` lanes, or, without a number, one that many

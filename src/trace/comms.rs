@@ -119,7 +119,7 @@ impl Comms {
     pub(super) fn finalize(&mut self, canvas: &mut Canvas, time: HostNs, comm: &Comm) {
         let family = self.family(canvas, time, comm);
         canvas.args.clear().comm(comm);
-        canvas.instant(family, time, Category::Operation, &Fixed(instant::COMM_FINALIZE));
+        canvas.aloud(|canvas| canvas.instant(family, time, Category::Operation, &Fixed(instant::COMM_FINALIZE)));
     }
 
     /// A communicator was finalized. The one that was finalized longest ago is forgotten, so that a
@@ -139,12 +139,6 @@ impl Comms {
         self.drawn.values_mut().for_each(|drawn| drawn.flush(canvas.writer()));
     }
 
-    /// Writes what their counters held back, and nothing of them after that.
-    pub(super) fn mute(&mut self, canvas: &mut Canvas) {
-        self.flush(canvas);
-        self.drawn.values_mut().for_each(|drawn| drawn.outstanding.mute());
-    }
-
     /// Draws the collectives that were handed over last, if they were not drawn.
     pub(super) fn draw_newest(&mut self, canvas: &mut Canvas) {
         let newest = self.drawn.values_mut().flat_map(|drawn| {
@@ -157,7 +151,8 @@ impl Comms {
         for (time, operation, comm) in newest {
             let family = self.handed_over(canvas, time, &comm);
             canvas.args.clear().operation(&operation).of_comm(Some(&comm));
-            canvas.instant(family, time, Category::Newest, &OperationName { operation: &operation, prefix: "" });
+            let name = &OperationName { operation: &operation, prefix: "" };
+            canvas.aloud(|canvas| canvas.instant(family, time, Category::Newest, name));
         }
     }
 
@@ -189,7 +184,9 @@ impl Comms {
         }
         let mut args = Args::new();
         args.comm(comm);
-        canvas.lanes.instant(family, init, Category::Operation, &Fixed(instant::COMM_INIT), &args);
+        canvas.aloud(|canvas| {
+            canvas.lanes.instant(family, init, Category::Operation, &Fixed(instant::COMM_INIT), &args);
+        });
         canvas.summary.comm_init(init, &Facts::of(args.bytes()));
         family
     }
@@ -300,7 +297,7 @@ impl Comms {
             }
             drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang), most);
             drawn.outstanding.settle(canvas.writer(), time);
-            if canvas.only_hangs && operation.seq().is_some() {
+            if canvas.is_full && operation.seq().is_some() {
                 drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
                 drawn.newest.retain(|(_, it)| it.func() != operation.func());
                 drawn.newest.push((time, Arc::clone(operation)));
@@ -321,7 +318,7 @@ impl Comms {
                                ended.";
             let place = Place { parent, rank: Some(rank(comm, Slot::Outstanding)), description, ..Place::default() };
             let name = format!("outstanding · {}", names::comm(&drawn.label, comm));
-            let counter = canvas.counter(&name, Unit::Named("operations"), place, drawn.init);
+            let counter = Counter::new(canvas.writer(), &name, Unit::Named("operations"), place, drawn.init);
             drawn.outstanding.draw(counter);
         }
         drawn.outstanding.end(operation, end);

@@ -46,11 +46,6 @@ impl Gauge {
         Gauge { counter, ..Gauge::default() }
     }
 
-    /// The value is still followed, but no longer written.
-    pub(super) fn mute(&mut self) {
-        self.counter = None;
-    }
-
     /// Adds to the value from `time` on.
     pub(super) fn add(&mut self, writer: &mut Writer, time: HostNs, change: i64) {
         let time = time.max(self.since);

@@ -328,7 +328,7 @@ impl NotDone {
         }
         let name = OperationName { operation, prefix: "" };
         let look = Look::new(Category::NotDone, &name).of(operation.correlation(Some(comm)));
-        canvas.begin(family, shown(operation.id), *begin, &look);
+        canvas.aloud(|canvas| canvas.begin(family, shown(operation.id), *begin, &look));
         if doubt == NOT_ENDED && self.stands.as_ref().is_none_or(|stands| *begin < stands.since) {
             let mut text = String::new();
             name.write(&mut text);

@@ -173,11 +173,6 @@ impl Outstanding {
         self.gauge = Some(Gauge::new(counter));
     }
 
-    /// From here on its counter is not written.
-    pub(super) fn mute(&mut self) {
-        self.gauge.iter_mut().for_each(Gauge::mute);
-    }
-
     /// The kernel of an operation has ended. If the operation has several, the last one counts.
     pub(super) fn end(&mut self, id: Handle, end: HostNs) {
         self.moved = self.moved.max(end);

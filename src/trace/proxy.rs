@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::canvas::{Canvas, FAMILIES, LANES};
 use super::comms::Comms;
-use super::counters::Gauge;
+use super::counters::{Counter, Gauge};
 use super::fields::{nccl, transport};
 use super::flows;
 use super::lanes::{Ended, FamilyId, Look, Placing};
@@ -175,12 +175,6 @@ impl Proxy {
         }
     }
 
-    /// Writes what the counters of progress threads held back, and nothing of them after that.
-    pub(super) fn mute(&mut self, canvas: &mut Canvas) {
-        self.flush(canvas);
-        self.gauges().for_each(Gauge::mute);
-    }
-
     /// The group of all progress threads.
     pub(super) fn group(&self) -> Option<Track> {
         self.group
@@ -311,11 +305,8 @@ impl Proxy {
 
     /// Writes what the counters of progress threads held back.
     pub(super) fn flush(&mut self, canvas: &mut Canvas) {
-        self.gauges().for_each(|gauge| gauge.flush(canvas.writer()));
-    }
-
-    fn gauges(&mut self) -> impl Iterator<Item = &mut Gauge> {
-        self.threads.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued))
+        let gauges = self.threads.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));
+        gauges.for_each(|gauge| gauge.flush(canvas.writer()));
     }
 
     /// Where a progress thread is drawn: on tracks of its own, or together with others.
@@ -340,7 +331,7 @@ impl Proxy {
             let description = "Changes within 10 us are left out.";
             let mut gauge = |name, unit| {
                 let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
-                Gauge::new(at.canvas.counter(name, unit, place, at.time))
+                Gauge::new(Counter::new(at.canvas.writer(), name, unit, place, at.time))
             };
             [gauge("steps in flight", Unit::Named("steps")), gauge("bytes in flight", Unit::Bytes)]
         });
@@ -358,7 +349,7 @@ impl Proxy {
                                wait for each other. Changes within 10 us are left out.";
             let place = Place { parent: proxy.group, rank: Some(0), description, ..Place::default() };
             let unit = Unit::Named("operations");
-            Gauge::new(at.canvas.counter("operations queued", unit, place, at.time))
+            Gauge::new(Counter::new(at.canvas.writer(), "operations queued", unit, place, at.time))
         });
         gauge.add(at.canvas.writer(), at.time, change);
     }

@@ -194,7 +194,7 @@ impl Recording {
     /// The process is alive, though the file is full.
     pub(super) fn alive(&self, canvas: &mut Canvas, time: HostNs) {
         canvas.args.clear();
-        canvas.instant(self.own, time, Category::Ncclscope, &Fixed(remark::ALIVE));
+        canvas.aloud(|canvas| canvas.instant(self.own, time, Category::Ncclscope, &Fixed(remark::ALIVE)));
     }
 
     /// A GPU of the process, once. CUPTI tells of it without a time, often before there is any record.

@@ -137,7 +137,8 @@ impl Tracks {
 
     /// Notes how many records were dropped up to `time`.
     pub fn dropped(&mut self, time: HostNs, total: u64) {
-        self.recording.dropped(&mut self.canvas, time, total);
+        let Tracks { canvas, recording, .. } = self;
+        canvas.aloud(|canvas| recording.dropped(canvas, time, total));
     }
 
     /// A thread of NCCL or ours took this share of a processor, in percent, since the last call,
@@ -183,8 +184,9 @@ impl Tracks {
 
     /// A remark of the recording about itself.
     pub fn note(&mut self, time: HostNs, name: &str, note: &str) {
-        self.canvas.args.clear().text(nccl::NOTE, note);
-        self.recording.remark(&mut self.canvas, time, name);
+        let Tracks { canvas, recording, .. } = self;
+        canvas.args.clear().text(nccl::NOTE, note);
+        canvas.aloud(|canvas| recording.remark(canvas, time, name));
     }
 
     /// A remark about a communicator that may have nothing drawn.
@@ -219,13 +221,11 @@ impl Tracks {
         self.not_done.not_forced();
     }
 
-    /// The file is full. From here on, what hangs is drawn, what was begun is ended, and the rest is
-    /// to be [watched](Tracks::watch).
-    pub fn only_hangs(&mut self) {
-        let Tracks { canvas, comms, proxy, .. } = self;
-        comms.mute(canvas);
-        proxy.mute(canvas);
-        canvas.only_hangs = true;
+    /// The file is full. From here on, what was begun is ended, and of the rest only remarks, what hangs
+    /// and [signs of life](Tracks::sign_of_life) are written. All of it is still added up.
+    pub fn file_is_full(&mut self) {
+        self.canvas.is_full = true;
+        self.canvas.writer().file_is_full();
     }
 
     /// In a full file: shows how far the process has come by `time`, and that it is alive.
@@ -268,7 +268,8 @@ impl Tracks {
         not_done::end_what_is_done(canvas, comms);
         self.proxy.flush(canvas);
         self.recording.looked(canvas, time, true);
-        self.recording.finish(canvas, time, figures, [comms.sharing, threads.sharing]);
+        let (recording, sharing) = (&self.recording, [comms.sharing, threads.sharing]);
+        canvas.aloud(|canvas| recording.finish(canvas, time, figures, sharing));
     }
 
     /// Draws one entry.

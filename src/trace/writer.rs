@@ -91,6 +91,10 @@ pub struct Writer {
     written: Written,
     /// Events are not written.
     is_mute: bool,
+    /// The file is full: by track, how many of its open slices were not written.
+    unwritten: Option<FxHashMap<Track, u32>>,
+    /// What is written now has room even in a full file.
+    is_aloud: bool,
 }
 
 /// The clocks at one instant, for the snapshot that relates them.
@@ -188,7 +192,8 @@ impl Writer {
     #[must_use]
     pub fn new(tag: ProcessTag, clocks: Clocks) -> Writer {
         let (out, written) = (Buf::new(), Written::default());
-        let mut writer = Writer { out, tag, tracks: 0, sequences: Vec::new(), written, is_mute: false };
+        let (is_mute, unwritten, is_aloud) = (false, None, false);
+        let mut writer = Writer { out, tag, tracks: 0, sequences: Vec::new(), written, is_mute, unwritten, is_aloud };
         writer.first_packets(clocks);
         writer
     }
@@ -201,6 +206,22 @@ impl Writer {
     /// Whether no events are written.
     pub(super) fn is_mute(&self) -> bool {
         self.is_mute
+    }
+
+    /// From here on the file is full: slices that were begun are ended, and the rest is written only
+    /// [aloud](Writer::speak). Tracks still are.
+    pub(super) fn file_is_full(&mut self) {
+        self.unwritten.get_or_insert_default();
+    }
+
+    /// Sets whether what is written from here on has room even in a full file. Returns what was set
+    /// before.
+    pub(super) fn speak(&mut self, aloud: bool) -> bool {
+        std::mem::replace(&mut self.is_aloud, aloud)
+    }
+
+    fn is_silent(&self) -> bool {
+        self.is_mute || self.unwritten.is_some() && !self.is_aloud
     }
 
     fn first_packets(&mut self, clocks: Clocks) {
@@ -387,6 +408,9 @@ impl Writer {
     /// A render stage on a sequence from [`Writer::plain_sequence`]. `body` writes the rest of its
     /// packet.
     pub(super) fn render_stage(&mut self, sequence: Sequence, time: HostNs, body: impl FnOnce(&mut Buf)) {
+        if self.is_silent() {
+            return;
+        }
         self.packet(sequence, |out| {
             out.uint(trace_packet::TIMESTAMP, time.0);
             body(out);
@@ -412,12 +436,23 @@ impl Writer {
         extra: &Extra<'_>,
     ) {
         self.written.begins += 1;
+        if self.is_silent() {
+            if let Some(unwritten) = &mut self.unwritten {
+                *unwritten.entry(on).or_default() += 1;
+            }
+            return;
+        }
         self.event(sequence, on, time, track_event::r#type::TYPE_SLICE_BEGIN, Some((category, name)), extra);
     }
 
     /// Ends the innermost open slice of a track.
     pub fn end(&mut self, sequence: Sequence, on: Track, time: HostNs, extra: &Extra<'_>) {
         self.written.ends += 1;
+        // What is open longest was begun before the file was full.
+        if let Some(unwritten) = self.unwritten.as_mut().and_then(|all| all.get_mut(&on)).filter(|count| **count > 0) {
+            *unwritten -= 1;
+            return;
+        }
         self.event(sequence, on, time, track_event::r#type::TYPE_SLICE_END, None, extra);
     }
 
@@ -432,13 +467,16 @@ impl Writer {
         extra: &Extra<'_>,
     ) {
         self.written.instants += 1;
+        if self.is_silent() {
+            return;
+        }
         self.event(sequence, on, time, track_event::r#type::TYPE_INSTANT, Some((category, name)), extra);
     }
 
     /// Sets a counter.
     pub fn counter(&mut self, sequence: Sequence, on: Track, time: HostNs, value: i64) {
         self.written.counters += 1;
-        if self.is_mute {
+        if self.is_silent() {
             return;
         }
         let (timing, head) = self.head(sequence, on, time);

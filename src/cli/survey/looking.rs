@@ -347,8 +347,8 @@ impl HandedOver {
 
     /// A full file names a collective as the newest of its function.
     fn newest(&mut self, name: &str, seq: u64, time: HostNs) {
-        let function = |name: &str| name.split(' ').next().map(str::to_owned);
-        self.newest.retain(|(known, ..)| function(known) != function(name));
+        let function = name.split(' ').next();
+        self.newest.retain(|(known, ..)| known.split(' ').next() != function);
         self.newest.push((name.to_owned(), seq, time));
         if self.last.as_ref().is_none_or(|(_, last)| *last <= time) {
             self.last = Some((name.to_owned(), time));

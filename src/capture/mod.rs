@@ -24,6 +24,8 @@ pub mod read;
 #[cfg(feature = "cli")]
 pub mod replay;
 #[cfg(all(test, feature = "cli"))]
+mod restart_tests;
+#[cfg(all(test, feature = "cli"))]
 mod tests;
 pub mod write;
 

@@ -27,6 +27,9 @@ pub struct Replay {
     packer: Option<Packer>,
     /// Correlation id of the call whose kernels are explained.
     explains: Option<u32>,
+    /// After how many bytes of packets the trace is restarted.
+    #[cfg(test)]
+    restart_after: Option<usize>,
 }
 
 /// Reads a capture from beginning to end and passes each entry to `each`.
@@ -70,6 +73,12 @@ impl Replay {
     #[must_use]
     pub fn explaining(correlation: u32) -> Replay {
         Replay { explains: Some(correlation), ..Replay::default() }
+    }
+
+    /// A trace that is restarted after so many bytes of packets.
+    #[cfg(test)]
+    pub(crate) fn restarting(after: usize) -> Replay {
+        Replay { restart_after: Some(after), ..Replay::default() }
     }
 
     /// The decisions since the last call, one per line.
@@ -116,6 +125,8 @@ impl Replay {
         if let Some(correlation) = self.explains {
             pipeline.explain(correlation);
         }
+        #[cfg(test)]
+        self.restart_after.iter().for_each(|after| pipeline.restart_after(*after));
         self.pipeline = Some(pipeline);
         self.packer = compresses.then(Packer::new);
     }

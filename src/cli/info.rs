@@ -27,7 +27,7 @@ use super::merge;
 use super::mismatch::{self, Mismatch};
 use super::running::are_being_written;
 use super::shared_gpus::{self, SharedGpu};
-use super::survey::Survey;
+use super::survey::{Reach, Survey};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::ids::ProcessTag;
@@ -38,16 +38,24 @@ use crate::trace::reader::{self, Event, Extent, Nccl, Numbers, Packet};
 use crate::trace::words::{attribute, instant};
 use crate::trace::writer::TRACK_BITS;
 
+/// From this size on, bytes, the ends of traces are read first: all of them take more than half a
+/// minute on one core.
+const LARGE: u64 = 1 << 30;
+
 /// Prints what the files contain, and writes it as JSON if asked to. The exit status says whether
-/// the traces can be trusted.
-pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
+/// the traces can be trusted. Of many or large traces the ends are read first, and without `whole`
+/// nothing else if these show what is wrong.
+pub(super) fn run(traces: &[PathBuf], json: Option<&Path>, whole: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let traces = &runs::named(traces).map_err(Failure::Trouble)?;
+    let look = |out: &mut dyn Write| match look_at_ends(traces, if whole { u64::MAX } else { LARGE }, out) {
+        Some((report, status)) => (report, status.map_err(Reason::Output)),
+        None => look(traces, out),
+    };
     let status = match json {
-        None => look(traces, out).1,
+        None => look(out).1,
         Some(path) => super::must_be_new_json(path).and_then(|()| {
             // JSON on standard output stands alone.
-            let (report, status) =
-                if super::is_screen(path) { look(traces, &mut std::io::sink()) } else { look(traces, out) };
+            let (report, status) = if super::is_screen(path) { look(&mut std::io::sink()) } else { look(out) };
             super::write_json(path, &report, out)?;
             status
         }),
@@ -66,11 +74,10 @@ pub(super) fn say(trace: &PathBuf, out: &mut dyn Write) -> Result<(), Reason> {
 /// Prints what the files contain. Returns it as JSON, with the exit status or the files that could
 /// not be read.
 fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) {
-    let ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
-    let ours: Vec<PathBuf> = traces.iter().filter(|path| ours(path)).cloned().collect();
+    let ours = ours(traces);
     let known: HashSet<&PathBuf> = ours.iter().collect();
     // If a trace cannot be read to its end, that is reported below.
-    let (survey, infos) = Survey::of_what_can_be_read(false, &ours, Info::take);
+    let (survey, infos) = Survey::of_what_can_be_read((false, Reach::Whole), &ours, Info::take);
     let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
     let communicators = infos.iter().flat_map(|(info, _)| &info.communicators);
     let mixed = if infos.len() > 1 { mixed_releases(communicators) } else { Vec::new() };
@@ -110,15 +117,44 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         status = status.max(many.status());
         reasons.extend(many.print(out).err().map(Reason::Output));
     }
-    let report = serde_json::json!({
-        "format_version": json::FORMAT_VERSION,
-        "mismatches": mismatches.iter().map(json::mismatch).collect::<Vec<_>>(),
-        "hangs": found.iter().map(json::hang).collect::<Vec<_>>(),
-        "shared_gpus": shared.iter().map(json::shared_gpu).collect::<Vec<_>>(),
-        "mixed_releases": mixed,
-        "files": files,
-    });
+    let mut report = json::troubles(&mismatches, &found, &shared);
+    report["mixed_releases"] = mixed.into();
+    report["files"] = files.into();
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
+}
+
+/// If the traces have more bytes than this, looks at their ends. If these show that the ranks disagree
+/// or where the job hangs, prints it and returns it as JSON, with the exit status.
+fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(Value, std::io::Result<u8>)> {
+    let size = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+    let all = traces.iter().map(size).sum();
+    if all <= bytes {
+        return None;
+    }
+    let (survey, _) = Survey::of_what_can_be_read((false, Reach::Ends(reader::HEAD)), &ours(traces), |(), _, _| {});
+    let (mismatches, found) = (mismatch::find(&survey), hang::find(&survey));
+    let is_told = !mismatches.is_empty() || found.iter().any(|hang| hang.is_certain && !hang.is_over);
+    if survey.ends.is_empty() || !is_told {
+        return None;
+    }
+    let note = format!(
+        "the ends of {} traces, of {} in all; ncclscope info --whole reads everything",
+        survey.ends.len(),
+        names::size(all)
+    );
+    let shared = shared_gpus::find(&survey);
+    let said = troubles(&mismatches, &found, &shared, &[], out)
+        .and_then(|()| writeln!(out, "{} {note}", colour::paint(colour::NOTE, "read         ")));
+    let mut report = json::troubles(&mismatches, &found, &shared);
+    report["only_ends_read"] = true.into();
+    // What was not read may have anything in it.
+    Some((report, said.map(|()| 1)))
+}
+
+/// Those of the files that are traces.
+fn ours(traces: &[PathBuf]) -> Vec<PathBuf> {
+    let is_ours = |path: &PathBuf| !capture::is_capture(path) && matches!(import::format(path), Ok(Format::Perfetto));
+    traces.iter().filter(|path| is_ours(path)).cloned().collect()
 }
 
 /// Describes a file that is not a trace.

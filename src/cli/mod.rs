@@ -97,6 +97,9 @@ enum Command {
         /// Write all of it as JSON, too; with -, to standard output, without the text
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// Read more than 1 GB to its end, even if the end alone shows a hang
+        #[arg(long)]
+        whole: bool,
     },
     /// Find what makes a job slow or hang, and what its steps would take without it
     ///
@@ -347,7 +350,7 @@ fn carry_out(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
         Command::Scrub(wish) => scrub::run(&wish, out),
         Command::Export(wish) => export::run(&wish, out),
         Command::Import { file, output } => import::run(&file, &output, out),
-        Command::Info { traces, json } => return info::run(&traces, json.as_deref(), out),
+        Command::Info { traces, json, whole } => return info::run(&traces, json.as_deref(), whole, out),
         Command::Merge(wish) => merge::run(&wish, out),
         Command::Open(wish) => open::run(&wish, out),
         Command::Replay { capture, explain: Some(kernel), .. } => replay::explain(&capture, kernel, out),

@@ -4,6 +4,7 @@ mod calls;
 mod looking;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
@@ -17,7 +18,7 @@ use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
 use crate::trace::names;
-use crate::trace::reader::{Extent, Numbers, Packet, blocks};
+use crate::trace::reader::{self, Ends, Extent, Numbers, Packet, blocks};
 use crate::trace::words;
 use crate::trace::writer::TRACK_BITS;
 
@@ -25,6 +26,15 @@ use crate::trace::writer::TRACK_BITS;
 const RANKS: u32 = 1 << 20;
 /// How much earlier than others of its host a recording may end on a busy machine, ns.
 pub(super) const LAG_NS: u64 = 5_000_000_000;
+
+/// How much of a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// All of it.
+    Whole,
+    /// Where possible, only its ends, with so many bytes of its beginning: enough to say what hangs.
+    Ends(u64),
+}
 
 /// What is found in one trace, or in several that are treated as one.
 #[derive(Default)]
@@ -53,6 +63,8 @@ pub(super) struct Survey {
     pub(super) dropped: u64,
     /// How many bytes of each file are trace.
     pub(super) extents: Vec<(PathBuf, Extent)>,
+    /// The parts that were read of files of which not all was read, by their number.
+    pub(super) ends: BTreeMap<usize, Ends>,
     /// Tags of processes, by file, that a process of an earlier file drew, too.
     pub(super) namesakes: BTreeSet<(usize, u64)>,
 }
@@ -97,12 +109,14 @@ pub(super) struct HandedOver {
     pub(super) collective: Option<(Collective, HostNs)>,
     /// The longest time between two, ns.
     pub(super) gap_ns: u64,
-    /// After its file was full: the newest collective of each function.
+    /// The newest collective of each function, where the file names these: at its restarts, and when it
+    /// was full. With the longest time between two hand-overs by then, ns.
     pub(super) newest: Vec<Newest>,
+    pub(super) told_gap_ns: u64,
 }
 
-/// A collective that a full file names as the newest of its function: `AllReduce 1 MiB f32`, its
-/// number, and when it was handed over.
+/// A collective that a file names as the newest of its function: `AllReduce 1 MiB f32`, its number,
+/// and when it was handed over.
 pub(super) type Newest = (String, u64, HostNs);
 
 /// A collective, with the numbers that all ranks use for it.
@@ -169,6 +183,8 @@ pub(super) struct Process {
     pub(super) is_full: bool,
     /// Up to when a full file names the newest collectives.
     pub(super) alive: Option<HostNs>,
+    /// Only the ends of its file were read.
+    pub(super) is_tail: bool,
 }
 
 /// What a trace says about a communicator.
@@ -185,7 +201,7 @@ impl Survey {
     ///
     /// If one cannot be read, or is not a trace, or has a process tag that is in another one.
     pub(super) fn with_work(paths: &[PathBuf]) -> Result<Survey, Reason> {
-        let (survey, looked) = Survey::of_what_can_be_read(true, paths, |(), _, _| {});
+        let (survey, looked) = Survey::of_what_can_be_read((true, Reach::Whole), paths, |(), _, _| {});
         if let Some(fault) = paths.iter().zip(looked).find_map(|(path, ((), fault))| Some(fault?.of(path))) {
             return Err(fault);
         }
@@ -201,7 +217,8 @@ impl Survey {
     ///
     /// If it cannot be read, or is not a trace.
     pub(super) fn of_one(path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        let (mut survey, looked) = Looking::at(path, blocks::cores(), false, |packet, _| each(packet));
+        let (mut survey, looked) =
+            Looking::at(path, blocks::cores(), (false, Reach::Whole), |packet, _| each(packet));
         let extent = looked.map_err(|fault| fault.of(path))?;
         survey.extents.push((path.to_owned(), extent));
         Ok(survey)
@@ -211,7 +228,7 @@ impl Survey {
     /// read to its end, and what `each` made of its packets and the numbers among the arguments of
     /// their events.
     pub(super) fn of_what_can_be_read<T: Default + Send>(
-        lists_work: bool,
+        (lists_work, reach): (bool, Reach),
         paths: &[PathBuf],
         each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,
     ) -> (Survey, Vec<(T, Option<Fault>)>) {
@@ -219,7 +236,7 @@ impl Survey {
         let look = |path: &PathBuf, threads| {
             let mut made = T::default();
             let (survey, extent) =
-                Looking::at(path, threads, lists_work, |packet, numbers| each(&mut made, packet, numbers));
+                Looking::at(path, threads, (lists_work, reach), |packet, numbers| each(&mut made, packet, numbers));
             (made, survey, extent)
         };
         abreast::look(paths, look, |path, (made, survey, extent)| {
@@ -235,6 +252,7 @@ impl Survey {
     pub(super) fn add(&mut self, path: &Path, other: Survey, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
         let file = self.extents.len();
         self.extents.push((path.to_owned(), *extent.as_ref().unwrap_or(&Extent::default())));
+        self.ends.extend(other.ends.into_values().map(|ends| (file, ends)));
         for (uuid, track) in other.tracks.iter().filter(|(_, track)| track.is_process) {
             let Some(earlier) = self.tracks.get(uuid).filter(|known| known.is_process) else { continue };
             if (earlier.pid, &earlier.name) == (track.pid, &track.name) {
@@ -270,6 +288,20 @@ impl Survey {
         self.slices += other.slices;
         self.dropped = self.dropped.saturating_add(other.dropped);
         extent
+    }
+
+    /// Calls `each` for every packet of a file that the survey looked at; if that were its ends, of the
+    /// last one.
+    pub(super) fn read_again(&self, file: usize, mut each: impl FnMut(&Packet<'_>)) {
+        let part = self.ends.get(&file).map_or((0, u64::MAX), |ends| ends.parts()[1]);
+        let mut read = || {
+            reader::read_part(blocks::cores(), &mut File::open(&self.extents[file].0)?, part, |packet| {
+                each(packet);
+                Ok::<_, reader::Error>(())
+            })
+        };
+        // The first pass has reported what cannot be read.
+        let _ = read();
     }
 
     /// Sorts what has no end by when it began: once for all files, because a hung job has a lot.

@@ -269,6 +269,12 @@ impl Pipeline {
         self.wish.take()
     }
 
+    /// Restarts the trace after so many bytes of packets.
+    #[cfg(all(test, feature = "cli"))]
+    pub(crate) fn restart_after(&mut self, bytes: usize) {
+        self.tracks.restart_after(bytes);
+    }
+
     /// From here on, keeps the correlator's decisions about the kernels of the call with this
     /// correlation id.
     #[cfg(feature = "cli")]

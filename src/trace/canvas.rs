@@ -105,6 +105,11 @@ impl Canvas {
         self.lanes.nested(family, start, end, look, &mut self.args);
     }
 
+    /// An instant that looks like a slice: see [`Lanes::mark`].
+    pub(super) fn mark(&mut self, family: FamilyId, time: HostNs, look: &Look<'_>) {
+        self.lanes.mark(family, time, look, &self.args);
+    }
+
     pub(super) fn instant(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name) {
         self.lanes.instant(family, time, category, name, &self.args);
     }

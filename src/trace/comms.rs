@@ -50,7 +50,7 @@ pub(super) struct Comms {
 
 pub(super) struct DrawnComm {
     init: HostNs,
-    /// Its identity, once an operation was handed over.
+    /// Its identity, once it is known.
     pub(super) comm: Option<Arc<Comm>>,
     /// Its tracks, once something is drawn on them.
     family: Option<FamilyId>,
@@ -62,9 +62,39 @@ pub(super) struct DrawnComm {
     pub(super) not_done: Option<FamilyId>,
     speed: Option<Speed>,
     pub(super) outstanding: Outstanding,
-    /// In a full file: the newest collective of each function, and when it was handed over, if that
-    /// was not drawn.
-    newest: Vec<(HostNs, Arc<Operation>)>,
+    /// The newest collective of each function.
+    newest: Vec<Newest>,
+    pace: Pace,
+}
+
+/// How long a communicator's operations and pauses were at most, ns.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    /// When something was last handed over; 0 if nothing was.
+    last: HostNs,
+    gap: u64,
+    run: u64,
+}
+
+impl Pace {
+    fn handed_over(&mut self, time: HostNs) {
+        if self.last != HostNs(0) {
+            self.gap = self.gap.max(time.since(self.last));
+        }
+        self.last = time;
+    }
+
+    fn write(self, args: &mut Args) {
+        args.nonzero(nccl::LONGEST_GAP_NS, self.gap).nonzero(nccl::LONGEST_RUN_NS, self.run);
+    }
+}
+
+/// A collective, and when it was handed over.
+struct Newest {
+    time: HostNs,
+    operation: Arc<Operation>,
+    /// The file shows it.
+    is_drawn: bool,
 }
 
 /// The tracks of a communicator, in display order.
@@ -90,6 +120,7 @@ impl DrawnComm {
             speed: None,
             outstanding: Outstanding::default(),
             newest: Vec::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -139,20 +170,42 @@ impl Comms {
         self.drawn.values_mut().for_each(|drawn| drawn.flush(canvas.writer()));
     }
 
-    /// Draws the collectives that were handed over last, if they were not drawn.
+    /// Draws the collectives that were handed over last, as far as they were not drawn.
     pub(super) fn draw_newest(&mut self, canvas: &mut Canvas) {
+        self.newest(canvas, |newest| !newest.is_drawn);
+    }
+
+    /// Draws each communicator, and the collectives that were handed over last: what a reader that
+    /// begins here has to know of them.
+    pub(super) fn draw_all(&mut self, canvas: &mut Canvas) {
+        let mut silent: Vec<_> = self.drawn.values().filter(|drawn| drawn.newest.is_empty()).collect();
+        silent.sort_by_key(|drawn| drawn.comm.as_ref().map(|comm| comm.number));
+        for DrawnComm { init, family, comm, pace, .. } in silent {
+            let (Some(family), Some(comm)) = (family, comm) else { continue };
+            pace.write(canvas.args.clear().comm(comm));
+            canvas.aloud(|canvas| canvas.instant(*family, *init, Category::Newest, &Fixed(instant::NO_COLLECTIVE)));
+        }
+        self.newest(canvas, |_| true);
+    }
+
+    fn newest(&mut self, canvas: &mut Canvas, is_wanted: impl Fn(&Newest) -> bool) {
+        let is_wanted = &is_wanted;
         let newest = self.drawn.values_mut().flat_map(|drawn| {
-            let comm = drawn.comm.clone();
-            drawn.newest.drain(..).filter_map(move |(time, operation)| Some((time, operation, comm.clone()?)))
+            let (comm, pace) = (drawn.comm.clone(), drawn.pace);
+            drawn.newest.iter_mut().filter(|newest| is_wanted(newest)).filter_map(move |newest| {
+                newest.is_drawn = true;
+                Some((newest.time, Arc::clone(&newest.operation), comm.clone()?, pace))
+            })
         });
         // A fixed order, whatever the order of the map.
         let mut newest: Vec<_> = newest.collect();
-        newest.sort_by_key(|(time, operation, _)| (*time, operation.id));
-        for (time, operation, comm) in newest {
+        newest.sort_by_key(|(time, operation, ..)| (*time, operation.id));
+        for (time, operation, comm, pace) in newest {
             let family = self.handed_over(canvas, time, &comm);
-            canvas.args.clear().operation(&operation).of_comm(Some(&comm));
-            let name = &OperationName { operation: &operation, prefix: "" };
-            canvas.aloud(|canvas| canvas.instant(family, time, Category::Newest, name));
+            pace.write(canvas.args.clear().operation(&operation).comm(&comm));
+            let name = OperationName { operation: &operation, prefix: "" };
+            let look = Look::new(Category::Newest, &name).of(operation.correlation(Some(&comm)));
+            canvas.aloud(|canvas| canvas.mark(family, time, &look));
         }
     }
 
@@ -181,6 +234,7 @@ impl Comms {
         };
         if let Some(drawn) = self.drawn.get_mut(&comm.context) {
             (drawn.family, drawn.label) = (Some(family), label);
+            drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
         }
         let mut args = Args::new();
         args.comm(comm);
@@ -292,16 +346,23 @@ impl Comms {
         if let Some(drawn) = self.drawn.get_mut(&comm.context)
             && drawn.family.is_some_and(|family| !canvas.lanes.is_shared(family))
         {
-            if may_hang && drawn.comm.is_none() {
-                drawn.comm = Some(Arc::new(comm.clone()));
-            }
             drawn.outstanding.begin(operation.id, time, Some(operation).filter(|_| may_hang), most);
             drawn.outstanding.settle(canvas.writer(), time);
-            if canvas.is_full && operation.seq().is_some() {
-                drawn.comm.get_or_insert_with(|| Arc::new(comm.clone()));
-                drawn.newest.retain(|(_, it)| it.func() != operation.func());
-                drawn.newest.push((time, Arc::clone(operation)));
+            drawn.pace.handed_over(time);
+            if operation.seq().is_some() {
+                let newest = Newest { time, operation: Arc::clone(operation), is_drawn: !canvas.is_full };
+                match drawn.newest.iter_mut().find(|newest| newest.operation.func() == operation.func()) {
+                    Some(known) => *known = newest,
+                    None => drawn.newest.push(newest),
+                }
             }
+        }
+    }
+
+    /// From the hand-over of an operation to the end of its kernel, it took this long.
+    pub(super) fn took(&mut self, comm: &Comm, ns: u64) {
+        if let Some(drawn) = self.drawn.get_mut(&comm.context) {
+            drawn.pace.run = drawn.pace.run.max(ns);
         }
     }
 

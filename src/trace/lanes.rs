@@ -171,6 +171,8 @@ struct Placed {
     lane: usize,
     /// A phase is open inside it.
     phase: bool,
+    /// After which restart of the trace it was begun.
+    restart: u32,
 }
 
 /// A slice that has ended.
@@ -254,7 +256,7 @@ impl Lanes {
             return false;
         };
         self.families[family.0].lanes[lane].open = Some(id);
-        self.open.insert(id, Placed { family, lane, phase: false });
+        self.open.insert(id, Placed { family, lane, phase: false, restart: self.writer.restarts() });
         if let Some(peer) = look.transfers_to {
             self.transfers.insert(id, Transfer::new(peer, time));
         }
@@ -262,6 +264,11 @@ impl Lanes {
             self.writer.begin(sequence, track, time, look.category, look.name, &look.extra(args));
         }
         true
+    }
+
+    /// Whether a slice is open that was begun before the last restart.
+    pub(super) fn has_old(&self) -> bool {
+        self.open.values().any(|placed| placed.restart != self.writer.restarts())
     }
 
     /// Transfers of the proxy that have begun and not ended.
@@ -404,15 +411,20 @@ impl Lanes {
     /// An instant on a family's first lane. It takes no room, so it may lie anywhere and keeps its
     /// own time.
     pub(super) fn instant(&mut self, family: FamilyId, time: HostNs, category: Category, name: &dyn Name, args: &Args) {
+        self.mark(family, time, &Look::new(category, name), args);
+    }
+
+    /// The same with all that a slice has.
+    pub(super) fn mark(&mut self, family: FamilyId, time: HostNs, look: &Look<'_>, args: &Args) {
         if !self.families[family.0].lanes.is_empty() || self.new_lane(family, time) {
-            self.instant_on(family, 0, time, category, name, args);
+            self.mark_on(family, 0, time, look, args);
         }
     }
 
     /// An instant of the network inside an open slice.
     pub(super) fn instant_inside(&mut self, id: Handle, time: HostNs, name: &dyn Name, args: &Args) {
         if let Some(&Placed { family, lane, .. }) = self.open.get(&id) {
-            self.instant_on(family, lane, time, Category::Net, name, args);
+            self.mark_on(family, lane, time, &Look::new(Category::Net, name), args);
         }
     }
 
@@ -431,19 +443,10 @@ impl Lanes {
         }
     }
 
-    fn instant_on(
-        &mut self,
-        family: FamilyId,
-        lane: usize,
-        time: HostNs,
-        category: Category,
-        name: &dyn Name,
-        args: &Args,
-    ) {
+    fn mark_on(&mut self, family: FamilyId, lane: usize, time: HostNs, look: &Look<'_>, args: &Args) {
         let family = &self.families[family.0];
         if let (Some(sequence), Some(lane)) = (family.sequence, family.lanes.get(lane)) {
-            let extra = Extra { args: args.bytes(), ..Extra::default() };
-            self.writer.instant(sequence, lane.track, time, category, name, &extra);
+            self.writer.instant(sequence, lane.track, time, look.category, look.name, &look.extra(args));
         }
     }
 

@@ -1,9 +1,10 @@
-//! Packets in one compressed packet (pure).
+//! Packets in compressed packets (pure).
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use super::fields::{trace, trace_packet};
-use super::wire::Buf;
+use super::wire::{Buf, fields};
+use super::writer::marker_length;
 
 /// Wraps packets into one compressed packet. Equal packets make equal bytes.
 pub struct Packer {
@@ -17,6 +18,9 @@ impl Default for Packer {
         Packer::new()
     }
 }
+
+/// The most bytes that are compressed together: Perfetto wants less than 512 KiB.
+const MOST: usize = 384 << 10;
 
 /// The most bytes that zlib's fastest level makes of this many: it may encode each byte in 9 bits.
 #[must_use]
@@ -32,21 +36,43 @@ impl Packer {
         Packer { zlib: Compress::new(Compression::fast(), true), deflated: Vec::new(), packet: Buf::new() }
     }
 
-    /// One packet that contains these packets; the packets themselves if they cannot be compressed.
+    /// These packets in one packet, or in several if they are many; the packets themselves if they
+    /// cannot be compressed. If the first one marks a restart, it stays outside, where it can be found.
     #[must_use]
     pub fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
-        self.zlib.reset();
-        self.deflated.clear();
-        self.deflated.reserve(deflated_at_most(chunk.len()));
-        let status = self.zlib.compress_vec(chunk, &mut self.deflated, FlushCompress::Finish);
-        if !matches!(status, Ok(Status::StreamEnd)) {
-            return chunk;
-        }
+        let (marker, mut packets) = chunk.split_at(marker_length(chunk));
         self.packet.clear();
-        let deflated = &self.deflated;
-        self.packet.message(trace::PACKET, |packet| packet.bytes_field(trace_packet::COMPRESSED_PACKETS, deflated));
+        self.packet.raw(marker);
+        while !packets.is_empty() {
+            let (some, others) = packets.split_at(together(packets));
+            self.zlib.reset();
+            self.deflated.clear();
+            self.deflated.reserve(deflated_at_most(some.len()));
+            let status = self.zlib.compress_vec(some, &mut self.deflated, FlushCompress::Finish);
+            if !matches!(status, Ok(Status::StreamEnd)) {
+                return chunk;
+            }
+            let deflated = &self.deflated;
+            self.packet.message(trace::PACKET, |packet| packet.bytes_field(trace_packet::COMPRESSED_PACKETS, deflated));
+            packets = others;
+        }
         self.packet.bytes()
     }
+}
+
+/// The length of the first of these packets that may be compressed together.
+fn together(packets: &[u8]) -> usize {
+    if packets.len() <= MOST {
+        return packets.len();
+    }
+    let mut length = 0;
+    for packet in fields(packets) {
+        if length > 0 && length + packet.raw.len() > MOST {
+            return length;
+        }
+        length += packet.raw.len();
+    }
+    packets.len()
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ pub(super) struct Recording {
     /// When it began.
     began: HostNs,
     drops: Option<Counter>,
+    /// How many records were dropped, and up to when.
+    dropped: (HostNs, u64),
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
     /// What threads were doing when last sampled, and on which processor, by the same id.
@@ -88,16 +90,25 @@ impl Recording {
         let place = Placing { parent: group, rank: 0, description: "Begin, end and remarks of the recording." };
         let own = canvas.lanes.family("recording".into(), place, 1);
         let (cpu, doing) = (FxHashMap::default(), FxHashMap::default());
-        let recording = Recording { group, own, began: time, drops, cpu, doing, doing_tracks: 0 };
+        let dropped = (time, 0);
+        let mut recording = Recording { group, own, began: time, drops, dropped, cpu, doing, doing_tracks: 0 };
         recording.dropped(canvas, time, 0);
         recording
     }
 
     /// Notes how many records were dropped up to `time`.
-    pub(super) fn dropped(&self, canvas: &mut Canvas, time: HostNs, total: u64) {
+    pub(super) fn dropped(&mut self, canvas: &mut Canvas, time: HostNs, total: u64) {
+        self.dropped = (time, total);
         canvas.lanes.lossy |= total > 0;
         if let Some(counter) = self.drops {
             counter.set(canvas.writer(), time, total as i64);
+        }
+    }
+
+    /// Notes it again, after a restart of the file.
+    pub(super) fn restarted(&mut self, canvas: &mut Canvas) {
+        if let (time, total @ 1..) = self.dropped {
+            canvas.aloud(|canvas| self.dropped(canvas, time, total));
         }
     }
 
@@ -262,7 +273,7 @@ impl Recording {
     }
 
     /// The final event. `comms` and `threads` are how many of these have no tracks of their own.
-    pub(super) fn finish(&self, canvas: &mut Canvas, time: HostNs, figures: &Figures, [comms, threads]: [u64; 2]) {
+    pub(super) fn finish(&mut self, canvas: &mut Canvas, time: HostNs, figures: &Figures, [comms, threads]: [u64; 2]) {
         self.dropped(canvas, time, figures.dropped);
         canvas
             .args

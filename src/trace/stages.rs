@@ -39,10 +39,29 @@ pub enum Stages {
 pub(super) struct RenderStages {
     sequence: Sequence,
     stages: Stages,
-    contexts: FxHashMap<u32, u32>,
-    queues: FxHashMap<Place, u32>,
-    kinds: FxHashMap<(u64, u64), u32>,
+    /// Contexts, queues with their names, and kinds of kernels.
+    contexts: FxHashMap<u32, Numbered>,
+    queues: FxHashMap<Place, (Numbered, String)>,
+    kinds: FxHashMap<(u64, u64), Numbered>,
+    other: Numbered,
     events: u64,
+}
+
+/// The number of something, and after which restart of the trace it was last described.
+struct Numbered {
+    number: u32,
+    described: Option<u32>,
+}
+
+impl Numbered {
+    fn new(number: u32) -> Numbered {
+        Numbered { number, described: None }
+    }
+
+    /// Whether the trace has to describe it now.
+    fn is_due(&mut self, restarts: u32) -> bool {
+        self.described.replace(restarts) != Some(restarts)
+    }
 }
 
 impl RenderStages {
@@ -54,6 +73,7 @@ impl RenderStages {
             contexts: FxHashMap::default(),
             queues: FxHashMap::default(),
             kinds: FxHashMap::default(),
+            other: Numbered::new(OTHER_KERNELS),
             events: 0,
         })
     }
@@ -73,11 +93,11 @@ impl RenderStages {
             name.write(&mut text);
             text
         };
-        let tag = canvas.writer().tag().bits();
+        let (tag, restarts) = (canvas.writer().tag().bits(), canvas.writer().restarts());
         let mut interned = Buf::new();
-        let context = self.context(tag, canvas.processes.pid, kernel.place.context, &mut interned);
-        let queue = self.queue(tag, &canvas.processes.who, kernel.place, &mut interned);
-        let kind = self.kind((name.key(), own.key()), text, &kernel.name, &mut interned);
+        let context = self.context((tag, restarts), canvas.processes.pid, kernel.place.context, &mut interned);
+        let queue = self.queue((tag, restarts), &canvas.processes.who, kernel.place, &mut interned);
+        let kind = self.kind(restarts, (name.key(), own.key()), text, &kernel.name, &mut interned);
         self.events += 1;
         let event = u64::from(tag) << EVENT_BITS | self.events & ((1 << EVENT_BITS) - 1);
         let span = kernel.span;
@@ -102,44 +122,53 @@ impl RenderStages {
         self.stages == Stages::Alone
     }
 
-    fn context(&mut self, tag: u32, pid: i32, context: u32, interned: &mut Buf) -> u32 {
-        let number = tag << NUMBER_BITS | context & (NUMBERS - 1);
-        self.contexts.entry(context & (NUMBERS - 1)).or_insert_with(|| {
+    fn context(&mut self, (tag, restarts): (u32, u32), pid: i32, context: u32, interned: &mut Buf) -> u32 {
+        let context = context & (NUMBERS - 1);
+        let known = self.contexts.entry(context).or_insert(Numbered::new(tag << NUMBER_BITS | context));
+        if known.is_due(restarts) {
             interned.message(interned_data::GRAPHICS_CONTEXTS, |out| {
-                out.uint(graphics_context::IID, u64::from(number));
+                out.uint(graphics_context::IID, u64::from(known.number));
                 out.int(graphics_context::PID, i64::from(pid));
                 out.uint(graphics_context::API, graphics_context::api::CUDA);
             });
-            number
-        });
-        number
+        }
+        known.number
     }
 
-    fn queue(&mut self, tag: u32, who: &str, place: Place, interned: &mut Buf) -> u32 {
+    fn queue(&mut self, (tag, restarts): (u32, u32), who: &str, place: Place, interned: &mut Buf) -> u32 {
         let crowded = self.queues.len() as u32 >= NUMBERS - 1 && !self.queues.contains_key(&place);
         let place = if crowded { Place { device: u32::MAX, context: u32::MAX, stream: u32::MAX } } else { place };
-        if let Some(&known) = self.queues.get(&place) {
-            return known;
+        if !self.queues.contains_key(&place) {
+            let twin = |other: &Place| (other.device, other.stream) == (place.device, place.stream);
+            let context =
+                if self.queues.keys().any(twin) { format!(" of context {}", place.context) } else { String::new() };
+            let name = match crowded {
+                true => format!("{who} · other streams"),
+                false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
+            };
+            let number = tag << NUMBER_BITS | self.queues.len() as u32;
+            self.queues.insert(place, (Numbered::new(number), name));
         }
-        let twin = |other: &Place| (other.device, other.stream) == (place.device, place.stream);
-        let context =
-            if self.queues.keys().any(twin) { format!(" of context {}", place.context) } else { String::new() };
-        let name = match crowded {
-            true => format!("{who} · other streams"),
-            false => format!("{who} · GPU {} · stream {}{context}", place.device, place.stream),
-        };
-        let number = tag << NUMBER_BITS | self.queues.len() as u32;
-        interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
-            out.uint(specification::IID, u64::from(number));
-            out.bytes_field(specification::NAME, name.as_bytes());
-            out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, from CUPTI.");
-        });
-        self.queues.insert(place, number);
-        number
+        let Some((known, name)) = self.queues.get_mut(&place) else { return 0 };
+        if known.is_due(restarts) {
+            interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
+                out.uint(specification::IID, u64::from(known.number));
+                out.bytes_field(specification::NAME, name.as_bytes());
+                out.bytes_field(specification::DESCRIPTION, b"Kernels while they ran, from CUPTI.");
+            });
+        }
+        known.number
     }
 
     /// A kind of kernel: a name, and a function on the GPU.
-    fn kind(&mut self, key: (u64, u64), name: impl FnOnce() -> String, kernel: &str, interned: &mut Buf) -> u32 {
+    fn kind(
+        &mut self,
+        restarts: u32,
+        key: (u64, u64),
+        name: impl FnOnce() -> String,
+        kernel: &str,
+        interned: &mut Buf,
+    ) -> u32 {
         let specify = |interned: &mut Buf, kind: u32, name: &str, kernel: &str| {
             interned.message(interned_data::GPU_SPECIFICATIONS, |out| {
                 out.uint(specification::IID, u64::from(kind));
@@ -148,17 +177,18 @@ impl RenderStages {
                 out.uint(specification::CATEGORY, render_stage_category::COMPUTE);
             });
         };
-        if self.kinds.is_empty() {
+        if self.other.is_due(restarts) {
             specify(interned, OTHER_KERNELS, "kernel", "");
         }
         let next = OTHER_KERNELS + 1 + self.kinds.len() as u32;
         if next >= NUMBERS && !self.kinds.contains_key(&key) {
             return OTHER_KERNELS;
         }
-        *self.kinds.entry(key).or_insert_with(|| {
-            specify(interned, next, &name(), kernel);
-            next
-        })
+        let known = self.kinds.entry(key).or_insert(Numbered::new(next));
+        if known.is_due(restarts) {
+            specify(interned, known.number, &name(), kernel);
+        }
+        known.number
     }
 }
 

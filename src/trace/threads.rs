@@ -73,6 +73,8 @@ struct Call {
     sum: Option<u32>,
     /// It is a launch, and a hand-over will say what it carries.
     waits: bool,
+    /// After which restart of the trace it was begun.
+    restart: u32,
 }
 
 /// A call that begins.
@@ -101,6 +103,12 @@ impl Threads {
                 launched: None,
             },
         );
+    }
+
+    /// Whether a call is open that was begun before the last restart of the trace, of which there were
+    /// this many.
+    pub(super) fn has_old(&self, restarts: u32) -> bool {
+        self.threads.values().flat_map(|thread| thread.stack.first()).any(|call| call.restart != restarts)
     }
 
     /// A thread's system id and its name.
@@ -203,7 +211,8 @@ impl Threads {
             cut(canvas.writer(), &mut self.calls, (sequence, track), &mut thread.stack, keep, time);
         }
         thread.last = time;
-        thread.stack.push(Call { id, kind, begin: time, sum, waits: asked_by.len() > 1 });
+        let restart = canvas.lanes.writer.restarts();
+        thread.stack.push(Call { id, kind, begin: time, sum, waits: asked_by.len() > 1, restart });
         self.calls.insert(id, thread_id);
         // From a call to its launch and to the operation it asks for, and from a launch to its
         // kernel.

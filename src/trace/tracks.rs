@@ -60,7 +60,7 @@ pub use super::stages::Stages;
 use super::threads::{NewCall, Threads};
 use super::words::{Category, remark};
 use super::writer::{Clocks, Written};
-use crate::model::activity::Kernel;
+use crate::model::activity::{Kernel, Span};
 use crate::model::doing::Doing;
 use crate::model::event::Event;
 use crate::model::ids::ProcessTag;
@@ -81,7 +81,13 @@ pub struct Tracks {
     stages: Option<RenderStages>,
     channels: Channels,
     recording: Recording,
+    /// After how many bytes of packets the trace is restarted.
+    restart_after: usize,
 }
+
+/// The same in a recording: a few thousand times more than a restart itself takes, and few enough
+/// to be read in a fraction of a second. Of `light`, that is a minute or two of a training job.
+const RESTART: usize = 8 << 20;
 
 impl Tracks {
     /// A trace of the process with this tag, starting at `clocks`.
@@ -101,6 +107,7 @@ impl Tracks {
             gpu: Gpu::default(),
             stages: None,
             channels,
+            restart_after: RESTART,
         }
     }
 
@@ -120,7 +127,30 @@ impl Tracks {
     pub fn take(&mut self) -> Vec<u8> {
         // Values that counters held back would be missing if nothing more arrives.
         self.proxy.flush(&mut self.canvas);
-        self.canvas.writer().take()
+        let taken = self.canvas.writer().take();
+        if self.canvas.writer().since_restart() >= self.restart_after {
+            self.restart();
+        }
+        taken
+    }
+
+    /// Restarts the trace, so that its end can be read alone. All that is open was begun after the
+    /// restart before: so whoever reads from there knows what hangs.
+    fn restart(&mut self) {
+        let Tracks { canvas, comms, threads, .. } = self;
+        let restarts = canvas.writer().restarts();
+        if canvas.writer().is_mute() || canvas.lanes.has_old() || threads.has_old(restarts) {
+            return;
+        }
+        canvas.writer().restart();
+        comms.draw_all(canvas);
+        self.recording.restarted(canvas);
+    }
+
+    /// Restarts the trace after so many bytes of packets, instead of [`RESTART`].
+    #[cfg(all(test, feature = "cli"))]
+    pub(crate) fn restart_after(&mut self, bytes: usize) {
+        self.restart_after = bytes;
     }
 
     /// Bytes that wait to be taken.
@@ -268,7 +298,7 @@ impl Tracks {
         not_done::end_what_is_done(canvas, comms);
         self.proxy.flush(canvas);
         self.recording.looked(canvas, time, true);
-        let (recording, sharing) = (&self.recording, [comms.sharing, threads.sharing]);
+        let (recording, sharing) = (&mut self.recording, [comms.sharing, threads.sharing]);
         canvas.aloud(|canvas| recording.finish(canvas, time, figures, sharing));
     }
 
@@ -396,8 +426,8 @@ impl Tracks {
             }
             What::Kernel { kernel, ref owner } => {
                 not_done.kernel(owner);
-                if let Owner::Operations { comm: Some(comm), operations, .. } = *owner {
-                    has_ended(canvas, comms, not_done, kernel.span.end, comm, operations);
+                if let Owner::Operations { comm: Some(comm), operations, replay, .. } = *owner {
+                    has_ended(canvas, comms, not_done, kernel.span, comm, (operations, replay.is_some()));
                 }
             }
             What::ProxyOpBegin { .. } | What::ProxyOpsQueued { .. } => {
@@ -430,7 +460,7 @@ impl Tracks {
         }
         let Some((comm, operations, (around, late), how)) = carried else { return };
         let family = comms.family(canvas, span.start, comm);
-        has_ended(canvas, comms, not_done, span.end, comm, operations);
+        has_ended(canvas, comms, not_done, span, comm, (operations, how.1.is_some()));
         comms::ran(canvas, family, span, comm, (operations, around, late), how);
         if let Some(speed) = speed {
             comms.sped(canvas, span, comm, speed);
@@ -443,13 +473,16 @@ fn has_ended(
     canvas: &mut Canvas,
     comms: &mut Comms,
     not_done: &mut NotDone,
-    end: HostNs,
+    span: Span,
     comm: &Comm,
-    operations: &[Arc<Operation>],
+    (operations, is_replay): (&[Arc<Operation>], bool),
 ) {
     for operation in operations {
-        if comms.done(canvas, end, comm, operation.id) {
-            not_done.untold_done(canvas, comm.context, end);
+        // An operation of a replayed graph may have been handed over long before.
+        let since = if is_replay { span.start } else { operation.since };
+        comms.took(comm, span.end.since(since));
+        if comms.done(canvas, span.end, comm, operation.id) {
+            not_done.untold_done(canvas, comm.context, span.end);
         }
     }
 }

@@ -86,6 +86,11 @@ impl Buf {
         self.bytes.extend_from_slice(value);
     }
 
+    /// Whole fields, ready-made.
+    pub fn raw(&mut self, fields: &[u8]) {
+        self.bytes.extend_from_slice(fields);
+    }
+
     /// A message field, written by `body`.
     #[inline]
     pub fn message(&mut self, field: u32, body: impl FnOnce(&mut Buf)) {

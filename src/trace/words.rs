@@ -81,6 +81,8 @@ pub const GIVEN_UP: &str = "no stop: given up, records were dropped";
 pub mod instant {
     /// The initialisation of a communicator, with all that is known about it.
     pub const COMM_INIT: &str = "communicator init";
+    /// At a restart of the file: a communicator on which no collective was handed over yet.
+    pub const NO_COLLECTIVE: &str = "no collective yet";
     /// The end of a communicator.
     pub const COMM_FINALIZE: &str = "communicator finalize";
     /// The first event of a recording.

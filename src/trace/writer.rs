@@ -55,6 +55,27 @@ const MAX_SEQUENCES: u16 = (1 << SEQUENCE_BITS) - 1;
 /// How many names are interned per sequence; later ones are written in full.
 const MAX_NAMES: usize = 4096;
 
+/// What marks a place from which on a trace can be read: the same in all of Perfetto's traces.
+/// Source: `synchronization_marker` in Perfetto's trace_packet.proto.
+pub const MARKER: [u8; 16] = [
+    0x82, 0x47, 0x7a, 0x76, 0xb2, 0x8d, 0x42, 0xba, 0x81, 0xdc, 0x33, 0x32, 0x6d, 0x57, 0xa0, 0x79,
+];
+
+/// The field with it, which comes first in its packet.
+pub(super) const MARKED: [u8; 3] = {
+    let tag = trace_packet::SYNCHRONIZATION_MARKER << 3 | 2;
+    [tag as u8 & 0x7f | 0x80, (tag >> 7) as u8, MARKER.len() as u8]
+};
+
+/// The length of the packet that marks a restart, if these packets begin with one; otherwise 0.
+#[must_use]
+pub(super) fn marker_length(packets: &[u8]) -> usize {
+    match packets {
+        [_, length @ ..0x80, rest @ ..] if rest.starts_with(&MARKED) => usize::from(*length) + 2,
+        _ => 0,
+    }
+}
+
 /// The tag of the process, or of what else it is, whose sequence has this id.
 #[must_use]
 pub fn tag_of_sequence(id: u64) -> u64 {
@@ -78,6 +99,9 @@ struct State {
     /// The time of its last packet.
     last: HostNs,
     default_track: Track,
+    /// After which restart it was begun, and whether its packets use the trace's own clock.
+    restart: u32,
+    is_plain: bool,
     names: FxHashMap<u64, u32>,
     categories: u32,
 }
@@ -95,6 +119,11 @@ pub struct Writer {
     unwritten: Option<FxHashMap<Track, u32>>,
     /// What is written now has room even in a full file.
     is_aloud: bool,
+    /// What the root sequence said so far, for restarts.
+    root: Vec<u8>,
+    /// How often it was restarted, and how many bytes were taken since.
+    restarts: u32,
+    taken: usize,
 }
 
 /// The clocks at one instant, for the snapshot that relates them.
@@ -193,7 +222,19 @@ impl Writer {
     pub fn new(tag: ProcessTag, clocks: Clocks) -> Writer {
         let (out, written) = (Buf::new(), Written::default());
         let (is_mute, unwritten, is_aloud) = (false, None, false);
-        let mut writer = Writer { out, tag, tracks: 0, sequences: Vec::new(), written, is_mute, unwritten, is_aloud };
+        let mut writer = Writer {
+            out,
+            tag,
+            tracks: 0,
+            sequences: Vec::new(),
+            written,
+            is_mute,
+            unwritten,
+            is_aloud,
+            root: Vec::new(),
+            restarts: 0,
+            taken: 0,
+        };
         writer.first_packets(clocks);
         writer
     }
@@ -225,7 +266,7 @@ impl Writer {
     }
 
     fn first_packets(&mut self, clocks: Clocks) {
-        self.sequences.push(State::new(clocks.boottime, Track(0)));
+        self.sequences.push(self.state(clocks.boottime, Track(0)));
         self.packet(ROOT, |out| {
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
             out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
@@ -313,7 +354,33 @@ impl Writer {
     /// Returns the packets written since the last call: whole packets, in order.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
+        self.taken += self.out.len();
         self.out.take()
+    }
+
+    /// How many bytes were taken since the last restart.
+    pub(super) fn since_restart(&self) -> usize {
+        self.taken
+    }
+
+    /// How often a restart was written.
+    pub(super) fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Restarts the trace: from here on it can be read without what comes before, apart from slices
+    /// that are open. To be called when everything was [taken](Writer::take).
+    ///
+    /// Perfetto's own traces have such places, too, marked in the same way.
+    pub(super) fn restart(&mut self) {
+        (self.restarts, self.taken) = (self.restarts + 1, 0);
+        let id = self.sequence_id(ROOT.0);
+        self.out.message(trace::PACKET, |out| {
+            out.bytes_field(trace_packet::SYNCHRONIZATION_MARKER, &MARKER);
+            out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
+        });
+        self.out.raw(&self.root);
+        self.sequences[0].restart = self.restarts;
     }
 
     /// The number of tracks described so far.
@@ -362,28 +429,8 @@ impl Writer {
         if number >= MAX_SEQUENCES {
             return Sequence(MAX_SEQUENCES - 1);
         }
-        self.sequences.push(State::new(base, default_track));
-        let Track(uuid) = default_track;
-        self.packet(Sequence(number), |out| {
-            out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
-            out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
-                out.message(clock_snapshot::CLOCKS, |out| {
-                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::BOOTTIME);
-                    out.uint(clock_snapshot::clock::TIMESTAMP, base.0);
-                });
-                out.message(clock_snapshot::CLOCKS, |out| {
-                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::DELTA);
-                    out.uint(clock_snapshot::clock::TIMESTAMP, base.0);
-                    out.uint(clock_snapshot::clock::IS_INCREMENTAL, 1);
-                });
-            });
-            out.message(trace_packet::TRACE_PACKET_DEFAULTS, |out| {
-                out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::DELTA);
-                out.message(trace_packet_defaults::TRACK_EVENT_DEFAULTS, |out| {
-                    out.uint(track_event_defaults::TRACK_UUID, uuid);
-                });
-            });
-        });
+        self.sequences.push(self.state(base, default_track));
+        self.begin_sequence(Sequence(number));
         Sequence(number)
     }
 
@@ -394,15 +441,65 @@ impl Writer {
         if number >= MAX_SEQUENCES {
             return None;
         }
-        self.sequences.push(State::new(HostNs(0), Track(0)));
-        let sequence = Sequence(number);
+        self.sequences.push(State { is_plain: true, ..self.state(HostNs(0), Track(0)) });
+        self.begin_sequence(Sequence(number));
+        Some(Sequence(number))
+    }
+
+    /// Writes the first packet of a sequence: what its other packets leave out.
+    fn begin_sequence(&mut self, sequence: Sequence) {
+        let State { last, default_track: Track(uuid), is_plain, .. } = self.sequences[usize::from(sequence.0)];
         self.packet(sequence, |out| {
             out.uint(trace_packet::SEQUENCE_FLAGS, trace_packet::sequence_flags::SEQ_INCREMENTAL_STATE_CLEARED);
+            if is_plain {
+                out.message(trace_packet::TRACE_PACKET_DEFAULTS, |out| {
+                    out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+                });
+                return;
+            }
+            out.message(trace_packet::CLOCK_SNAPSHOT, |out| {
+                out.message(clock_snapshot::CLOCKS, |out| {
+                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::BOOTTIME);
+                    out.uint(clock_snapshot::clock::TIMESTAMP, last.0);
+                });
+                out.message(clock_snapshot::CLOCKS, |out| {
+                    out.uint(clock_snapshot::clock::CLOCK_ID, clock_id::DELTA);
+                    out.uint(clock_snapshot::clock::TIMESTAMP, last.0);
+                    out.uint(clock_snapshot::clock::IS_INCREMENTAL, 1);
+                });
+            });
             out.message(trace_packet::TRACE_PACKET_DEFAULTS, |out| {
-                out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::BOOTTIME);
+                out.uint(trace_packet_defaults::TIMESTAMP_CLOCK_ID, clock_id::DELTA);
+                out.message(trace_packet_defaults::TRACK_EVENT_DEFAULTS, |out| {
+                    out.uint(track_event_defaults::TRACK_UUID, uuid);
+                });
             });
         });
-        Some(sequence)
+    }
+
+    /// Begins a sequence again after a restart, with its next packet.
+    #[inline]
+    fn continue_sequence(&mut self, sequence: Sequence) {
+        let restarts = self.restarts;
+        let state = &mut self.sequences[usize::from(sequence.0)];
+        if state.restart != restarts {
+            state.restart = restarts;
+            state.names.clear();
+            state.categories = 0;
+            self.begin_sequence(sequence);
+        }
+    }
+
+    /// The state of a new sequence.
+    fn state(&self, base: HostNs, default_track: Track) -> State {
+        State {
+            last: base,
+            default_track,
+            restart: self.restarts,
+            is_plain: false,
+            names: FxHashMap::default(),
+            categories: 0,
+        }
     }
 
     /// A render stage on a sequence from [`Writer::plain_sequence`]. `body` writes the rest of its
@@ -411,6 +508,7 @@ impl Writer {
         if self.is_silent() {
             return;
         }
+        self.continue_sequence(sequence);
         self.packet(sequence, |out| {
             out.uint(trace_packet::TIMESTAMP, time.0);
             body(out);
@@ -418,11 +516,14 @@ impl Writer {
     }
 
     fn packet(&mut self, sequence: Sequence, body: impl FnOnce(&mut Buf)) {
-        let id = self.sequence_id(sequence.0);
+        let (id, begin) = (self.sequence_id(sequence.0), self.out.len());
         self.out.message(trace::PACKET, |out| {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
             body(out);
         });
+        if sequence == ROOT {
+            self.root.extend_from_slice(&self.out.bytes()[begin..]);
+        }
     }
 
     /// Begins a slice.
@@ -534,6 +635,7 @@ impl Writer {
     }
 
     fn head(&mut self, sequence: Sequence, on: Track, time: HostNs) -> (Timing, Head) {
+        self.continue_sequence(sequence);
         let id = self.sequence_id(sequence.0);
         let state = &mut self.sequences[usize::from(sequence.0)];
         let timing = if time >= state.last {
@@ -625,10 +727,6 @@ fn write_interned(out: &mut Buf, category: &CategoryRef, name: &NameRef) {
 }
 
 impl State {
-    fn new(base: HostNs, default_track: Track) -> State {
-        State { last: base, default_track, names: FxHashMap::default(), categories: 0 }
-    }
-
     fn category(&mut self, category: Category) -> CategoryRef {
         let iid = category as u8;
         let known = self.categories & 1 << iid != 0;

@@ -25,7 +25,7 @@ pub(super) struct Member {
     pub(super) gap_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) has_runs: bool,
-    /// After its file was full: the newest collectives.
+    /// The newest collectives, where its file names these.
     pub(super) newest: Vec<Newest>,
     /// The first operation that it handed over is open somewhere.
     pub(super) is_at_first: bool,
@@ -158,13 +158,10 @@ impl Job {
         self.ends.get(&process).map_or(0, |end| end.since(time))
     }
 
-    /// The newest collective of an operation's function that the full file of a rank names: its number,
-    /// and how long before the end the file said so, ns.
-    pub(super) fn newest(&self, member: usize, of: &Standing) -> Option<(u64, u64)> {
-        let Member { process, ref newest, .. } = self.members[member];
-        let alive = self.processes.get(&process)?.alive?;
-        let of_function = newest.iter().filter(|(name, ..)| function(name) == function(&of.name));
-        Some((of_function.map(|(_, seq, _)| *seq).max()?, self.age_in(process, alive)))
+    /// The number of the newest collective of an operation's function that the file of a rank names.
+    pub(super) fn newest(&self, member: usize, of: &Standing) -> Option<u64> {
+        let of_function = self.members[member].newest.iter().filter(|(name, ..)| function(name) == function(&of.name));
+        of_function.map(|(_, seq, _)| *seq).max()
     }
 
     /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped.

@@ -206,8 +206,9 @@ impl Job {
             |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
         let is_beyond = match key.2 {
             Some(_) => self.standing.iter().any(|it| is_beyond(&it)),
-            // A full file names only the newest.
-            None => self.newest(index, on[0]).zip(on[0].seq).is_some_and(|((newest, _), seq)| newest >= seq),
+            // Of what came before the part that was read, and of what a full file does not show, only
+            // the newest is named.
+            None => self.newest(index, on[0]).zip(on[0].seq).is_some_and(|(newest, seq)| newest >= seq),
         };
         // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
         let came = when.is_some() || is_beyond || seen.is_some_and(|seen| seen.ran) || self.has_called(key, index);
@@ -235,11 +236,13 @@ impl Job {
     /// if it may have come unseen.
     fn had_not_come(&self, index: usize, of: &Standing) -> Option<u64> {
         let process = self.processes.get(&self.members[index].process).filter(|it| !it.is_lossy)?;
-        if !process.is_full {
-            return Some(0);
+        let is_known = || of.key.2.is_none() && of.seq.is_some();
+        if process.is_full {
+            let newest = self.newest(index, of).filter(|_| is_known())?;
+            return (newest < of.seq?).then_some(self.age_in(self.members[index].process, process.alive?));
         }
-        let (newest, age) = self.newest(index, of)?;
-        (of.key.2.is_none() && newest < of.seq?).then_some(age)
+        // A file that was read from a restart on names all that came before.
+        (!process.is_tail || is_known()).then_some(0)
     }
 
     /// How long an operation that a rank has come to may take, ns.
@@ -282,6 +285,8 @@ impl Job {
             said.push_str("; records were dropped there, so it may have come");
         } else if state.is_some_and(|state| state.is_full) && self.had_not_come(index, of).is_none() {
             said.push_str("; its file was full, so it may have come");
+        } else if self.had_not_come(index, of).is_none() {
+            said.push_str("; only the end of its file was read, so it may have come");
         }
         Missing { rank, world, process: place.clone(), last: said, waits: None }
     }

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::read_trace;
 use super::super::survey::{self, Collective, LAG_NS, Survey, Work, placed};
 use super::PATIENCE_NS;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
@@ -22,6 +20,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
     let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
     let twice = survey.claimed_twice();
     let (mut members, mut member_of) = (HashMap::new(), FxHashMap::default());
+    let mut told_gaps = FxHashMap::default();
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
     tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
     for (&uuid, track) in tracks {
@@ -49,9 +48,14 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
             let gap = handed_over.gap_ns;
             member.gap_ns = if member.last.is_none() || gap > 0 && gap < member.gap_ns { gap } else { member.gap_ns };
         }
+        let told_gap: &mut u64 = told_gaps.entry(index).or_default();
+        *told_gap = handed_over.told_gap_ns.max(*told_gap);
         later(&mut member.last, &handed_over.last);
         later(&mut member.collective, &handed_over.collective);
         member.newest.extend_from_slice(&handed_over.newest);
+    }
+    for (index, told_gap) in told_gaps {
+        job.members[index].gap_ns = told_gap.max(job.members[index].gap_ns);
     }
     let moved = moved(survey);
     for slice in &survey.unfinished {
@@ -151,14 +155,15 @@ pub(super) struct OnRank {
 
 impl Look<'_> {
     /// Looks at a file, by its number in the survey.
-    pub(super) fn at(&mut self, file: usize, path: &Path) {
+    pub(super) fn at(&mut self, file: usize) {
         // By track: open calls into NCCL, and transfers, outermost first.
         let mut calls: FxHashMap<u64, Vec<(Arc<str>, HostNs)>> = FxHashMap::default();
         let mut transfers = calls.clone();
-        // The first pass has reported what cannot be read.
-        let _ = read_trace(path, |packet| {
-            let (Some(mut event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
-            event.track = self.survey.uuid(file, event.track);
+        // From its end alone, calls cannot be counted.
+        let (survey, is_whole) = (self.survey, !self.survey.ends.contains_key(&file));
+        survey.read_again(file, |packet| {
+            let (Some(mut event), Some(time)) = (packet.event, packet.time) else { return };
+            event.track = survey.uuid(file, event.track);
             let event = &event;
             match event.kind {
                 kind::TYPE_SLICE_END => {
@@ -168,7 +173,9 @@ impl Look<'_> {
                 }
                 kind::TYPE_SLICE_BEGIN => match event.category {
                     Some(Category::Api) => {
-                        self.called(event, time);
+                        if is_whole {
+                            self.called(event, time);
+                        }
                         calls.entry(event.track).or_default().push((event.shared_name(), time));
                     }
                     Some(Category::Proxy) if event.arg(nccl::STEPS).is_none() => {
@@ -180,7 +187,6 @@ impl Look<'_> {
                 },
                 _ => {}
             }
-            Ok(())
         });
         for (track, open) in calls {
             if let (Some(process), Some((call, since))) = (self.survey.process(track), open.into_iter().next()) {
@@ -196,7 +202,8 @@ impl Look<'_> {
             }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
-            self.job.members[member].is_at_first = at.iter().any(|(_, count)| *count == 1);
+            let its = &mut self.job.members[member];
+            its.is_at_first = its.newest.is_empty() && at.iter().any(|(_, count)| *count == 1);
             for (key, count) in at {
                 self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
             }

@@ -11,6 +11,16 @@ use crate::trace::reader::Nccl;
 /// The version of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
+/// What the ranks do not agree on, where the job hangs, and which ranks share a GPU.
+pub(super) fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu]) -> Value {
+    json!({
+        "format_version": FORMAT_VERSION,
+        "mismatches": mismatches.iter().map(mismatch).collect::<Vec<_>>(),
+        "hangs": hangs.iter().map(hang).collect::<Vec<_>>(),
+        "shared_gpus": shared.iter().map(shared_gpu).collect::<Vec<_>>(),
+    })
+}
+
 /// What the ranks do not agree on.
 pub(in crate::cli) fn mismatch(mismatch: &Mismatch) -> Value {
     let side = |side: &Side| json!({ "call": side.call, "ranks": side.ranks });

@@ -64,16 +64,23 @@ pub(in crate::cli) struct OfFunction {
 impl Calls {
     #[inline]
     pub(in crate::cli) fn take(&mut self, function: u64, seq: u64, request: u32) {
+        let calls = self.reached(function, seq);
+        if calls.recent.len() == KEPT {
+            calls.recent.pop_front();
+        }
+        calls.recent.push_back((seq, request));
+    }
+
+    /// This call of a function was made, or a later one.
+    #[inline]
+    pub(super) fn reached(&mut self, function: u64, seq: u64) -> &mut OfFunction {
         let at = self.0.iter().position(|known| known.function == function).unwrap_or_else(|| {
             self.0.push(OfFunction { function, last: seq, recent: VecDeque::new() });
             self.0.len() - 1
         });
         let calls = &mut self.0[at];
         calls.last = calls.last.max(seq);
-        if calls.recent.len() == KEPT {
-            calls.recent.pop_front();
-        }
-        calls.recent.push_back((seq, request));
+        calls
     }
 
     /// Names each request by its new place.

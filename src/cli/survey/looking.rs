@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Communicator, HandedOver, LAG_NS, Process, Request, Survey, Track, Unfinished, Work};
+use super::{Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Request, Survey, Track, Unfinished, Work};
 use crate::cli::{Fault, must_be_trace};
 use crate::model::time::HostNs;
 use crate::trace::fields::{
@@ -15,7 +15,7 @@ use crate::trace::fields::{
 };
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Numbers, Packet};
+use crate::trace::reader::{self, Ends, Event, Extent, Numbers, Packet};
 use crate::trace::words::{self, Category, attribute};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
@@ -75,17 +75,43 @@ impl Looking {
     pub(super) fn at(
         path: &Path,
         threads: usize,
-        lists_work: bool,
+        (lists_work, reach): (bool, Reach),
         mut each: impl FnMut(&Packet<'_>, &Numbers),
     ) -> (Survey, Result<Extent, Fault>) {
         let mut looking = Looking { survey: Survey { lists_work, ..Survey::default() }, ..Looking::default() };
-        let extent = must_be_trace(path).map_err(Fault::Other).and_then(|()| {
-            reader::read_on(threads, File::open(path).map_err(reader::Error::Io)?, |packet| {
-                each(packet, looking.take(packet));
-                Ok(())
-            })
-        });
+        let mut look = || {
+            must_be_trace(path).map_err(Fault::Other)?;
+            let mut file = File::open(path).map_err(reader::Error::Io)?;
+            let ends = if let Reach::Ends(head) = reach { Ends::of(&mut file, head)? } else { None };
+            let Some(ends) = ends else {
+                return reader::read_on(threads, file, |packet| {
+                    each(packet, looking.take(packet));
+                    Ok(())
+                });
+            };
+            let mut extent = Extent::default();
+            for part in ends.parts() {
+                looking.skip();
+                extent = reader::read_part(threads, &mut file, part, |packet| {
+                    each(packet, looking.take(packet));
+                    Ok::<_, Fault>(())
+                })?;
+            }
+            looking.survey.ends.insert(0, ends);
+            Ok(extent)
+        };
+        let extent = look();
         (looking.done(), extent)
+    }
+
+    /// What comes next in the file is not taken: what is open may end there.
+    fn skip(&mut self) {
+        for track in self.survey.tracks.values_mut() {
+            track.open.clear();
+            track.call = None;
+            let HandedOver { last, collective, .. } = &mut track.handed_over;
+            (*last, *collective) = (None, None);
+        }
     }
 
     /// Takes the next packet; returns the numbers among the arguments of its event.
@@ -152,6 +178,7 @@ impl Looking {
         let Looking { mut survey, last, gpus, ended, counted, partial, boots, flush_ns, .. } = self;
         let (full, stopped, alive) = (self.full, self.stopped, self.alive);
         let first = survey.span.map_or(last, |it| it.0);
+        let is_tail = !survey.ends.is_empty();
         let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
         for (uuid, track) in &survey.tracks {
             if let Some((first, last)) = track.moved {
@@ -171,7 +198,9 @@ impl Looking {
             let gpu = number.and_then(|number| gpus.get(&(uuid >> TRACK_BITS, u64::from(number)))).cloned();
             let tag = uuid >> TRACK_BITS;
             let (first, last) = moved.get(&tag).copied().unwrap_or((first, last));
-            let (is_full, is_stopped) = (full.contains(&tag), stopped.contains(&tag));
+            // Only a full file says that its process is alive.
+            let is_full = full.contains(&tag) || alive.contains_key(&tag);
+            let is_stopped = stopped.contains(&tag);
             let beat_ns = if is_full { words::ALIVE_NS } else { 0 };
             let silence_ns = (beats.contains(&tag) && !is_stopped)
                 .then(|| LAG_NS + beat_ns + flush_ns.get(&tag).copied().unwrap_or(0));
@@ -181,6 +210,7 @@ impl Looking {
                 silence_ns,
                 is_full: is_full || is_stopped,
                 alive: alive.get(&tag).copied(),
+                is_tail,
                 gpu,
                 boot: boots.get(&tag).cloned(),
                 ended: ended.get(&tag).copied(),
@@ -286,8 +316,10 @@ impl Survey {
                 _ => {}
             },
             kind::TYPE_INSTANT if event.category == Some(Category::Newest) => {
-                if let Some(seq) = numbers.get(nccl::SEQ) {
-                    track.handed_over.newest(event.name, seq, time);
+                track.longest_ns = track.longest_ns.max(number(nccl::LONGEST_RUN_NS));
+                track.handed_over.newest(event, numbers, time);
+                if let (Some(seq), Some(function)) = (numbers.get(nccl::SEQ), numbers.get(nccl::FUNCTION)) {
+                    track.calls.reached(function, seq);
                 }
             }
             _ => self.dropped = self.dropped.saturating_add(number(nccl::DROPPED)),
@@ -345,13 +377,20 @@ impl HandedOver {
         *at = time;
     }
 
-    /// A full file names a collective as the newest of its function.
-    fn newest(&mut self, name: &str, seq: u64, time: HostNs) {
-        let function = name.split(' ').next();
+    /// The file names a collective as the newest of its function, or a communicator without any.
+    fn newest(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
+        self.told_gap_ns = self.told_gap_ns.max(numbers.get(nccl::LONGEST_GAP_NS).unwrap_or_default());
+        let Some(seq) = numbers.get(nccl::SEQ) else { return };
+        let function = event.name.split(' ').next();
         self.newest.retain(|(known, ..)| known.split(' ').next() != function);
-        self.newest.push((name.to_owned(), seq, time));
+        self.newest.push((event.name.to_owned(), seq, time));
         if self.last.as_ref().is_none_or(|(_, last)| *last <= time) {
-            self.last = Some((name.to_owned(), time));
+            self.last = Some((event.name.to_owned(), time));
+        }
+        if let Some(correlation) = event.correlation
+            && self.collective.as_ref().is_none_or(|(_, last)| *last <= time)
+        {
+            self.collective = Some((Collective { correlation, name: event.name.to_owned(), seq }, time));
         }
     }
 }

@@ -66,8 +66,9 @@ struct Blocks<R> {
 }
 
 impl<R: Read> Blocks<R> {
-    fn new(source: R) -> Blocks<R> {
-        Blocks { source, at: 0, rest: Vec::new(), skipped: 0, is_read: false }
+    /// `source` begins at this byte of the file.
+    fn new(source: R, at: u64) -> Blocks<R> {
+        Blocks { source, at, rest: Vec::new(), skipped: 0, is_read: false }
     }
 
     /// The next block; `None` at the end of the file, or of its readable part.
@@ -162,11 +163,11 @@ pub(crate) fn cores() -> usize {
 /// allocating memory again.
 fn in_order<T: Default + Send, E: From<Error>>(
     threads: usize,
-    source: impl Read + Send,
+    (source, from): (impl Read + Send, u64),
     work: impl Fn(&Block, &mut T) + Sync,
     mut each: impl FnMut(&mut T) -> Result<(), E>,
 ) -> Result<Extent, E> {
-    let mut blocks = Blocks::new(source);
+    let mut blocks = Blocks::new(source, from);
     let mut made = T::default();
     // Most files are either large or small. A small one is not worth a thread.
     let mut is_first = true;
@@ -268,10 +269,10 @@ impl Unpacked {
 }
 
 /// Calls `each` for every packet of a trace, compressed ones unpacked, with its position in the file
-/// and the bytes that contain it.
+/// and the bytes that contain it. The source begins at a packet, at the given byte of the file.
 pub(super) fn unpacked<E: From<Error>>(
     threads: usize,
-    source: impl Read + Send,
+    source: (impl Read + Send, u64),
     passed: &Passed<'_>,
     mut each: impl FnMut(u64, &[u8], &Skim) -> Result<(), E>,
 ) -> Result<Extent, E> {
@@ -322,7 +323,7 @@ pub(crate) fn rewritten<E: From<Error>>(
         made.out.clear();
         made.fault = rewrite(block, made).err();
     };
-    in_order(cores(), source, work, |made| match made.fault.take() {
+    in_order(cores(), (source, 0), work, |made| match made.fault.take() {
         Some(fault) => Err(Error::Io(fault).into()),
         None => write(&made.out),
     })
@@ -337,6 +338,17 @@ pub fn whole_length(bytes: &[u8]) -> usize {
         at += length;
     }
     at
+}
+
+/// Whether these bytes of a file are packets, apart from an unfinished one at their end.
+pub(super) fn is_whole(mut bytes: &[u8]) -> bool {
+    loop {
+        match frame(bytes) {
+            Frame::Whole { length, .. } => bytes = &bytes[length..],
+            Frame::Cut(_) => return true,
+            Frame::Wrong => return false,
+        }
+    }
 }
 
 /// Packets as one compressed packet of a trace. Perfetto wants less than 512 KiB of them.

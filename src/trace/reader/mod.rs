@@ -6,13 +6,14 @@
 //!   skim     what a packet says by itself, and where
 //!   follow   what it leaves out: its sequence's clock, default track and names
 //!   event    an event and its arguments
+//!   ends     where a long file can be read from, instead of from its beginning
 //!   wire     protobuf's encoding, field by field
 //! ```
 //!
 //! Memory does not grow with the file. An event's arguments are decoded on demand.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use prost::{DecodeError, Message as _};
@@ -21,12 +22,14 @@ use super::fields::clock_id;
 use crate::model::time::HostNs;
 
 pub(crate) mod blocks;
+mod ends;
 mod event;
 mod follow;
 mod skim;
 pub(crate) mod wire;
 
 pub use self::blocks::{Extent, whole_length};
+pub(crate) use self::ends::{Ends, HEAD};
 pub use self::event::Event;
 pub(crate) use self::event::{Numbers, TERMINATING_FLOW_IDS, nccl, uints};
 pub use self::follow::Packet;
@@ -156,9 +159,22 @@ pub(crate) fn read_on<E: From<Error>>(
     source: impl Read + Send,
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
 ) -> Result<Extent, E> {
-    let mut sequences = Sequences::default();
-    let none = |_| None;
-    blocks::unpacked(threads, source, &none, |at, bytes, skim| sequences.take(at, bytes, skim, &mut each))
+    let (mut sequences, none) = (Sequences::default(), |_| None);
+    blocks::unpacked(threads, (source, 0), &none, |at, bytes, skim| sequences.take(at, bytes, skim, &mut each))
+}
+
+/// The same for at most `most` bytes of a file from `from` on, where its recording begins or was
+/// restarted.
+pub(crate) fn read_part<E: From<Error>>(
+    threads: usize,
+    file: &mut File,
+    (from, most): (u64, u64),
+    mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
+) -> Result<Extent, E> {
+    file.seek(SeekFrom::Start(from)).map_err(Error::Io)?;
+    let (mut sequences, none) = (Sequences::default(), |_| None);
+    let part = (file.take(most), from);
+    blocks::unpacked(threads, part, &none, |at, bytes, skim| sequences.take(at, bytes, skim, &mut each))
 }
 
 /// For a compressed packet, by its position in the file: `Some` if it is skipped instead of
@@ -173,7 +189,7 @@ pub(crate) fn read_parts<E: From<Error>>(
     mut each: impl FnMut(&Packet<'_>) -> Result<(), E>,
 ) -> Result<Extent, E> {
     let mut sequences = Sequences::default();
-    blocks::unpacked(blocks::cores(), source, passed, |at, bytes, skim| match skim.is_passed() {
+    blocks::unpacked(blocks::cores(), (source, 0), passed, |at, bytes, skim| match skim.is_passed() {
         true => {
             sequences.pass(passed(at).unwrap_or_default());
             Ok(())
@@ -197,7 +213,7 @@ pub fn read_file<E: From<Error>>(path: &Path, each: impl FnMut(&Packet<'_>) -> R
 ///
 /// See [`Error`].
 pub fn decoded(bytes: &[u8], mut each: impl FnMut(TracePacket)) -> Result<Extent, Error> {
-    blocks::unpacked(blocks::cores(), bytes, &|_| None, |at, bytes, skim| {
+    blocks::unpacked(blocks::cores(), (bytes, 0), &|_| None, |at, bytes, skim| {
         let packet = TracePacket::decode(skim.raw(bytes));
         each(packet.map_err(|error| Error::Packet { at, damage: Damage::Message(error) })?);
         Ok(())

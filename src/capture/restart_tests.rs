@@ -1,0 +1,102 @@
+//! What restarts change in a trace: nothing but where it can be read from.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::replay::{Replay, walk};
+use crate::trace::fields::track_event::r#type as kind;
+use crate::trace::reader::{self, Error};
+use crate::trace::words::{Category, track};
+use crate::trace::writer::MARKER;
+
+/// The recordings of tests/captures: graphs, a hung job, several GPUs, settings of all kinds.
+fn captures() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
+    let files = folder.read_dir().unwrap().map(|file| file.unwrap().path());
+    let mut captures: Vec<_> = files.filter(|path| path.extension().is_some_and(|it| it == "capture")).collect();
+    captures.sort();
+    assert!(captures.len() >= 8, "{captures:?}");
+    captures
+}
+
+fn replayed(path: &Path, mut replay: Replay) -> Vec<u8> {
+    let mut trace = Vec::new();
+    walk(File::open(path).unwrap(), |entry| replay.take(entry, None, &mut |packets| trace.extend(packets))).unwrap();
+    replay.finish(&mut |packets| trace.extend(packets));
+    trace
+}
+
+/// The events of a trace, and its tracks by their uuids.
+#[derive(Debug, Default, PartialEq)]
+struct Shown {
+    events: Vec<String>,
+    tracks: BTreeMap<u64, Vec<u8>>,
+    /// The slices that are open at the end, with their names, but for what threads do: that may be the
+    /// same for hours.
+    open: BTreeMap<u64, Vec<String>>,
+}
+
+/// What a trace shows, without what restarts repeat.
+fn shown(trace: &[u8]) -> Shown {
+    let mut shown = Shown::default();
+    let mut names = HashMap::new();
+    reader::read(trace, |packet| {
+        if let Some(described) = packet.track_descriptor() {
+            names.insert(described.uuid(), described.name().to_owned());
+            shown.tracks.insert(described.uuid(), packet.descriptor.unwrap().to_vec());
+        }
+        let Some(event) = &packet.event else { return Ok(()) };
+        let is_repeated = event.category == Some(Category::Newest)
+            || names.get(&event.track).is_some_and(|name| name == track::DROPS) && event.value != Some(0);
+        if is_repeated {
+            return Ok(());
+        }
+        let open = shown.open.entry(event.track).or_default();
+        match event.kind {
+            kind::TYPE_SLICE_BEGIN => open.push(event.name.to_owned()),
+            kind::TYPE_SLICE_END => _ = open.pop(),
+            _ => {}
+        }
+        let flows: Vec<u64> = event.flows().collect();
+        let all = (packet.time, event.kind, event.track, event.name, event.category, event.correlation, event.value);
+        shown.events.push(format!("{all:?} {flows:?} {:?}", event.args()));
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    let is_state = |uuid: &u64| names.get(uuid).is_some_and(|name| name.starts_with(track::DOES) || name == "state");
+    shown.open.retain(|uuid, open| !open.is_empty() && !is_state(uuid));
+    shown
+}
+
+/// Where the restarts of a trace begin.
+fn restarts(trace: &[u8]) -> Vec<usize> {
+    memchr::memmem::find_iter(trace, &MARKER).map(|at| at - 5).collect()
+}
+
+#[test]
+fn restarts_change_nothing_that_is_shown() {
+    for path in captures() {
+        let name = path.display();
+        let plain = shown(&replayed(&path, Replay::new()));
+        let restarted = replayed(&path, Replay::restarting(1));
+        let all = shown(&restarted);
+        assert_eq!(all.events.len(), plain.events.len(), "{name}");
+        for (with, without) in all.events.iter().zip(&plain.events) {
+            assert_eq!(with, without, "{name}");
+        }
+        assert_eq!((&all.tracks, &all.open), (&plain.tracks, &plain.open), "{name}");
+
+        let places = restarts(&restarted);
+        assert!(!places.is_empty(), "{name}: {}", restarted.len());
+        for at in &places {
+            let rest = shown(&restarted[*at..]);
+            let from = all.events.len() - rest.events.len();
+            assert!(rest.events == all.events[from..], "{name} from byte {at} on");
+        }
+        // What is open at the end was begun after the last restart but one.
+        if let [.., before, _] = places[..] {
+            assert_eq!(shown(&restarted[before..]).open, all.open, "{name}");
+        }
+    }
+}

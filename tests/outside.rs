@@ -24,6 +24,7 @@ mod rccl;
 mod real;
 mod replaying;
 mod reporting;
+mod restarts;
 mod scenarios;
 mod scrubbing;
 mod summing;

@@ -27,8 +27,7 @@ pub struct Replay {
     packer: Option<Packer>,
     /// Correlation id of the call whose kernels are explained.
     explains: Option<u32>,
-    /// After how many bytes of packets the trace is restarted.
-    #[cfg(test)]
+    /// After how many bytes of packets the trace is restarted, if not as in a recording.
     restart_after: Option<usize>,
 }
 
@@ -75,9 +74,10 @@ impl Replay {
         Replay { explains: Some(correlation), ..Replay::default() }
     }
 
-    /// A trace that is restarted after so many bytes of packets.
-    #[cfg(test)]
-    pub(crate) fn restarting(after: usize) -> Replay {
+    /// A trace that is restarted after so many bytes of packets, which a recording does after many
+    /// more: for tests of what reads traces.
+    #[must_use]
+    pub fn restarting(after: usize) -> Replay {
         Replay { restart_after: Some(after), ..Replay::default() }
     }
 
@@ -125,7 +125,6 @@ impl Replay {
         if let Some(correlation) = self.explains {
             pipeline.explain(correlation);
         }
-        #[cfg(test)]
         self.restart_after.iter().for_each(|after| pipeline.restart_after(*after));
         self.pipeline = Some(pipeline);
         self.packer = compresses.then(Packer::new);

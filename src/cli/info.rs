@@ -197,6 +197,8 @@ fn troubles(
 #[derive(Default)]
 struct Info {
     processes: Vec<String>,
+    /// The tracks of those in this file.
+    described: HashSet<u64>,
     /// The recorded processes, by tag; a process with several GPUs is drawn as several.
     recordings: HashMap<u64, String>,
     communicators: Vec<Nccl>,
@@ -301,7 +303,10 @@ impl Info {
             let process = format!("{} (pid {})", process.process_name(), told.unwrap_or(process.pid()));
             // A process's further GPUs come after it.
             self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
-            self.processes.push(process);
+            // A restart of the file describes it again.
+            if self.described.insert(descriptor.uuid()) {
+                self.processes.push(process);
+            }
         }
     }
 

@@ -217,8 +217,7 @@ impl Survey {
     ///
     /// If it cannot be read, or is not a trace.
     pub(super) fn of_one(path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        let (mut survey, looked) =
-            Looking::at(path, blocks::cores(), (false, Reach::Whole), |packet, _| each(packet));
+        let (mut survey, looked) = Looking::at(path, blocks::cores(), (false, Reach::Whole), |packet, _| each(packet));
         let extent = looked.map_err(|fault| fault.of(path))?;
         survey.extents.push((path.to_owned(), extent));
         Ok(survey)

@@ -270,7 +270,7 @@ impl Pipeline {
     }
 
     /// Restarts the trace after so many bytes of packets.
-    #[cfg(all(test, feature = "cli"))]
+    #[cfg(feature = "cli")]
     pub(crate) fn restart_after(&mut self, bytes: usize) {
         self.tracks.restart_after(bytes);
     }

@@ -148,7 +148,7 @@ impl Tracks {
     }
 
     /// Restarts the trace after so many bytes of packets, instead of [`RESTART`].
-    #[cfg(all(test, feature = "cli"))]
+    #[cfg(feature = "cli")]
     pub(crate) fn restart_after(&mut self, bytes: usize) {
         self.restart_after = bytes;
     }

@@ -32,6 +32,7 @@ pub(super) fn copy(
         choice,
         filter,
         states: FxHashMap::default(),
+        said: FxHashSet::default(),
         at: u64::MAX,
         number: 0,
         pending: Vec::new(),
@@ -53,6 +54,8 @@ struct Copier<'a> {
     choice: &'a Choice,
     filter: &'a Filter,
     states: FxHashMap<u64, State>,
+    /// Packets that describe tracks and the trace.
+    said: FxHashSet<Box<[u8]>>,
     /// The position in the file of what is being copied, and the number of its next event.
     at: u64,
     number: usize,
@@ -91,24 +94,29 @@ impl Copier<'_> {
                 Fate::Kept => self.write(packet, None),
                 Fate::Moved => self.write(packet, Some(time.clamp(self.filter.begin, self.filter.end))),
             }
-        } else if let Some(descriptor) = packet.descriptor {
-            let uuid = fields(descriptor).find(|field| field.number == track_descriptor::UUID);
-            let uuid = uuid.map_or(0, |field| field.uint());
-            // The root says how processes are ordered.
-            if uuid == 0 || self.choice.tracks.contains(&uuid) {
-                self.write(packet, None);
-            }
         } else if packet.has_defaults {
             // In its place, so that clocks do not run backwards between packets.
             if self.choice.sequences.contains(&packet.sequence) {
                 self.write(packet, None);
             }
-        } else if packet
-            .time
-            .is_none_or(|time| (self.filter.begin..=self.filter.end).contains(&time) && !self.filter.leaves_out(packet))
-        {
+        } else if let Some(time) = packet.time {
+            if (self.filter.begin..=self.filter.end).contains(&time) && !self.filter.leaves_out(packet) {
+                self.write(packet, None);
+            }
+        } else if self.is_news(packet) {
             self.write(packet, None);
         }
+    }
+
+    /// Whether a packet that describes a track or the trace is wanted. Restarts repeat all of them. The
+    /// copy has no restarts: what they say about communicators may be left out.
+    fn is_news(&mut self, packet: &Packet<'_>) -> bool {
+        let uuid = |descriptor| fields(descriptor).find(|field| field.number == track_descriptor::UUID);
+        let track = packet.descriptor.map(|descriptor| uuid(descriptor).map_or(0, |field| field.uint()));
+        // The root says how processes are ordered.
+        let is_wanted = track.is_none_or(|uuid| uuid == 0 || self.choice.tracks.contains(&uuid));
+        let is_restart = || fields(packet.raw).any(|field| field.number == trace_packet::SYNCHRONIZATION_MARKER);
+        is_wanted && !is_restart() && self.said.insert(packet.raw.into())
     }
 
     /// Writes a packet of the file, at another time if one is given.

@@ -491,6 +491,22 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_file_tells_how_far_its_rank_had_come_before() {
+        let mut job = job(7, 4, 0, &[0, 1, 3]);
+        job.processes.get_mut(&2).expect("the process of rank 2").is_tail = true;
+        let (is_certain, text) = said(&job).swap_remove(0);
+        assert!(is_certain && text.contains("missing: 2 (last seen: AllReduce 1 MiB f32, seq 4"), "{text}");
+        for (seq, has_come) in [(5, true), (9, true), (4, false)] {
+            job.members[2].newest = vec![("AllReduce 2 MiB f32".to_owned(), seq, HostNs(SECOND))];
+            assert_eq!(said(&job)[0].1.contains("all 4 ranks have come"), has_come, "{seq}: {:?}", said(&job));
+        }
+        // Sends and receives have no numbers.
+        job.standing.iter_mut().for_each(|it| it.seq = None);
+        let (is_certain, text) = said(&job).swap_remove(0);
+        assert!(!is_certain && text.contains("only the end of its file was read, so it may have come"), "{text}");
+    }
+
+    #[test]
     fn ranks_without_files_are_not_called_missing() {
         let mut job = job(7, 4, 0, &[0, 1]);
         job.members.truncate(2);

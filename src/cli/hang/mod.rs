@@ -262,7 +262,49 @@ pub(super) fn list(words: impl ExactSizeIterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::path::{Path, PathBuf};
+
+    use super::super::survey::Reach;
     use super::*;
+    use crate::capture::replay::{Replay, walk};
+
+    /// The traces of these captures of one job, restarted as often as possible.
+    fn restarted(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
+        let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
+        let trace = |name: &&str| {
+            let (mut replay, mut trace) = (Replay::restarting(1), Vec::new());
+            let capture = File::open(captures.join(format!("{name}.capture"))).unwrap();
+            walk(capture, |entry| replay.take(entry, None, &mut |packets| trace.extend(packets))).unwrap();
+            replay.finish(&mut |packets| trace.extend(packets));
+            let path = folder.join(format!("{name}.perfetto-trace"));
+            fs::write(&path, trace).unwrap();
+            path
+        };
+        names.iter().map(trace).collect()
+    }
+
+    fn said(traces: &[PathBuf], reach: Reach) -> (usize, Vec<String>) {
+        let (survey, looked) = Survey::of_what_can_be_read((false, reach), traces, |(), _, _| {});
+        for (_, fault) in looked {
+            assert_eq!(fault.map(|fault| fault.of(Path::new("trace")).to_string()), None);
+        }
+        let lines = |hang: &Hang| [vec![hang.to_string()], hang.details()].concat();
+        (survey.ends.len(), find(&survey).iter().flat_map(lines).collect())
+    }
+
+    #[test]
+    fn a_hang_is_named_from_the_ends_of_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let stuck = restarted(folder.path(), &["h100-nccl-2.30.7-stuck-0", "h100-nccl-2.30.7-stuck-1"]);
+        let (whole, ends) = (said(&stuck, Reach::Whole), said(&stuck, Reach::Ends(1 << 10)));
+        assert!(whole.1.iter().any(|line| line.contains("have come")), "{whole:?}");
+        assert_eq!((whole.0, ends.0), (0, 2));
+        assert_eq!(ends.1, whole.1);
+
+        let healthy = restarted(folder.path(), &["h100-nccl-2.30.7-graphs", "h100-torch-2.11-ddp"]);
+        assert_eq!(said(&healthy, Reach::Ends(1 << 10)), (2, Vec::new()));
+    }
 
     #[test]
     fn a_rank_whose_process_has_ended_is_named() {

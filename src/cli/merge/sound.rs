@@ -11,6 +11,7 @@ use crate::model::time::HostNs;
 use crate::trace::fields::{interned_data, trace_packet, track_event, track_event::r#type as kind};
 use crate::trace::reader::wire::{Field, Value, fields};
 use crate::trace::reader::{self, Damage, Event, Packet, TERMINATING_FLOW_IDS};
+use crate::trace::writer::tag_of_sequence;
 
 /// No file covers more time than this, in ns: 365 days.
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
@@ -86,6 +87,11 @@ impl Sound {
             }
             if let Some(descriptor) = &whole.extension_descriptor {
                 self.args = Args::of(descriptor.extension_set()).ok_or("it does not describe our arguments")?;
+            }
+            if whole.synchronization_marker.is_some() {
+                // The sequences of its process begin again.
+                let tag = tag_of_sequence(packet.sequence);
+                self.sequences.retain(|sequence| tag_of_sequence(*sequence) != tag);
             }
         }
         Ok(is_event)

@@ -21,7 +21,7 @@ const LOST: &str = "ncclscope.lost.";
 #[derive(Default)]
 pub(super) struct Known {
     ranks: BTreeSet<u32>,
-    processes: usize,
+    processes: BTreeSet<u64>,
     is_ours: bool,
 }
 
@@ -43,7 +43,7 @@ impl Known {
 
     /// The rank of its only process.
     pub(super) fn rank(&self) -> Option<u32> {
-        self.ranks.first().copied().filter(|_| self.ranks.len() == 1 && self.processes == 1)
+        self.ranks.first().copied().filter(|_| self.ranks.len() == 1 && self.processes.len() == 1)
     }
 
     fn packet(&mut self, packet: &Packet<'_>, stand: &mut StandIns) {
@@ -69,7 +69,7 @@ impl Known {
             if let Some(process) = &descriptor.process {
                 let name = process.process_name();
                 stand.process(name);
-                self.processes += 1;
+                self.processes.insert(descriptor.uuid());
                 self.ranks.extend(survey::rank(name));
             }
             if let Some(thread) = &descriptor.thread {

@@ -83,21 +83,15 @@ impl Looking {
             must_be_trace(path).map_err(Fault::Other)?;
             let mut file = File::open(path).map_err(reader::Error::Io)?;
             let ends = if let Reach::Ends(head) = reach { Ends::of(&mut file, head)? } else { None };
-            let Some(ends) = ends else {
-                return reader::read_on(threads, file, |packet| {
-                    each(packet, looking.take(packet));
-                    Ok(())
-                });
-            };
             let mut extent = Extent::default();
-            for part in ends.parts() {
+            for part in ends.as_ref().map_or(vec![(0, u64::MAX)], |ends| ends.parts().to_vec()) {
                 looking.skip();
                 extent = reader::read_part(threads, &mut file, part, |packet| {
                     each(packet, looking.take(packet));
                     Ok::<_, Fault>(())
                 })?;
             }
-            looking.survey.ends.insert(0, ends);
+            looking.survey.ends.extend(ends.map(|ends| (0, ends)));
             Ok(extent)
         };
         let extent = look();
@@ -251,8 +245,12 @@ impl Survey {
                 _ => {}
             }
         }
-        let known = self.tracks.get_mut(&uuid).map(|known| std::mem::take(&mut known.communicators));
-        self.put(uuid, Track { communicators: known.unwrap_or_default(), ..track });
+        // A restart of the file describes it again.
+        if let Some(known) = self.tracks.get_mut(&uuid) {
+            let Track { parent, name, pid, is_process, told_pid, .. } = track;
+            track = Track { parent, name, pid, is_process, told_pid, ..std::mem::take(known) };
+        }
+        self.put(uuid, track);
     }
 
     fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {

@@ -37,10 +37,7 @@ impl Ends {
         let length = file.metadata()?.len();
         let mut searched = FIRST * head;
         loop {
-            let from = length.saturating_sub(searched);
-            if from <= head {
-                return Ok(None);
-            }
+            let from = length.saturating_sub(searched).max(head);
             file.seek(SeekFrom::Start(from))?;
             let mut end = Vec::new();
             file.take(searched).read_to_end(&mut end)?;
@@ -50,7 +47,7 @@ impl Ends {
                 let ends = Ends { head, tail: from + tail as u64 };
                 return Ok((first_tag(file, head)? == Some(tag)).then_some(ends));
             }
-            if searched >= MOST {
+            if from == head || searched >= MOST {
                 return Ok(None);
             }
             searched *= 4;

@@ -2,10 +2,13 @@
 
 use crate::command::ncclscope;
 use ncclscope::capture::replay::{Replay, walk};
+use ncclscope::trace::wire::Buf;
+use ncclscope::trace::writer::MARKER;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::timeline::difference;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Recordings of two jobs: a hung one on two ranks, and one with graphs.
@@ -49,7 +52,8 @@ fn traces(folder: &Path, restart_after: usize) -> PathBuf {
 /// The same traces, without restarts and with as many as possible.
 fn both() -> (tempfile::TempDir, [PathBuf; 2]) {
     let folder = tempfile::tempdir().unwrap();
-    let both = [("plain", usize::MAX), ("again", 1)].map(|(name, after)| traces(&folder.path().join(name), after));
+    let both =
+        [("plain", usize::MAX), ("again", 2 << 10)].map(|(name, after)| traces(&folder.path().join(name), after));
     (folder, both)
 }
 
@@ -131,6 +135,53 @@ fn commands_read_restarted_traces_like_any_others() {
         rows
     });
     assert!(plain == again, "the tables differ");
+}
+
+/// Makes a trace large: after its first part comes this much that says nothing and takes no room on
+/// the disk.
+fn pad(path: &Path, gigabytes: f64) {
+    const PACKET: u64 = 64 << 20;
+    let trace = fs::read(path).unwrap();
+    let first = trace.windows(MARKER.len()).position(|bytes| bytes == MARKER).unwrap() - 5;
+    let mut file = File::create(path).unwrap();
+    file.write_all(&trace[..first]).unwrap();
+    for _ in 0..(gigabytes * 16.0) as u32 {
+        let (mut packet, mut framed) = (Buf::new(), Buf::new());
+        // A field that the schema does not have.
+        packet.varint(999 << 3 | 2);
+        packet.varint(PACKET);
+        framed.varint(1 << 3 | 2);
+        framed.varint(packet.len() as u64 + PACKET);
+        file.write_all(&[framed.bytes(), packet.bytes()].concat()).unwrap();
+        file.seek(SeekFrom::Current(PACKET as i64)).unwrap();
+    }
+    file.write_all(&trace[first..]).unwrap();
+}
+
+#[test]
+fn of_gigabytes_the_ends_are_read_first() {
+    let (_folder, [_, traces]) = both();
+    let trace = |name: &str| traces.join(format!("{name}.perfetto-trace"));
+    let stuck = [trace(CAPTURES[0]), trace(CAPTURES[1])];
+    stuck.each_ref().map(|path| pad(path, 0.55));
+    let info = Path::new("info");
+    let said = ncclscope(&[info, &stuck[0], &stuck[1]]).unwrap();
+    let [hang, .., read] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let whole = ncclscope(&[info, Path::new("--whole"), &stuck[0], &stuck[1]]).unwrap();
+    assert!(hang.contains("all 2 ranks have come") && whole.starts_with(hang), "{said}\n{whole}");
+    assert!(
+        read.contains("the ends of 2 traces, of 1.0 GiB in all") && !whole.contains("the ends of"),
+        "{said}\n{whole}"
+    );
+    let json = ncclscope(&[info, Path::new("--json"), Path::new("-"), &stuck[0], &stuck[1]]).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["only_ends_read"], json["hangs"].as_array().map(Vec::len)), (&true.into(), Some(1)), "{json}");
+
+    // Where nothing is wrong, all is read.
+    let healthy = trace(CAPTURES[2]);
+    pad(&healthy, 1.1);
+    let said = ncclscope(&[info, &healthy]).unwrap();
+    assert!(said.contains("verdict") && !said.contains("the ends of"), "{said}");
 }
 
 /// All files below a folder.

@@ -107,7 +107,7 @@ impl Replay {
         }
         // Messages of the recording are not repeated.
         let _ = pipeline.take_said();
-        if is_due || pipeline.is_full() {
+        if is_due || pipeline.is_full() || self.restart_after.is_some() {
             self.write(sink);
         }
     }

@@ -120,9 +120,11 @@ pub struct Writer {
     is_aloud: bool,
     /// What the root sequence said so far, for restarts.
     root: Vec<u8>,
-    /// How often it was restarted, and how many bytes were taken since.
+    /// How often it was restarted, how many bytes were taken since, and how many of those that were
+    /// not taken yet only repeat what was said before.
     restarts: u32,
     taken: usize,
+    repeated: usize,
 }
 
 /// The clocks at one instant, for the snapshot that relates them.
@@ -233,6 +235,7 @@ impl Writer {
             root: Vec::new(),
             restarts: 0,
             taken: 0,
+            repeated: 0,
         };
         writer.first_packets(clocks);
         writer
@@ -353,11 +356,11 @@ impl Writer {
     /// Returns the packets written since the last call: whole packets, in order.
     #[must_use]
     pub fn take(&mut self) -> Vec<u8> {
-        self.taken += self.out.len();
+        self.taken += self.out.len() - std::mem::take(&mut self.repeated);
         self.out.take()
     }
 
-    /// How many bytes were taken since the last restart.
+    /// How many bytes were taken since the last restart, without those that it repeated.
     pub(super) fn since_restart(&self) -> usize {
         self.taken
     }
@@ -379,6 +382,7 @@ impl Writer {
             out.uint(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, id);
         });
         self.out.raw(&self.root);
+        self.repeated = self.out.len();
         self.sequences[0].restart = self.restarts;
     }
 

@@ -269,11 +269,14 @@ mod tests {
     use super::*;
     use crate::capture::replay::{Replay, walk};
 
+    /// How much of the beginning of these short files is read.
+    const HEAD: u64 = 8 << 10;
+
     /// The traces of these captures of one job, restarted as often as possible.
     fn restarted(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
         let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
         let trace = |name: &&str| {
-            let (mut replay, mut trace) = (Replay::restarting(1), Vec::new());
+            let (mut replay, mut trace) = (Replay::restarting(2 << 10), Vec::new());
             let capture = File::open(captures.join(format!("{name}.capture"))).unwrap();
             walk(capture, |entry| replay.take(entry, None, &mut |packets| trace.extend(packets))).unwrap();
             replay.finish(&mut |packets| trace.extend(packets));
@@ -297,13 +300,14 @@ mod tests {
     fn a_hang_is_named_from_the_ends_of_files() {
         let folder = tempfile::tempdir().unwrap();
         let stuck = restarted(folder.path(), &["h100-nccl-2.30.7-stuck-0", "h100-nccl-2.30.7-stuck-1"]);
-        let (whole, ends) = (said(&stuck, Reach::Whole), said(&stuck, Reach::Ends(1 << 10)));
+        let (whole, ends) = (said(&stuck, Reach::Whole), said(&stuck, Reach::Ends(HEAD)));
         assert!(whole.1.iter().any(|line| line.contains("have come")), "{whole:?}");
         assert_eq!((whole.0, ends.0), (0, 2));
-        assert_eq!(ends.1, whole.1);
+        // What was handed over before the last part is not counted.
+        assert_eq!(ends.1, whole.1[..2]);
 
         let healthy = restarted(folder.path(), &["h100-nccl-2.30.7-graphs", "h100-torch-2.11-ddp"]);
-        assert_eq!(said(&healthy, Reach::Ends(1 << 10)), (2, Vec::new()));
+        assert_eq!(said(&healthy, Reach::Ends(HEAD)), (2, Vec::new()));
     }
 
     #[test]

@@ -9,11 +9,12 @@ use super::{Error, read_part};
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::writer::{MARKED, MARKER, tag_of_sequence};
 
-/// How much of a file's beginning is read, bytes: what a recording says about itself first is there.
-pub(crate) const HEAD: u64 = 128 << 10;
+/// How much of a file's beginning is read, bytes: more than a chunk of packets takes. What a recording
+/// says about itself first is there.
+pub(crate) const HEAD: u64 = 256 << 10;
 /// How much of its end is searched for restarts: at first, so many times the beginning; and at most,
 /// bytes.
-const FIRST: u64 = 16;
+const FIRST: u64 = 8;
 const MOST: u64 = 32 << 20;
 
 /// The parts of a file that show how a recording began, and what it did last.

@@ -163,14 +163,14 @@ fn of_gigabytes_the_ends_are_read_first() {
     let (_folder, [_, traces]) = both();
     let trace = |name: &str| traces.join(format!("{name}.perfetto-trace"));
     let stuck = [trace(CAPTURES[0]), trace(CAPTURES[1])];
-    stuck.each_ref().map(|path| pad(path, 0.55));
+    stuck.iter().for_each(|path| pad(path, 0.55));
     let info = Path::new("info");
     let said = ncclscope(&[info, &stuck[0], &stuck[1]]).unwrap();
     let [hang, .., read] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
     let whole = ncclscope(&[info, Path::new("--whole"), &stuck[0], &stuck[1]]).unwrap();
     assert!(hang.contains("all 2 ranks have come") && whole.starts_with(hang), "{said}\n{whole}");
     assert!(
-        read.contains("the ends of 2 traces, of 1.0 GiB in all") && !whole.contains("the ends of"),
+        read.contains("the ends of 2 traces, of 1 GiB in all") && !whole.contains("the ends of"),
         "{said}\n{whole}"
     );
     let json = ncclscope(&[info, Path::new("--json"), Path::new("-"), &stuck[0], &stuck[1]]).unwrap();

@@ -1,5 +1,7 @@
 //! The checks that must pass before a change is accepted.
 
+use std::path::PathBuf;
+
 use crate::bindings;
 use crate::deny;
 use crate::e2e;
@@ -17,12 +19,12 @@ pub(crate) const STEPS: &[Step] = &[
     step("e2e", e2e::ABOUT, e2e::some),
     step("reliability", reliability::ABOUT, reliability::check),
     step("load", "the tests under load, with the optimised library", load),
-    step("calls", instructions::ABOUT, instructions::check),
     step("plugin", "the release library is what NCCL expects", plugin).aside(),
     step("bindings", bindings::ABOUT, bindings::check).aside(),
     step("clippy", "no warnings, with the command line and without", clippy).aside(),
     step("doc", "the documentation has no broken links", doc).aside(),
     step("loom", "the recorder, in every order of its threads that has at most three preemptions", loom).aside(),
+    step("calls", instructions::ABOUT, instructions::check).aside(),
 ];
 
 /// How the plugin is always built: without the command line.
@@ -57,8 +59,7 @@ fn doc(place: &Place) -> Result<Outcome, Failure> {
 }
 
 fn plugin(place: &Place) -> Result<Outcome, Failure> {
-    call(place.cargo().args(["rustc", "--release"]).args(RELEASED))?;
-    let path = place.target.join("release/libncclscope.so");
+    let path = released(place)?.plugin;
     let library = Library::read(&path)?;
     let problems = library.as_plugin();
     if problems.is_empty() {
@@ -77,15 +78,29 @@ fn test(place: &Place) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-fn load(place: &Place) -> Result<Outcome, Failure> {
+/// The plugin as people get it, and the scripted host.
+pub(crate) struct Released {
+    pub(crate) plugin: PathBuf,
+    pub(crate) host: PathBuf,
+}
+
+/// Builds both, optimised.
+pub(crate) fn released(place: &Place) -> Result<Released, Failure> {
     call(place.cargo().args(["rustc", "--release"]).args(RELEASED))?;
     call(place.cargo().args(["build", "--release", "-q", "-p", "ncclscope-tests", "--bin", "scripted-host"]))?;
     let built = place.target.join("release");
+    Ok(Released { plugin: built.join("libncclscope.so"), host: built.join("scripted-host") })
+}
+
+fn load(place: &Place) -> Result<Outcome, Failure> {
+    let Released { plugin, host } = released(place)?;
     let mut command = place.cargo();
-    command
-        .env("NCCLSCOPE_TEST_PLUGIN", built.join("libncclscope.so"))
-        .env("NCCLSCOPE_TEST_HOST", built.join("scripted-host"))
-        .args(["test", "--workspace", "--test", "load"]);
+    command.env("NCCLSCOPE_TEST_PLUGIN", plugin).env("NCCLSCOPE_TEST_HOST", host).args([
+        "test",
+        "--workspace",
+        "--test",
+        "load",
+    ]);
     call(&mut command)?;
     Ok(Outcome::Done)
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::check::RELEASED;
+use crate::check::{Released, released};
 use crate::steps::{Failure, Outcome, Place, call};
 
 pub(crate) const ABOUT: &str = "no callback takes more instructions than were recorded";
@@ -28,18 +28,17 @@ const TOLERANCE: f64 = 2.0;
 const TOLERANCE_OF_STRINGS: f64 = 6.0;
 
 pub(crate) fn check(place: &Place) -> Result<Outcome, Failure> {
-    if place.command("valgrind").arg("--version").output().is_err() {
+    if !place.command("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return match std::env::var_os("CI") {
             None => Ok(Outcome::Partly("valgrind is missing (apt-get install valgrind)".into())),
             Some(_) => Err("valgrind is missing (apt-get install valgrind)".to_owned().into()),
         };
     }
-    call(place.cargo().args(["rustc", "--release"]).args(RELEASED))?;
-    call(place.cargo().args(["build", "-q", "-p", "ncclscope-tests", "--bin", "scripted-host"]))?;
+    let built = released(place)?;
     let compiler = compiler(place)?;
     let mut counted = format!("rustc {compiler}\n");
     for kind in KINDS {
-        for (name, count) in count(place, kind)? {
+        for (name, count) in count(place, &built, kind)? {
             let _ = writeln!(counted, "{kind} {name} {count:.1}");
         }
     }
@@ -91,7 +90,7 @@ fn compiler(place: &Place) -> Result<String, Failure> {
 }
 
 /// Instructions in one call of each function on average, including its callees.
-fn count(place: &Place, kind: &str) -> Result<Vec<(&'static str, f64)>, Failure> {
+fn count(place: &Place, built: &Released, kind: &str) -> Result<Vec<(&'static str, f64)>, Failure> {
     let folder = place.target.join("instructions");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -100,9 +99,9 @@ fn count(place: &Place, kind: &str) -> Result<Vec<(&'static str, f64)>, Failure>
     command
         .args(["--quiet", "--tool=callgrind"])
         .arg(format!("--callgrind-out-file={}", counts.display()))
-        .arg(place.target.join("debug/scripted-host"))
+        .arg(&built.host)
         .args(["flood", "--interface", "7", "--threads", "1", "--events", "20000", "--kind", kind, "--plugin"])
-        .arg(place.target.join("release/libncclscope.so"))
+        .arg(&built.plugin)
         .env("NCCLSCOPE_OUTPUT", &folder)
         .env("NCCLSCOPE_MIN_FREE", "0")
         .env_remove("NCCLSCOPE_BLESS")

@@ -10,7 +10,6 @@
 //! | [`library`] | a libnccl: its symbols, layout and functions, and the jumps over its CUDA |
 //! | [`cuda`] | the CUDA that those jumps lead to: memory, streams, graphs, devices |
 //! | [`kernel`] | the effects of NCCL's kernels that the host can see, and how long they take |
-//! | `reduce` | what the kernels compute |
 //! | [`network`] | a network between the emulated hosts |
 //! | [`scenario`] | a job described in a file |
 //! | [`job`] | one process of that job: its ranks, their calls, whether the results are right |
@@ -27,7 +26,6 @@ pub mod kernel;
 pub mod launch;
 pub mod library;
 pub mod network;
-mod reduce;
 pub mod scenario;
 pub mod time;
 pub mod truth;

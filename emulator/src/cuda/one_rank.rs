@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::names::Name;
-use crate::reduce::{Datatype, Operator};
+use elements::reduce::{Datatype, Operator};
 
 /// A launch of `oneRankReduce<FuncPreMulSum<T>>`.
 #[derive(Debug, Clone, Copy)]

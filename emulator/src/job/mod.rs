@@ -4,7 +4,6 @@
 //!  clocks ─► truth ─► NVML ─► libnccl, patched ─► GPUs ─► ranks run the program ─► end
 //! ```
 
-mod data;
 pub(crate) mod meeting;
 mod nccl;
 pub mod patience;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::cuda::thread_id;
 use crate::library::Library;
 use crate::library::api::{CommHandle, Config, Status, UniqueId, WindowHandle};
-use crate::scenario::words::Datatype;
 use crate::time;
 use crate::truth::{self, Line, Truth};
+use elements::words::Datatype;
 
 /// NCCL's functions, called for one rank after the other.
 pub(super) struct Nccl {

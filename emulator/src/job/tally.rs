@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use super::data::Mismatch;
+use elements::data::Mismatch;
 
 /// How many wrong results are described; the others are only counted.
 const TOLD: u64 = 10;

@@ -4,8 +4,8 @@ use super::block::{Aborted, Block, Played};
 use super::function::Protocol;
 use super::plan::Broadcast;
 use super::primitive::{Primitives, Wiring};
-use crate::reduce::{Datatype, Operator};
 use crate::time;
+use elements::reduce::{Datatype, Operator};
 
 /// Plays the works of a batch in turn, one chunk of each.
 pub(super) fn play(block: &Block<'_>, protocol: Protocol, works: &[Broadcast]) -> Vec<Played> {

@@ -4,7 +4,7 @@ use super::block::{Aborted, Block, Played};
 use super::function::{Algorithm, Collective, Function};
 use super::plan::Part;
 use super::primitive::{Primitives, Wiring};
-use crate::reduce::Operator;
+use elements::reduce::Operator;
 
 /// Plays the works of a batch, one after the other.
 pub(super) fn play(block: &Block<'_>, function: Function, works: &[Part]) -> Vec<Played> {

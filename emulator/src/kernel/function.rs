@@ -5,7 +5,7 @@
 //! Signed and unsigned integers share functions. The order of the rows is not in the debug
 //! information, so it is written down here, and a table that does not match it is refused.
 
-use crate::reduce::{Datatype, Reduction};
+use elements::reduce::{Datatype, Reduction};
 
 /// What a function does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use super::Model;
 use super::function::{Algorithm, Collective, Function, Protocol};
 use super::memory::Place;
 use super::unplayable::Unplayable;
-use crate::reduce::Reduction;
 use crate::truth;
+use elements::reduce::Reduction;
 
 /// The content of a launch.
 #[derive(Debug)]

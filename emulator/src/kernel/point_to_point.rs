@@ -3,7 +3,7 @@
 use super::block::{Aborted, Block, Played};
 use super::plan::{Exchange, Transfer};
 use super::primitive::{Primitives, Wiring};
-use crate::reduce::{Datatype, Operator};
+use elements::reduce::{Datatype, Operator};
 
 /// One direction of an exchange.
 enum Task<'e> {

@@ -11,8 +11,8 @@ use super::function::Protocol;
 use super::memory::{LINE, LINE_DATA, Place, open_line, write_line};
 use super::pace::{Debt, Link};
 use super::unplayable::Unplayable;
-use crate::reduce::Operator;
 use crate::time;
+use elements::reduce::Operator;
 
 /// `NCCL_STEPS`
 const SLOTS: u64 = 8;

@@ -13,8 +13,8 @@ use self::world::{BatchHead, Coll, Exchange, Kind, Packed, Via, World, copies, p
 use super::function::{Algorithm, Collective, Function, Protocol};
 use super::*;
 use crate::cuda::Arguments;
-use crate::reduce::{Datatype, Reduction};
 use crate::truth::Operation;
+use elements::reduce::{Datatype, Reduction};
 
 #[test]
 fn all_reduce_by_ring() {

@@ -83,7 +83,7 @@ impl Unplayable {
 mod tests {
     use super::*;
     use crate::kernel::function::Collective;
-    use crate::reduce::{Datatype, Reduction};
+    use elements::reduce::{Datatype, Reduction};
 
     #[test]
     fn a_message_says_what_to_set() {

@@ -73,7 +73,6 @@ mod file;
 pub mod program;
 pub mod random;
 pub mod units;
-pub mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -92,7 +92,7 @@ mod walk;
 use std::collections::HashSet;
 use std::fmt;
 
-use super::words::{Datatype, Reduction};
+use elements::words::{Datatype, Reduction};
 
 /// A program that is valid for a number of ranks.
 #[derive(Debug, Clone, PartialEq)]

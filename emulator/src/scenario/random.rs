@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::units::Range;
-use super::words::{Datatype, Reduction};
+use elements::mix;
+use elements::words::{Datatype, Reduction};
 
 /// Random numbers (splitmix64). The same seed gives the same ones on every machine and in every
 /// release of this program.
@@ -44,13 +45,6 @@ impl Dice {
         let fraction = (self.number() >> 11) as f64 / (1_u64 << 53) as f64;
         range.least.value + (range.most.value - range.least.value) * fraction
     }
-}
-
-/// Spreads the bits of a number.
-pub fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 /// Marks where the program goes, which is chosen last.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
+use elements::words::Datatype;
 use emulator::accuracy::{Demand, judge};
-use emulator::scenario::words::Datatype;
 use emulator::truth::{Call, Capture, Kernel, Line, Operation, Process, Transfer};
 use ncclscope_tests::perfetto::{Row, Trace};
 use ncclscope_tests::recording::assert_sound;

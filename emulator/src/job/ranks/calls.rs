@@ -4,7 +4,7 @@ use super::super::nccl::{Caller, Nccl, Passed, c_number};
 use super::communicators::Communicator;
 use crate::library::api::Api;
 use crate::scenario::program::{Operation, What};
-use crate::scenario::words::Reduction;
+use elements::words::Reduction;
 
 /// NCCL's own function for an operation, if it exists and is wanted.
 pub(super) fn native(api: &Api, operation: &Operation) -> Option<&'static str> {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::data::{Data, Mismatch};
 use super::super::nccl::Passed;
 use super::Ranks;
 use super::calls::{Part, native};
 use super::memory::Memory;
 use crate::scenario::program::{Operation, What};
-use crate::scenario::random::mix;
+use elements::data::{Data, Mismatch};
+use elements::mix;
 
 /// A comparison to make once an operation is done.
 pub(super) struct Check {

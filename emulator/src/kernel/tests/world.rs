@@ -12,8 +12,8 @@ use super::data::{Data, Memory};
 use super::made_up::made_up;
 use crate::cuda::{Arguments, Kernels, Launch, Ran};
 use crate::library::{Layout, layout};
-use crate::reduce::{Datatype, Reduction};
 use crate::time::DeviceTimer;
+use elements::reduce::{Datatype, Reduction};
 
 /// Bytes of a Simple slot.
 const STEP: usize = 4096;

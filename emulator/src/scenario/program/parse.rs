@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::walk::Walk;
 use super::{By, Communicator, Error, Lend, Made, Operation, Program, Split, Statement, VARIABLES, Verb, WORLD, What};
 use crate::scenario::units::{self, Kind, Size, Time};
-use crate::scenario::words::{Datatype, Reduction};
+use elements::words::{Datatype, Reduction};
 
 impl Program {
     /// Reads a program for a job with this many ranks.

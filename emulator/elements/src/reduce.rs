@@ -7,19 +7,19 @@ macro_rules! datatypes {
         /// The type of an element, in the order of `ncclDataType_t`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs, reason = "they are what they are called")]
-        pub(crate) enum Datatype { $($type,)* }
+        pub enum Datatype { $($type,)* }
 
         impl Datatype {
             /// All of them; NCCL has the eight-bit floats from 2.24 on.
-            pub(crate) const ALL: &[Datatype] = &[$(Datatype::$type,)*];
+            pub const ALL: &[Datatype] = &[$(Datatype::$type,)*];
 
             /// Bytes of an element.
-            pub(crate) fn size(self) -> usize {
+            pub fn size(self) -> usize {
                 match self { $(Datatype::$type => $size,)* }
             }
 
             /// Its name, as in `nccl.h`.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(Datatype::$type => $name,)* }
             }
         }
@@ -43,7 +43,7 @@ datatypes! {
 
 impl Datatype {
     /// The unsigned type of the same size, for a signed one; every other type itself.
-    pub(crate) fn unsigned(self) -> Datatype {
+    pub fn unsigned(self) -> Datatype {
         match self {
             Self::I8 => Self::U8,
             Self::I32 => Self::U32,
@@ -59,7 +59,7 @@ impl Datatype {
 
 /// How elements are reduced, in the order of `ncclDevRedOp_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reduction {
+pub enum Reduction {
     /// `ncclSum`
     Sum,
     /// `ncclProd`
@@ -75,12 +75,12 @@ pub(crate) enum Reduction {
 
 impl Reduction {
     /// All of them.
-    pub(crate) const ALL: [Reduction; 5] = [Self::Sum, Self::Prod, Self::MinMax, Self::PreMulSum, Self::SumPostDiv];
+    pub const ALL: [Reduction; 5] = [Self::Sum, Self::Prod, Self::MinMax, Self::PreMulSum, Self::SumPostDiv];
 }
 
 /// A reduction of elements of one type with its argument.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Operator {
+pub struct Operator {
     datatype: Datatype,
     kind: Kind,
 }
@@ -109,12 +109,12 @@ enum Kind {
 
 impl Operator {
     /// An operator that only copies elements.
-    pub(crate) fn copy(datatype: Datatype) -> Operator {
+    pub fn copy(datatype: Datatype) -> Operator {
         Operator { datatype, kind: Kind::Copy }
     }
 
     /// The reduction with the argument that the host gave it, in a release (23007 is 2.30.7).
-    pub(crate) fn new(reduction: Reduction, datatype: Datatype, argument: u64, release: u32) -> Operator {
+    pub fn new(reduction: Reduction, datatype: Datatype, argument: u64, release: u32) -> Operator {
         use Datatype::{Bf16, F8E4m3, F8E5m2, F16, F32, F64};
 
         let float = matches!(datatype, F16 | F32 | F64 | Bf16 | F8E4m3 | F8E5m2);
@@ -137,22 +137,22 @@ impl Operator {
     }
 
     /// Multiplies a rank's own elements by a scalar, given as bits.
-    pub(crate) fn scaling(datatype: Datatype, scalar: u64) -> Operator {
+    pub fn scaling(datatype: Datatype, scalar: u64) -> Operator {
         Operator { datatype, kind: Kind::ScaledSum(scalar) }
     }
 
     /// Bytes of an element.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.datatype.size()
     }
 
     /// Whether [`Operator::prepare`] does anything.
-    pub(crate) fn prepares(&self) -> bool {
+    pub fn prepares(&self) -> bool {
         matches!(self.kind, Kind::ScaledSum(_))
     }
 
     /// Whether [`Operator::finish`] does anything.
-    pub(crate) fn finishes(&self) -> bool {
+    pub fn finishes(&self) -> bool {
         matches!(self.kind, Kind::DividedSum { .. })
     }
 
@@ -162,7 +162,7 @@ impl Operator {
     ///
     /// `data` is `count` elements of the type, which nobody else uses meanwhile. They need not be
     /// aligned.
-    pub(crate) unsafe fn prepare(&self, data: *mut u8, count: usize) {
+    pub unsafe fn prepare(&self, data: *mut u8, count: usize) {
         let Kind::ScaledSum(scalar) = self.kind else { return };
         // SAFETY: the caller's promise is passed on; `map` is called for the type's own elements.
         unsafe {
@@ -204,7 +204,7 @@ impl Operator {
     ///
     /// `into` and `with` are `count` elements of the type each, and do not overlap. Nobody writes
     /// to either meanwhile, and nobody else reads `into`. They need not be aligned.
-    pub(crate) unsafe fn reduce(&self, into: *mut u8, with: *const u8, count: usize) {
+    pub unsafe fn reduce(&self, into: *mut u8, with: *const u8, count: usize) {
         // SAFETY: the caller's promise is passed on; `zip` is called for the type's own elements.
         unsafe {
             match self.kind {
@@ -279,7 +279,7 @@ impl Operator {
     /// # Safety
     ///
     /// As [`Operator::prepare`].
-    pub(crate) unsafe fn finish(&self, data: *mut u8, count: usize) {
+    pub unsafe fn finish(&self, data: *mut u8, count: usize) {
         let Kind::DividedSum { divisor, signed } = self.kind else { return };
         assert!(divisor != 0, "an average over no ranks");
         // SAFETY: the caller's promise is passed on; `map` is called for the type's own elements.

@@ -9,8 +9,8 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use crate::scenario::random::mix;
-use crate::scenario::words::{Datatype, Reduction};
+use crate::mix;
+use crate::words::{Datatype, Reduction};
 
 /// The number of elements after which the numbers repeat.
 const PERIOD: usize = 4093;
@@ -20,13 +20,13 @@ const WIDEST: usize = 8;
 
 /// What one rank contributes to one execution of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Data {
+pub struct Data {
     /// The seed of this execution; the same on all ranks.
-    pub(super) seed: u64,
+    pub seed: u64,
     /// The type of its elements.
-    pub(super) datatype: Datatype,
+    pub datatype: Datatype,
     /// How elements of several ranks are reduced, if they are.
-    pub(super) reduction: Option<Reduction>,
+    pub reduction: Option<Reduction>,
 }
 
 impl Data {
@@ -91,7 +91,7 @@ impl Data {
     }
 
     /// Fills memory with the elements of a rank.
-    pub(super) fn fill(&self, memory: &mut [u8], rank: u32) {
+    pub fn fill(&self, memory: &mut [u8], rank: u32) {
         let pattern = self.pattern(memory.len(), |place| self.element(rank, place));
         for part in memory.chunks_mut(pattern.len().max(1)) {
             part.copy_from_slice(&pattern[..part.len()]);
@@ -103,7 +103,7 @@ impl Data {
     /// # Errors
     ///
     /// Describes the first element that differs.
-    pub(super) fn check_copy(&self, memory: &[u8], rank: u32, first: usize) -> Result<(), Mismatch> {
+    pub fn check_copy(&self, memory: &[u8], rank: u32, first: usize) -> Result<(), Mismatch> {
         self.compare(memory, 0.0, |place| self.element(rank, first + place))
     }
 
@@ -112,7 +112,7 @@ impl Data {
     /// # Errors
     ///
     /// Describes the first element that differs.
-    pub(super) fn check_reduced(&self, memory: &[u8], ranks: u32, first: usize) -> Result<(), Mismatch> {
+    pub fn check_reduced(&self, memory: &[u8], ranks: u32, first: usize) -> Result<(), Mismatch> {
         self.compare(memory, self.tolerance(ranks), |place| self.reduced(ranks, first + place))
     }
 
@@ -151,11 +151,13 @@ impl Data {
 
 /// An element with a wrong value.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Mismatch {
+pub struct Mismatch {
     /// Its place.
-    pub(super) element: usize,
-    pub(super) got: f64,
-    pub(super) expected: f64,
+    pub element: usize,
+    /// What it is.
+    pub got: f64,
+    /// What it should be.
+    pub expected: f64,
 }
 
 impl fmt::Display for Mismatch {

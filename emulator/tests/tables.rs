@@ -103,6 +103,14 @@ fn asked(run: fn(&[&str]) -> Option<String>, engine: &str, folder: &Path) -> Opt
     Some(Answers(serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))))
 }
 
+/// The next test runs by itself. What it asks is fetched here, while others run.
+#[test]
+fn spark_and_matplotlib_can_be_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let _ = pypi::spark(&["-c", "import pyspark"]);
+    let _ = pypi::plots(folder.path(), "import matplotlib");
+}
+
 #[test]
 fn two_engines_find_the_straggler_and_the_slow_link_that_the_traces_show() {
     let folder = tempfile::tempdir().unwrap();

@@ -63,8 +63,18 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     // may be done by then. Otherwise two jobs at a time: they wait most of the time, but each has more
     // threads than most machines have cores. With more, they make each other late. `suite` is the suite
     // for machines with GPUs, run on emulated ones.
-    const JUDGED: [&str; 6] =
-        ["clocks::", "diagnosing::", "pairs::", "queries::a_", "queries::diagnose", "tables::two_engines"];
+    const JUDGED: [&str; 10] = [
+        "clocks::",
+        "diagnosing::",
+        "pairs::",
+        "queries::a_gpu_that_waits",
+        "queries::a_link_slow",
+        "queries::a_scrubbed_job",
+        "queries::a_slow_link",
+        "queries::a_straggler",
+        "queries::diagnose",
+        "tables::two_engines",
+    ];
     let others = JUDGED.map(|name| ["--skip", name]);
     let by_two = [&["--test", "jobs", "--", "--test-threads=2"], others.as_flattened()].concat();
     call_both(&mut tests(&by_two), &mut tests(&["--test", "suite", "--"]))?;

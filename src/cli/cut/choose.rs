@@ -14,7 +14,7 @@ use crate::cli::reason::Reason;
 use crate::model::time::HostNs;
 use crate::trace::fields::nccl;
 use crate::trace::fields::track_event::r#type as kind;
-use crate::trace::reader::{Event, Packet};
+use crate::trace::reader::{Event, Numbered, Packet};
 use crate::trace::words::{self, Category};
 use crate::trace::writer::tag_of_sequence;
 
@@ -197,7 +197,7 @@ enum Scope {
     Wanted,
 }
 
-fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
+fn scopes(survey: &Survey, filter: &Filter) -> Numbered<OnTrack> {
     let named = Named::of_all(survey);
     let scope = |uuid: u64| {
         if let Some(processes) = &filter.processes
@@ -211,7 +211,9 @@ fn scopes(survey: &Survey, filter: &Filter) -> FxHashMap<u64, OnTrack> {
             _ => Scope::Unwanted,
         }
     };
-    survey.tracks.keys().map(|uuid| (*uuid, OnTrack { scope: scope(*uuid), open: Vec::new() })).collect()
+    let mut tracks = Numbered::<OnTrack>::default();
+    survey.tracks.keys().for_each(|uuid| tracks.entry(*uuid).scope = scope(*uuid));
+    tracks
 }
 
 /// What tracks whose slices name communicators are called.
@@ -259,7 +261,7 @@ impl<'a> Named<'a> {
 #[derive(Default)]
 pub(super) struct Chooser {
     filter: Filter,
-    tracks: FxHashMap<u64, OnTrack>,
+    tracks: Numbered<OnTrack>,
     /// The last value of each counter before the window, and when it was counted.
     values: FxHashMap<u64, (HostNs, usize, u64)>,
     /// Tracks that had an instant of the recording itself.
@@ -269,9 +271,8 @@ pub(super) struct Chooser {
     choice: Choice,
     /// The number of the next event.
     number: usize,
-    /// The last times on the sequences of the current chunk, and on the current sequence.
-    times: FxHashMap<u64, HostNs>,
-    now: Option<(u64, HostNs)>,
+    /// The last times on the sequences of the current chunk.
+    times: Numbered<HostNs>,
 }
 
 #[derive(Default)]
@@ -300,16 +301,21 @@ struct Held {
 impl Chooser {
     /// For a filter that excludes no track.
     pub(super) fn of_all_tracks(filter: Filter) -> Chooser {
-        Chooser::new(filter, FxHashMap::default())
+        Chooser::new(filter, Numbered::default())
     }
 
-    fn new(filter: Filter, tracks: FxHashMap<u64, OnTrack>) -> Chooser {
+    fn new(filter: Filter, tracks: Numbered<OnTrack>) -> Chooser {
         Chooser { filter, tracks, ..Chooser::default() }
     }
 
     /// What it is for.
     pub(super) fn filter(&self) -> &Filter {
         &self.filter
+    }
+
+    /// The tracks that have events.
+    pub(super) fn tracks(&self) -> impl Iterator<Item = u64> {
+        self.tracks.iter().map(|(uuid, _)| *uuid)
     }
 
     /// Takes the next packet of the file.
@@ -323,10 +329,7 @@ impl Chooser {
             self.choice.chunks.push(Chunk { at, is_packed, first, is_general, undecided: None, times: Vec::new() });
         }
         if let (Some(time), true) = (packet.time, packet.is_delta) {
-            match &mut self.now {
-                Some((sequence, last)) if *sequence == packet.sequence => *last = time,
-                now => self.times.extend(now.replace((packet.sequence, time))),
-            }
+            *self.times.entry(packet.sequence) = time;
         }
         let mut is_general = packet.has_state;
         match (&packet.event, packet.time) {
@@ -351,8 +354,7 @@ impl Chooser {
     }
 
     fn end_chunk(&mut self) {
-        self.times.extend(self.now.take());
-        let times = self.times.drain().collect();
+        let times = std::mem::take(&mut self.times).into_iter().collect();
         if let Some(chunk) = self.choice.chunks.last_mut() {
             chunk.times = times;
         }
@@ -360,7 +362,7 @@ impl Chooser {
 
     fn event(&mut self, (number, sequence): (usize, u64), event: &Event<'_>, time: HostNs) {
         let Chooser { filter, tracks, values, choice, .. } = self;
-        let track = tracks.entry(event.track).or_default();
+        let track = tracks.entry(event.track);
         if track.scope == Scope::Left {
             return;
         }
@@ -442,7 +444,7 @@ impl Chooser {
     pub(super) fn done(mut self, survey: &Survey) -> Choice {
         self.end_chunk();
         let mut choice = self.choice;
-        for mut track in self.tracks.into_values() {
+        for (_, mut track) in self.tracks.into_iter() {
             while let Some(slice) = track.open.pop() {
                 choice.close(&self.filter, slice, &mut track.open, None);
             }

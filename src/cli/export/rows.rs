@@ -16,8 +16,8 @@ use crate::summary::{Facts, Summary, Wait};
 use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Extent, Packet};
-use crate::trace::words::{Category, attribute, instant, track, wait};
+use crate::trace::reader::{self, Event, Extent, Numbered, Packet};
+use crate::trace::words::{Category, attribute, instant, track};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
 /// The most operations that wait for their kernel. Beyond that, the oldest gets a row without a
@@ -200,6 +200,8 @@ impl Pending {
 struct Track {
     parent: u64,
     name: String,
+    /// Its transfers are sent, not received.
+    is_send: bool,
     open: Vec<Open>,
     connection: Option<Connection>,
 }
@@ -271,8 +273,9 @@ struct Rows<'a, S> {
     path: &'a Path,
     sink: &'a mut S,
     processes: Vec<Process>,
-    places: FxHashMap<u64, usize>,
-    tracks: FxHashMap<u64, Track>,
+    /// The places of processes, by their tags.
+    places: Numbered<usize>,
+    tracks: Numbered<Track>,
     /// By parent and name of the tracks of the proxy's operations.
     connections: FxHashMap<(u64, String), Connection>,
     /// The tags of what a merge drew.
@@ -295,8 +298,8 @@ impl<'a, S: Sink> Rows<'a, S> {
             path,
             sink,
             processes: Vec::new(),
-            places: FxHashMap::default(),
-            tracks: FxHashMap::default(),
+            places: Numbered::default(),
+            tracks: Numbered::default(),
             connections: FxHashMap::default(),
             merged: Vec::new(),
             comms: Comms::default(),
@@ -324,7 +327,7 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     /// The place of a process.
     fn process(&mut self, tag: u64) -> Result<usize, Reason> {
-        if let Some(place) = self.places.get(&tag) {
+        if let Some(place) = self.places.get_mut(tag) {
             return Ok(*place);
         }
         if self.processes.len() == PROCESSES {
@@ -333,7 +336,7 @@ impl<'a, S: Sink> Rows<'a, S> {
                  from; tables need no merging"
             )));
         }
-        self.places.insert(tag, self.processes.len());
+        *self.places.entry(tag) = self.processes.len();
         self.processes.push(Process { tag, ..Process::default() });
         Ok(self.processes.len() - 1)
     }
@@ -352,9 +355,10 @@ impl<'a, S: Sink> Rows<'a, S> {
                 process.summary.process(of.process_name());
             }
         }
-        let track = self.tracks.entry(uuid).or_default();
+        let track = self.tracks.entry(uuid);
         track.parent = descriptor.parent_uuid();
         descriptor.name().clone_into(&mut track.name);
+        track.is_send = track.name.contains(track::SEND.trim_end());
         track.connection = None;
         Ok(())
     }
@@ -387,7 +391,7 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     fn begin(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
         let Rows { tracks, connections, spare, .. } = self;
-        let track = tracks.entry(event.track).or_default();
+        let track = tracks.entry(event.track);
         let mut is_hand_over = false;
         let what = match event.category {
             Some(Category::Run) => What::Run,
@@ -413,7 +417,7 @@ impl<'a, S: Sink> Rows<'a, S> {
     }
 
     fn end(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
-        let Some(track) = self.tracks.get_mut(&event.track) else { return Ok(()) };
+        let Some(track) = self.tracks.get_mut(event.track) else { return Ok(()) };
         let Some(mut open) = track.open.pop() else { return Ok(()) };
         if let (What::Wait(wait), Some(Open { what: What::Step(step), .. })) = (&open.what, track.open.last_mut()) {
             step.waited(*wait, time.since(open.begin), &open.args);
@@ -422,7 +426,7 @@ impl<'a, S: Sink> Rows<'a, S> {
         if !matches!(open.what, What::Other | What::Wait(_)) {
             open.args.extend_from_slice(event.args());
         }
-        let is_send = track.name.contains(track::SEND.trim_end());
+        let is_send = track.is_send;
         let written = self.slice(place, &open, Some(time), is_send);
         open.args.clear();
         self.spare.push(open.args);
@@ -511,10 +515,10 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     /// Writes what is left when the file has ended.
     fn finish(&mut self, remark: Option<&str>) -> Result<(), Reason> {
-        for (uuid, mut track) in std::mem::take(&mut self.tracks) {
-            let Some(&place) = self.places.get(&(uuid >> TRACK_BITS)) else { continue };
+        for (uuid, mut track) in std::mem::take(&mut self.tracks).into_iter() {
+            let Some(&place) = self.places.get(uuid >> TRACK_BITS) else { continue };
             let last = self.processes[place].last;
-            let is_send = track.name.contains(track::SEND.trim_end());
+            let is_send = track.is_send;
             while let Some(open) = track.open.pop() {
                 if let (What::Wait(wait), Some(Open { what: What::Step(step), .. })) =
                     (&open.what, track.open.last_mut())
@@ -544,8 +548,8 @@ impl<'a, S: Sink> Rows<'a, S> {
 impl Step {
     /// Adds a wait inside it; its arguments may state bytes.
     fn waited(&mut self, wait: Option<Wait>, ns: u64, args: &[u8]) {
-        const ORDER: [&str; 4] = [wait::GPU, wait::PEER, wait::NETWORK, wait::FLUSH];
-        if let Some(place) = wait.and_then(|wait| ORDER.iter().position(|name| *name == wait.name())) {
+        const ORDER: [Wait; 4] = [Wait::Gpu, Wait::Peer, Wait::Network, Wait::Flush];
+        if let Some(place) = wait.and_then(|wait| ORDER.iter().position(|it| *it == wait)) {
             self.waits[place] += ns;
         }
         let [bytes] = reader::uints(args, [nccl::BYTES]);

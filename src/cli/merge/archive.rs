@@ -54,7 +54,7 @@ pub(super) fn write(together: &Together<'_>, output: &mut File, out: &mut dyn Wr
 }
 
 /// Writes a member of the archive.
-fn member(name: &str, length: u64, source: &mut dyn io::Read, output: &mut File) -> io::Result<u64> {
+fn member(name: &str, length: u64, source: &mut impl io::Read, output: &mut File) -> io::Result<u64> {
     let mut header = tar::Header::new_gnu();
     header.set_path(name)?;
     header.set_size(length);

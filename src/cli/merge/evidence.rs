@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::model::time::{Bounded, HostNs};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::proto::ncclscope::{Function, MatchedBy};
-use crate::trace::reader::{Event, Packet};
+use crate::trace::reader::{Event, Numbered, Packet};
 use crate::trace::words::{Category, attribute, instant, track, wait};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
@@ -201,7 +201,7 @@ pub(super) struct Looking {
     found: Evidence,
     /// By member and mark.
     waits: FxHashMap<(u32, u64), Waits>,
-    tracks: FxHashMap<u64, OnTrack>,
+    tracks: Numbered<OnTrack>,
     /// By process.
     moved: FxHashMap<u64, Moved>,
     /// Members by process and label, and by process and hash.
@@ -286,7 +286,7 @@ impl Looking {
         Looking {
             found,
             waits: FxHashMap::default(),
-            tracks: FxHashMap::default(),
+            tracks: Numbered::default(),
             moved: FxHashMap::default(),
             by_label: FxHashMap::default(),
             by_hash: FxHashMap::default(),
@@ -313,7 +313,7 @@ impl Looking {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(known) = Known::of(descriptor.name(), descriptor.parent_uuid())
         {
-            self.tracks.entry(descriptor.uuid()).or_default().known = Some(known);
+            self.tracks.entry(descriptor.uuid()).known = Some(known);
         }
         for (key, value) in packet.attributes() {
             if let (Some(host), Ok(error_ns)) = (key.strip_prefix(attribute::HOST_CLOCK_ERROR), value.parse()) {
@@ -324,7 +324,7 @@ impl Looking {
         match event.kind {
             kind::TYPE_SLICE_BEGIN => self.begin(event, time),
             kind::TYPE_SLICE_END => {
-                let Some(track) = self.tracks.get_mut(&event.track) else { return };
+                let Some(track) = self.tracks.get_mut(event.track) else { return };
                 let (visit, step) = (track.runs.pop().flatten(), track.steps.pop());
                 if let Some(mut visit) = visit {
                     visit.left = time;
@@ -361,7 +361,7 @@ impl Looking {
         match event.name {
             instant::COMM_INIT => {
                 let Some(comm) = event.uint(nccl::COMM) else { return };
-                let (label, group) = match self.tracks.get(&event.track).and_then(|track| track.known.as_ref()) {
+                let (label, group) = match self.tracks.get(event.track).and_then(|track| track.known.as_ref()) {
                     Some(Known::Operations { label, group }) => (label.clone(), Some(*group)),
                     _ => (String::new(), None),
                 };
@@ -394,7 +394,7 @@ impl Looking {
     fn begin(&mut self, event: &Event<'_>, time: HostNs) {
         if event.category == Some(Category::Run) {
             let visit = self.visit(event, time);
-            let track = self.tracks.entry(event.track).or_default();
+            let track = self.tracks.entry(event.track);
             track.has_runs = true;
             track.runs.push(visit);
             return;
@@ -404,7 +404,7 @@ impl Looking {
         {
             self.is_replayed((comm, mark));
         }
-        let Some(track) = self.tracks.get_mut(&event.track) else { return };
+        let Some(track) = self.tracks.get_mut(event.track) else { return };
         if track.has_runs {
             track.runs.push(None);
         }
@@ -450,7 +450,7 @@ impl Looking {
     /// and its tracks do not tell them apart.
     fn member(&self, event: &Event<'_>, comm: u64) -> Option<u32> {
         let process = event.track >> TRACK_BITS;
-        let known = self.tracks.get(&event.track).and_then(|track| track.known.as_ref());
+        let known = self.tracks.get(event.track).and_then(|track| track.known.as_ref());
         if let Some(Known::Operations { label, .. }) = known
             && let Some(number) = self.by_label.get(&process).and_then(|by_label| by_label.get(label))
         {

@@ -5,12 +5,12 @@
 //! used. Hardly any damaged bytes follow all of these rules. A changed value that is still valid is
 //! not noticed.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::model::time::HostNs;
 use crate::trace::fields::{interned_data, trace_packet, track_event, track_event::r#type as kind};
 use crate::trace::reader::wire::{Field, Value, fields};
-use crate::trace::reader::{self, Damage, Event, Packet, TERMINATING_FLOW_IDS};
+use crate::trace::reader::{self, Damage, Event, Numbered, Packet, TERMINATING_FLOW_IDS};
 use crate::trace::writer::tag_of_sequence;
 
 /// No file covers more time than this, in ns: 365 days.
@@ -22,7 +22,7 @@ pub(super) struct Sound {
     /// The sequences that have begun.
     sequences: FxHashSet<u64>,
     /// The tracks that were described, and how many slices are open on each.
-    tracks: FxHashMap<u64, u32>,
+    tracks: Numbered<u32>,
     /// The first time in it.
     first: Option<HostNs>,
     args: Args,
@@ -83,7 +83,7 @@ impl Sound {
         if !is_event {
             let whole = packet.decode().map_err(|_| "it is not a Protobuf message")?;
             if let Some(descriptor) = &whole.track_descriptor {
-                self.tracks.entry(descriptor.uuid()).or_default();
+                self.tracks.entry(descriptor.uuid());
             }
             if let Some(descriptor) = &whole.extension_descriptor {
                 self.args = Args::of(descriptor.extension_set()).ok_or("it does not describe our arguments")?;
@@ -99,7 +99,7 @@ impl Sound {
 
     fn event(&mut self, packet: &Packet<'_>, event: &Event<'_>, has_checksum: bool) -> Result<(), &'static str> {
         let is_named = has_checksum || self.parts(packet, event)?;
-        let open = self.tracks.get_mut(&event.track).ok_or("it is on a track that nothing describes")?;
+        let open = self.tracks.get_mut(event.track).ok_or("it is on a track that nothing describes")?;
         match event.kind {
             kind::TYPE_SLICE_BEGIN | kind::TYPE_INSTANT if !is_named => return Err("its event has no name"),
             kind::TYPE_SLICE_BEGIN => *open += 1,

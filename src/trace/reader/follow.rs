@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::Error;
 use super::event::Event;
+use super::numbered::Numbered;
 use super::proto::perfetto::protos::TrackDescriptor;
 use super::skim::{Has, Skim};
 use super::wire::fields;
@@ -24,13 +25,7 @@ const PRIVATE_CLOCKS: Range<u64> = 64..128;
 
 /// The state of all sequences of a file.
 #[derive(Default)]
-pub(crate) struct Sequences {
-    all: Vec<Sequence>,
-    /// Their places, by their ids.
-    places: FxHashMap<u32, usize>,
-    /// The one of the last packet: most come in runs.
-    last: Option<(u32, usize)>,
-}
+pub(crate) struct Sequences(Numbered<Sequence>);
 
 /// The state of one sequence.
 #[derive(Default)]
@@ -148,17 +143,20 @@ impl Packet<'_> {
 
     /// The track that it describes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn track_descriptor(&self) -> Option<TrackDescriptor> {
-        self.descriptor.and_then(|descriptor| TrackDescriptor::decode(descriptor).ok())
+        let descriptor = self.descriptor?;
+        TrackDescriptor::decode(descriptor).ok()
     }
 
     /// What it says about its process or about the trace, by key.
-    #[inline]
-    pub(crate) fn attributes(&self) -> impl Iterator<Item = (String, String)> + use<> {
-        let said = self.has_attributes.then(|| self.decode().ok()?.trace_attributes).flatten();
-        let all = said.into_iter().flat_map(|said| said.attribute);
-        all.map(|it| (it.key().to_owned(), it.string_value().to_owned()))
+    #[inline(always)]
+    pub(crate) fn attributes(&self) -> Vec<(String, String)> {
+        if !self.has_attributes {
+            return Vec::new();
+        }
+        let said = self.decode().unwrap_or_default().trace_attributes.unwrap_or_default().attribute;
+        said.iter().map(|it| (it.key().to_owned(), it.string_value().to_owned())).collect()
     }
 
     /// An interned entry of its sequence, as written.
@@ -189,19 +187,6 @@ impl Packet<'_> {
 }
 
 impl Sequences {
-    #[inline]
-    fn of(&mut self, id: u32) -> &mut Sequence {
-        let place = match self.last {
-            Some((last, place)) if last == id => place,
-            _ => *self.places.entry(id).or_insert(self.all.len()),
-        };
-        if place == self.all.len() {
-            self.all.push(Sequence::default());
-        }
-        self.last = Some((id, place));
-        &mut self.all[place]
-    }
-
     /// Takes the next packet of the file, and hands it on to `each`: it is too large to be moved.
     ///
     /// # Errors
@@ -215,7 +200,7 @@ impl Sequences {
         each: impl FnOnce(&Packet<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let raw = skim.raw(block);
-        let state = self.of(skim.sequence);
+        let state = self.0.entry(skim.sequence.into());
         let clears_state = skim.has.all_of(Has::CLEARED_STATE);
         if clears_state {
             *state = Sequence { has_begun: true, ..Sequence::default() };
@@ -252,7 +237,7 @@ impl Sequences {
     /// that count in deltas.
     pub(super) fn pass(&mut self, times: &[(u64, HostNs)]) {
         for (sequence, time) in times {
-            let clocks = &mut self.of(*sequence as u32).clocks;
+            let clocks = &mut self.0.entry(*sequence).clocks;
             let clocks = clocks.iter_mut().filter(|(_, clock)| clock.is_delta);
             clocks.for_each(|(_, clock)| clock.time = clock.reading_at(*time));
         }
@@ -346,17 +331,14 @@ impl Sequence {
         Ok((known.in_trace(reading), false))
     }
 
-    #[inline]
+    #[inline(always)]
     fn event<'a>(&'a self, block: &'a [u8], skim: &Skim) -> Event<'a> {
         let (args, raw) = (skim.args.get(block), skim.event.get(block));
         let iid = skim.has.some(Has::NAME, skim.name);
         let shared_name = iid.and_then(|iid| Some(&self.names.get(iid)?.text));
         let name = match shared_name {
             Some(name) => name,
-            None if iid.is_none() && skim.has.all_of(Has::INLINE_NAME) => {
-                let name = fields(raw).filter(|field| field.number == track_event::NAME).last();
-                str::from_utf8(name.map_or(&[], |name| name.bytes())).unwrap_or("(not a text)")
-            }
+            None if iid.is_none() && skim.has.all_of(Has::INLINE_NAME) => inline_name(raw),
             None => "",
         };
         let category = skim.has.some(Has::CATEGORY, skim.category);
@@ -373,4 +355,11 @@ impl Sequence {
             raw,
         }
     }
+}
+
+/// The name that stands in an event itself.
+#[inline(never)]
+fn inline_name(event: &[u8]) -> &str {
+    let name = fields(event).filter(|field| field.number == track_event::NAME).last();
+    str::from_utf8(name.map_or(&[], |name| name.bytes())).unwrap_or("(not a text)")
 }

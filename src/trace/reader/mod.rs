@@ -8,6 +8,7 @@
 //!   event    an event and its arguments
 //!   ends     where a long file can be read from, instead of from its beginning
 //!   wire     protobuf's encoding, field by field
+//!   numbered values by number: of sequences, of tracks
 //! ```
 //!
 //! Memory does not grow with the file. An event's arguments are decoded on demand.
@@ -25,6 +26,7 @@ pub(crate) mod blocks;
 mod ends;
 mod event;
 mod follow;
+mod numbered;
 mod skim;
 pub(crate) mod wire;
 
@@ -34,6 +36,7 @@ pub use self::event::Event;
 pub(crate) use self::event::{Numbers, TERMINATING_FLOW_IDS, nccl, uints};
 pub use self::follow::Packet;
 pub(crate) use self::follow::Sequences;
+pub(crate) use self::numbered::Numbered;
 
 /// Perfetto's messages and ours, generated from `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]

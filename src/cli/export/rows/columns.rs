@@ -1,9 +1,5 @@
 //! What is in the rows of each table, from the arguments of events.
 
-use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
-
 use super::{Cell, Open, Rows, Sink, Step};
 use crate::cli::Reason;
 use crate::cli::export::schema::Name;
@@ -11,18 +7,23 @@ use crate::model::time::HostNs;
 use crate::model::word::Word;
 use crate::summary::Cell as Said;
 use crate::trace::fields::nccl;
+use crate::trace::reader::Numbered;
 use crate::trace::reader::proto::ncclscope::MatchedBy;
 use crate::trace::reader::wire::fields;
 use crate::trace::words::track;
 
 /// Communicators as they are written.
 #[derive(Default)]
-pub(super) struct Comms(FxHashMap<u64, Arc<str>>);
+pub(super) struct Comms(Numbered<String>);
 
 impl Comms {
     fn text(&mut self, comm: Option<u64>) -> Option<&str> {
         let comm = comm.filter(|comm| *comm != 0)?;
-        Some(self.0.entry(comm).or_insert_with(|| format!("{comm:016x}").into()))
+        let text = self.0.entry(comm);
+        if text.is_empty() {
+            *text = format!("{comm:016x}");
+        }
+        Some(text)
     }
 }
 
@@ -33,6 +34,8 @@ pub(super) struct Args<'a, const N: usize, const T: usize> {
 }
 
 impl<'a, const N: usize, const T: usize> Args<'a, N, T> {
+    // Inlined, so that the numbers are constants in it.
+    #[inline(always)]
     pub(super) fn of(args: &'a [u8], numbers: [u32; N], texts: [u32; T]) -> Args<'a, N, T> {
         let mut found = Args { numbers: [None; N], texts: [""; T] };
         for field in fields(args) {
@@ -268,7 +271,7 @@ impl<S: Sink> Rows<'_, S> {
             [nccl::COMM_NAME],
         );
         let process = &self.processes[place];
-        let label = self.tracks.get(&track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
+        let label = self.tracks.get(track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
         let row = [
             Cell::Number(process.id),
             self.comms.text(comm).unwrap_or(name).into(),

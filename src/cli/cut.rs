@@ -15,12 +15,12 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::LISTED;
-use super::survey::{Survey, label};
+use super::survey::{Looking, Survey, label};
 use crate::cli::reason::Reason;
 use crate::model::selection::{self, Ranks, Window};
 use crate::model::time::HostNs;
+use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::names;
-use crate::trace::reader::Packet;
 use crate::trace::writer::TRACK_BITS;
 use choose::{Choice, Chooser, END, Filter};
 
@@ -55,15 +55,14 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let Wish { trace: path, output, .. } = wish;
     super::must_be_new(output)?;
-    let mut early = Early::of(wish);
-    let survey = Survey::of_one(path, |packet| early.packet(packet))?;
+    let (survey, early) = look(wish)?;
     let filter = filter(path, &survey, wish)?;
-    let choice = match early.chooser.filter(|chooser| *chooser.filter() == filter) {
+    let choice = match early.filter(|chooser| *chooser.filter() == filter) {
         Some(chooser) => chooser.done(&survey),
         None => Choice::make(path, &survey, &filter)?,
     };
     if choice.slices == 0 {
-        return Err(Reason::Refused(format!("no slice of {} is in this cut; {}", path.display(), contents(&survey))));
+        return Err(Reason::Refused(format!("no slice of {} is in this cut; {}", path.display(), contents(path)?)));
     }
     let file = super::create(output, false)?;
     let copied = copy::copy(path, &choice, &filter, output, &mut BufWriter::new(file));
@@ -88,28 +87,36 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Chooses in the first pass, which is possible if only times are given. It takes the first time in
-/// the file as the earliest, which it nearly always is.
-struct Early<'a> {
-    wish: Option<&'a Wish>,
-    chooser: Option<Chooser>,
-}
-
-impl Early<'_> {
-    fn of(wish: &Wish) -> Early<'_> {
-        let asks_for_times = wish.ranks.is_none() && wish.communicators.is_empty();
-        Early { wish: Some(wish).filter(|_| asks_for_times), chooser: None }
+/// Looks through a trace. If only times are given, chooses at once, and looks at nothing else than
+/// times and what tracks are. Then it takes the first time in the file as the earliest, which it
+/// nearly always is.
+fn look(wish: &Wish) -> Result<(Survey, Option<Chooser>), Reason> {
+    let path = &wish.trace;
+    if wish.ranks.is_some() || !wish.communicators.is_empty() {
+        return Ok((Survey::of_one(path, |_| {})?, None));
     }
-
-    fn packet(&mut self, packet: &Packet<'_>) {
-        if packet.event.is_some() || packet.time.is_some() {
-            let begun = self.wish.take().zip(packet.time).map(|(wish, time)| wish.filter(time));
-            self.chooser = begun.map(Chooser::of_all_tracks).or(self.chooser.take());
+    super::must_be_trace(path)?;
+    let (mut looking, mut span, mut slices) = (Looking::default(), None, 0);
+    let (mut early, mut is_first) = (None::<Chooser>, true);
+    let extent = super::read_trace(path, |packet| {
+        if packet.event.is_none() {
+            looking.take(packet);
         }
-        if let Some(chooser) = &mut self.chooser {
-            chooser.packet(packet);
+        if let Some(time) = packet.time {
+            let (first, last) = span.unwrap_or((time, time));
+            span = Some((first.min(time), last.max(time)));
+            slices += u64::from(packet.event.as_ref().is_some_and(|event| event.kind == kind::TYPE_SLICE_BEGIN));
         }
-    }
+        if is_first && (packet.event.is_some() || packet.time.is_some()) {
+            is_first = false;
+            early = packet.time.map(|first| Chooser::of_all_tracks(wish.filter(first)));
+        }
+        early.iter_mut().for_each(|chooser| chooser.packet(packet));
+        Ok(())
+    })?;
+    let mut survey = Survey { span, slices, extents: vec![(path.clone(), extent)], ..looking.done() };
+    early.iter().flat_map(Chooser::tracks).for_each(|uuid| _ = survey.tracks.entry(uuid).or_default());
+    Ok((survey, early))
 }
 
 impl Wish {
@@ -129,7 +136,7 @@ impl Wish {
 fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
     let (first, last) = survey.span.ok_or("nothing in this trace has a time").map_err(Reason::file(path))?;
     if let Some(window) = wish.time.as_ref().filter(|window| window.begin > last.since(first)) {
-        return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(survey))));
+        return Err(Reason::Refused(format!("--time {window}: the trace is over by then; {}", contents(path)?)));
     }
     let mut filter = wish.filter(first);
     if let Some(wanted) = &wish.ranks {
@@ -146,7 +153,7 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
         if kept.is_empty() {
             return Err(Reason::Refused(format!(
                 "--ranks {wanted}: none of them is in the trace; {}",
-                contents(survey)
+                contents(path)?
             )));
         }
         let tag = |process: &u64| process >> TRACK_BITS;
@@ -164,7 +171,7 @@ fn filter(path: &Path, survey: &Survey, wish: &Wish) -> Result<Filter, Reason> {
         if found.is_empty() {
             return Err(Reason::Refused(format!(
                 "--comm {name}: there is no such communicator in the trace; {}",
-                contents(survey)
+                contents(path)?
             )));
         }
         filter.communicators.get_or_insert_default().extend(found);
@@ -199,7 +206,8 @@ fn told_apart(label: &str, hashes: &[u64]) -> String {
 }
 
 /// What there is to choose from.
-fn contents(survey: &Survey) -> String {
+fn contents(path: &Path) -> Result<String, Reason> {
+    let survey = Survey::of_one(path, |_| {})?;
     let duration = selection::duration(survey.duration());
     let ranks: Vec<u32> = survey.ranks().into_values().flatten().collect();
     let ranks = match Ranks::of(ranks) {
@@ -217,8 +225,8 @@ fn contents(survey: &Survey) -> String {
         comms.truncate(LISTED);
         comms.push(format!("{more} more, which ncclscope info --json - lists"));
     }
-    match &comms[..] {
+    Ok(match &comms[..] {
         [] => format!("it lasts {duration} and has {ranks} and no communicator"),
         comms => format!("it lasts {duration} and has {ranks} and the communicators {}", comms.join(", ")),
-    }
+    })
 }

@@ -23,6 +23,8 @@ const VISITS: usize = 2 << 20;
 const ENDS: usize = 1 << 20;
 /// How many are kept per file, at least.
 const OF_FILE: usize = 512;
+/// How many waits of one operation or of several are kept before they are added up.
+const ADDED_UP: usize = 32 << 10;
 /// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
 /// The assumed error of a host's time if the recording has no last remark that states it, ns.
@@ -182,8 +184,8 @@ pub(super) struct Evidence {
     members: Vec<Member>,
     visits: Sample<Visit>,
     ends: Sample<End>,
-    /// By member and mark.
-    waits: Vec<((u32, u64), Waits)>,
+    /// Some operations have several while a file is looked through.
+    waits: Vec<Waited>,
     /// How many operations have a kernel that is only inferred.
     inferred: u64,
 }
@@ -199,8 +201,8 @@ impl Evidence {
 /// Looks through a file.
 pub(super) struct Looking {
     found: Evidence,
-    /// By member and mark.
-    waits: FxHashMap<(u32, u64), Waits>,
+    /// How many of the waits were added up.
+    added_up: usize,
     tracks: Numbered<OnTrack>,
     /// By process.
     moved: FxHashMap<u64, Moved>,
@@ -223,6 +225,8 @@ struct OnTrack {
     runs: Vec<Option<Visit>>,
     /// Open transfers, outermost first, and inside of them what they wait for.
     steps: Vec<Step>,
+    /// How long the last operation's sends waited, by member and mark.
+    waited: Option<Waited>,
 }
 
 /// What is open on a track of transfers.
@@ -246,6 +250,9 @@ const WAITS: [&str; 3] = [wait::GPU, wait::PEER, wait::NETWORK];
 /// How long the sends of an operation waited on one rank in total, ns: for the GPU to fill a
 /// buffer, for the peer to have room, for the network. The waits overlap.
 pub(super) type Waits = [u64; 3];
+
+/// The same with the operation: by member and mark.
+type Waited = ((u32, u64), Waits);
 
 /// A track that is read.
 enum Known {
@@ -285,7 +292,7 @@ impl Looking {
         };
         Looking {
             found,
-            waits: FxHashMap::default(),
+            added_up: 0,
             tracks: Numbered::default(),
             moved: FxHashMap::default(),
             by_label: FxHashMap::default(),
@@ -296,13 +303,16 @@ impl Looking {
     }
 
     /// What was found, in no more memory than that takes: there may be thousands of files.
-    pub(super) fn done(self) -> Evidence {
+    pub(super) fn done(mut self) -> Evidence {
+        for (_, track) in std::mem::take(&mut self.tracks).into_iter() {
+            track.waited.into_iter().for_each(|waited| self.waited(waited));
+        }
+        self.add_up();
         let mut found = self.found;
         for member in &mut found.members {
             member.moved = self.moved.get(&member.process).cloned().unwrap_or_default();
         }
-        found.waits = self.waits.into_iter().collect();
-        found.waits.sort_unstable_by_key(|(of, _)| *of);
+        found.waits.shrink_to_fit();
         found.visits.kept.shrink_to_fit();
         found.ends.kept.shrink_to_fit();
         found
@@ -326,34 +336,57 @@ impl Looking {
             kind::TYPE_SLICE_END => {
                 let Some(track) = self.tracks.get_mut(event.track) else { return };
                 let (visit, step) = (track.runs.pop().flatten(), track.steps.pop());
+                let mut before = None;
+                if let Some(Step::Wait { member, mark, what, since }) = step {
+                    let of = (member, mark);
+                    if track.waited.is_none_or(|(last, _)| last != of) {
+                        before = track.waited.replace((of, Waits::default()));
+                    }
+                    track.waited.iter_mut().for_each(|(_, waits)| waits[what] += time.since(since));
+                }
                 if let Some(mut visit) = visit {
                     visit.left = time;
                     self.visited(visit);
                 }
-                if let Some(Step::Wait { member, mark, what, since }) = step {
-                    self.waited(member, mark, what, time.since(since));
-                }
+                before.into_iter().for_each(|waited| self.waited(waited));
             }
             _ => self.instant(event),
         }
     }
 
     fn visited(&mut self, visit: Visit) {
-        let Evidence { members, visits, .. } = &mut self.found;
+        let visits = &mut self.found.visits;
         let before = visits.left_out;
         visits.push(visit, Visit::mark);
         let bits = visits.left_out;
         if bits != before {
-            let comm = |member: u32| members[member as usize].comm;
-            self.waits.retain(|(member, mark), _| mixed((comm(*member), *mark, 0)) & bits == 0);
+            self.found.leave_out(bits);
         }
     }
 
-    fn waited(&mut self, member: u32, mark: u64, what: usize, ns: u64) {
-        let Evidence { members, visits, .. } = &self.found;
+    fn waited(&mut self, waited @ ((member, mark), _): Waited) {
+        let Evidence { members, visits, waits, .. } = &mut self.found;
         if mixed((members[member as usize].comm, mark, 0)) & visits.left_out == 0 {
-            self.waits.entry((member, mark)).or_default()[what] += ns;
+            waits.push(waited);
+            if waits.len() > 2 * self.added_up.max(ADDED_UP) {
+                self.add_up();
+            }
         }
+    }
+
+    /// Adds up the waits of each operation, and puts them in order.
+    fn add_up(&mut self) {
+        let waits = &mut self.found.waits;
+        // Nearly all are in order already.
+        waits.sort_by_key(|(of, _)| *of);
+        waits.dedup_by(|(of, its), (before, all)| {
+            let is_same = of == before;
+            if is_same {
+                all.iter_mut().zip(its).for_each(|(all, ns)| *all += *ns);
+            }
+            is_same
+        });
+        self.added_up = waits.len();
     }
 
     fn instant(&mut self, event: &Event<'_>) {
@@ -576,5 +609,28 @@ mod tests {
         other.leave_out(one.left_out, Visit::mark);
         let marks = |of: &Sample<Visit>| of.kept.iter().map(|it| it.operation.1).collect::<Vec<_>>();
         assert_eq!(marks(&one), marks(&other));
+    }
+    #[test]
+    fn waits_of_an_operation_are_added_up_wherever_they_are() {
+        let mut looking = Looking::at_one_of(1);
+        looking.found.members.push(Member {
+            process: 1,
+            comm: 7,
+            label: "dp".into(),
+            rank: 0,
+            size: 2,
+            group: None,
+            clock: 0,
+            moved: Moved::default(),
+            error_ns: 0,
+        });
+        // Three times those of each, the later operations first.
+        let marks = ADDED_UP as u64;
+        for n in 0..3 * marks {
+            looking.waited(((0, marks - 1 - n / 3), [1, n % 3, 0]));
+        }
+        assert!(looking.found.waits.len() <= 2 * ADDED_UP + 1);
+        let waits = looking.done().waits;
+        assert_eq!(waits, (0..marks).map(|mark| ((0, mark), [3, 3, 0])).collect::<Vec<_>>());
     }
 }

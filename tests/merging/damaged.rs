@@ -50,8 +50,8 @@ fn a_cut_file_can_be_merged_without_its_tail() {
         let bytes = &cut_file[..cut];
         let whole = &bytes[..whole_length(bytes)];
         // Nothing whole is lost: the next packet begins where the whole ones end, and the cut is
-        // inside it.
-        assert!(cut_file[whole.len()] == 0x0a && cut - whole.len() < 4096, "cut at {cut}: {} are whole", whole.len());
+        // inside it. The largest one describes our arguments.
+        assert!(cut_file[whole.len()] == 0x0a && cut - whole.len() < 8192, "cut at {cut}: {} are whole", whole.len());
         for (order, joined) in [[whole, &other[..]].concat(), [&other[..], whole].concat()].into_iter().enumerate() {
             let joined = Trace::from_bytes(joined).unwrap();
             let problems: Vec<_> = joined.check();

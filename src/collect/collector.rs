@@ -46,6 +46,9 @@ const IDLE_PERIOD: Duration = Duration::from_millis(100);
 /// The same without a trace: nobody looks at it meanwhile, and records are cheapest in large
 /// batches.
 const CALM_PERIOD: Duration = Duration::from_millis(250);
+/// How much earlier than due packets are handed to the file right after a sign of life: then the file is as
+/// new as the sign, and shows best when its process was killed.
+const EARLY: Duration = Duration::from_millis(500);
 /// How often the thread checks meanwhile that there is still room: this free part of the pool, in
 /// percent.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -122,6 +125,8 @@ struct Run {
     least_free: u32,
     has_brackets: bool,
     watch: Watch,
+    /// The last pass drew a sign of life.
+    has_sign: bool,
     speaks: bool,
     says_standstill: bool,
     summary: Wanted,
@@ -179,6 +184,7 @@ impl Run {
             least_free: 100,
             has_brackets: false,
             watch: Watch::default(),
+            has_sign: false,
             speaks,
             says_standstill,
             summary,
@@ -236,7 +242,8 @@ impl Run {
                 return self.finish();
             }
             self.tell();
-            if urgent || self.out.last_flush.elapsed() >= self.flush_period {
+            let early = if std::mem::take(&mut self.has_sign) { EARLY } else { Duration::ZERO };
+            if urgent || self.out.last_flush.elapsed() + early >= self.flush_period {
                 self.out.feed(&Input::Flush);
                 self.out.flush();
             }
@@ -297,6 +304,7 @@ impl Run {
             let inits = self.out.pipeline.take_inits();
             let shares = self.watch.look(now, &self.out.pipeline.progress_threads(), &inits);
             self.out.feed(&Input::Shares(&shares));
+            self.has_sign = true;
             if let (Some(wish), Some(reader)) = (self.out.pipeline.take_wish(), &self.kernels) {
                 match wish {
                     Wish::Force => reader.force(),

@@ -269,8 +269,8 @@ fn live_and_killed(case: &Case) -> [String; 2] {
     })
 }
 
-/// Plays a healthy job; returns where it is reported to hang or to call different collectives,
-/// while it runs or after it was killed; or that some rank left no operation.
+/// Plays a healthy job; returns where it is reported to hang, to call different collectives or to have
+/// lost a process, while it runs or after it was killed; or that some rank left no operation.
 fn fault_of_healthy(seed: u64) -> Option<String> {
     let (mut case, ranks) = healthy(seed);
     let [mut live, mut killed] = live_and_killed(&case);
@@ -282,7 +282,7 @@ fn fault_of_healthy(seed: u64) -> Option<String> {
         }
         [live, killed] = live_and_killed(&case);
     }
-    let is_bad = |line: &&str| line.starts_with("hang ") || line.starts_with("mismatch ");
+    let is_bad = |line: &&str| ["hang ", "mismatch ", "ended first "].iter().any(|bad| line.starts_with(bad));
     let is_accused = |said: &str| first_lines(said).iter().any(is_bad);
     let of = |said: &str| is_accused(said).then(|| first_lines(said).join("\n"));
     let fault = of(&killed).map(|said| ("killed", said)).or_else(|| of(&live).map(|said| ("live", said)));
@@ -338,6 +338,52 @@ fn a_process_that_ended_long_before_the_others_is_named() {
     assert!(lines.iter().any(|line| ended.iter().all(|part| line.contains(part))), "{said}");
     assert_eq!(said.matches("probably").count(), 1, "{said}");
     assert!(diagnosis["hangs"].to_string().contains("had probably ended"), "{diagnosis}");
+}
+
+/// The last second before a process died is not in its trace: what was open then is not what hangs.
+#[test]
+fn what_was_open_when_a_process_died_is_not_what_hangs() {
+    let program = "repeat 100 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly ranks 0,1 {\nexit at \
+                   once\n}\nall_reduce 1 MiB f32 sum\nonly rank 2 {\nhang\n}\nsync\n";
+    let text = Shape { hosts: 2, per_host: 2 }.scenario(program, "").replace("\"7 s\"", "\"12 s\"");
+    let said = Case::of(text).plan().run().info();
+    let lines = first_lines(&said);
+    let expected = ["hang          AllReduce 1 MiB f32, seq 100 on world: 2 of 4 ranks have come ", " missing: 0, 1"];
+    assert!(expected.iter().all(|part| lines[0].contains(part)), "{said}");
+    assert_eq!(said.matches(" had probably ended by then").count(), 2, "{said}");
+}
+
+/// Rank 1 dies, and the others are killed some seconds later, as a launcher does: too soon for a hang.
+#[test]
+fn a_process_that_died_before_the_others_were_killed_is_named() {
+    let program = "repeat 150 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly rank 1 {\nexit at \
+                   once\n}\nonly ranks 0,2,3 {\nhang\n}\n";
+    let text = Shape { hosts: 1, per_host: 4 }.scenario(program, "");
+    let job = Case::of(text).plan().run();
+    let (said, diagnosis) = (job.info(), job.answer("diagnose"));
+    let lines = first_lines(&said);
+    let ended = [
+        "ended first   rank 1, pid ",
+        " on ",
+        ": its trace stops ",
+        " s before the others of its host, so its process ",
+    ];
+    assert!(ended.iter().all(|part| lines[0].contains(part)) && !said.contains("hang "), "{said}");
+    assert!(lines[1].contains("dmesg") && said.matches("probably ended").count() == 1, "{said}");
+    assert_eq!(diagnosis["ended_first"][0]["world_rank"], 1, "{diagnosis}");
+    assert!(diagnosis["notes"].to_string().contains("Ended first: rank 1, pid "), "{diagnosis}");
+}
+
+#[test]
+fn a_process_that_exited_before_the_others_were_killed_is_named() {
+    let program =
+        "repeat 60 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly ranks 0,2,3 {\nhang\n}\n";
+    let text = Shape { hosts: 1, per_host: 4 }.scenario(program, "").replace("\"7 s\"", "\"3 s\"");
+    let said = Case::of(text).plan().run().info();
+    let expected =
+        ["ended first   rank 1, pid ", ": it exited by itself", "these have no end, so they are still running or were"];
+    let lines = first_lines(&said);
+    assert!(expected.iter().all(|part| lines[0].contains(part)), "{said}");
 }
 
 /// A job of three ranks, of which rank 1 stops when all files have long been full.

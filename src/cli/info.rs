@@ -25,7 +25,7 @@ use super::foreign;
 use super::hang::{self, Hang};
 use super::merge;
 use super::mismatch::{self, Mismatch};
-use super::running::are_being_written;
+use super::running::{Gone, are_being_written, ended_first};
 use super::shared_gpus::{self, SharedGpu};
 use super::survey::{Reach, Survey};
 use crate::cli::reason::Reason;
@@ -79,6 +79,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read((false, Reach::Whole), &ours, Info::take);
     let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
+    let gone = hang::ended_first(&survey, &found);
     let communicators = infos.iter().flat_map(|(info, _)| &info.communicators);
     let mixed = if infos.len() > 1 { mixed_releases(communicators) } else { Vec::new() };
     let running = match infos.iter().all(|(info, _)| info.recordings.keys().all(|tag| info.is_closed(tag))) {
@@ -86,7 +87,8 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         false => are_being_written(ours.iter().map(PathBuf::as_path)),
     };
     let mut looks = infos.into_iter().zip(survey.extents).zip(running);
-    let mut reasons = Vec::from_iter(troubles(&mismatches, &found, &shared, &mixed, out).err().map(Reason::Output));
+    let mut reasons =
+        Vec::from_iter(troubles(&mismatches, &found, &gone, &shared, &mixed, out).err().map(Reason::Output));
     let mut status = u8::from(!mixed.is_empty());
     let mut many = (ours.len() > LISTED).then(Many::default);
     let mut describe = |path: &PathBuf| match known.contains(path).then(|| looks.next()).flatten() {
@@ -117,7 +119,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         status = status.max(many.status());
         reasons.extend(many.print(out).err().map(Reason::Output));
     }
-    let mut report = json::troubles(&mismatches, &found, &shared);
+    let mut report = json::troubles(&mismatches, &found, &gone, &shared);
     report["mixed_releases"] = mixed.into();
     report["files"] = files.into();
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
@@ -142,10 +144,10 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
         survey.ends.len(),
         names::size(all)
     );
-    let shared = shared_gpus::find(&survey);
-    let said = troubles(&mismatches, &found, &shared, &[], out)
+    let (gone, shared) = (hang::ended_first(&survey, &found), shared_gpus::find(&survey));
+    let said = troubles(&mismatches, &found, &gone, &shared, &[], out)
         .and_then(|()| writeln!(out, "{} {note}", colour::paint(colour::NOTE, "read         ")));
-    let mut report = json::troubles(&mismatches, &found, &shared);
+    let mut report = json::troubles(&mismatches, &found, &gone, &shared);
     report["only_ends_read"] = true.into();
     // What was not read may have anything in it.
     Some((report, said.map(|()| 1)))
@@ -167,11 +169,12 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// What the ranks do not agree on, where the job hangs, which ranks share a GPU, and which have another
-/// NCCL, before everything else.
+/// What the ranks do not agree on, where the job hangs, which processes ended first, which ranks share a
+/// GPU, and which have another NCCL, before everything else.
 fn troubles(
     mismatches: &[Mismatch],
     hangs: &[Hang],
+    gone: &[Gone],
     shared: &[SharedGpu],
     mixed: &[String],
     out: &mut dyn Write,
@@ -183,9 +186,10 @@ fn troubles(
         (what, hang.to_string(), hang.details())
     });
     let note = |what| colour::paint(colour::NOTE, what);
+    let gone = ended_first(gone).into_iter().map(|(text, details)| (note("ended first  "), text, details));
     let shared = shared.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
     let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
-    for (what, text, details) in mismatches.chain(hangs).chain(shared).chain(mixed) {
+    for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(shared).chain(mixed) {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

@@ -1,42 +1,87 @@
 //! Which recordings are still being written, and which processes have ended without a word, as far as
 //! this machine and the traces tell.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::survey::{Process, Survey};
+use super::LISTED;
+use super::survey::{LAG_NS, Process, Survey, rank};
+use crate::model::time::HostNs;
 
-/// A process that seems to have ended, or to stand still.
+/// A recording was alive if others of its communicators handed over collectives so long after its last sign
+/// of life, ns: its trace was not written in time. Its process may have taken part for a second or two after
+/// that sign.
+const TOOK_PART_NS: u64 = 3_000_000_000;
+
+/// A process that seems to have ended before others of its run on its host, or to stand still.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gone {
-    /// As in `pid 4711 on node17`.
+    /// Its rank in the job, if known.
+    pub(super) rank: Option<u32>,
+    /// As in `pid 4711 on node17`, or its name if its host is not known.
     pub(super) place: Option<String>,
-    /// How long before the others of its host its trace stops, ns. `None`: they are being written, and
-    /// its trace is not.
-    pub(super) early_ns: Option<u64>,
-    /// It still has its trace open.
-    pub(super) is_there: bool,
+    pub(super) how: How,
+    /// How long the others showed life after it, ns.
+    pub(super) early_ns: u64,
+}
+
+/// What shows that a process has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum How {
+    /// Nobody writes its trace any more, but those of others.
+    #[default]
+    Unwritten,
+    /// Its trace stops long before those of the others. It may still have it open.
+    Silent { is_there: bool },
+    /// It exited in an orderly way, and most of the others did not.
+    Exited { others_run: bool },
 }
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(early_ns) = self.early_ns else {
-            return f.write_str("nobody writes its trace any more, so its process has probably ended");
-        };
-        write!(f, "its trace stops {:.1} s before the others of its host", early_ns as f64 / 1e9)?;
-        f.write_str(match self.is_there {
-            true => ", though its process is still there: it is stopped, or cannot write",
-            false => ", so its process had probably ended by then, or was stopped",
-        })
+        let early = self.early_ns as f64 / 1e9;
+        match self.how {
+            How::Unwritten => f.write_str("nobody writes its trace any more, so its process has probably ended"),
+            How::Silent { is_there: true } => write!(
+                f,
+                "its trace stops {early:.1} s before the others of its host, though its process is still there: it is \
+                 stopped, or cannot write"
+            ),
+            How::Silent { is_there: false } => write!(
+                f,
+                "its trace stops {early:.1} s before the others of its host, so its process had probably ended by then, \
+                 or was stopped"
+            ),
+            How::Exited { others_run: true } => {
+                write!(f, "it exited by itself {early:.1} s ago, and others of its host are still running")
+            }
+            How::Exited { others_run: false } if self.early_ns > 0 => write!(
+                f,
+                "it exited by itself, and others of its host showed life for another {early:.1} s; these have no end, \
+                 so they are still running or were killed"
+            ),
+            How::Exited { others_run: false } => f.write_str(
+                "it exited by itself; others of its host have no end, so they are still running or were killed",
+            ),
+        }
+    }
+}
+
+impl Gone {
+    /// The same for a line of its own.
+    pub(super) fn line(&self) -> String {
+        let rank = self.rank.map(|rank| format!("rank {rank}"));
+        let who: Vec<String> = rank.into_iter().chain(self.place.clone()).collect();
+        format!("{}: {self}", who.join(", "))
     }
 }
 
 /// The processes that seem to have ended, by their tracks. Either nobody has their traces open any
 /// more, but those of others of their run on the same host, which is this one. Or they show no sign of
-/// life at the end, where those others do.
+/// life at the end, where those others do. Or they exited by themselves, and most of the others did not.
 pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
     let mut all = BTreeMap::new();
@@ -45,16 +90,61 @@ pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
         let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
         let is_here = group.iter().any(|(_, it)| writes(it));
         let end = group.iter().map(|(_, it)| it.last).max().unwrap_or_default();
-        for (track, it) in group {
+        let last_collective = last_collectives(survey, &group);
+        // Without it, no collective of its communicators would have been handed over for long.
+        let took_part = |track: &u64, it: &Process| {
+            last_collective.get(track).is_some_and(|last| last.since(it.last) > TOOK_PART_NS)
+        };
+        let exited = group.iter().filter(|(_, it)| it.ended.is_some()).count();
+        for &(track, it) in &group {
             let (is_there, early_ns) = (writes(it), end.since(it.last));
-            let is_silent = it.ended.is_none() && it.silence_ns.is_some_and(|silence| early_ns > silence);
-            if is_silent || !is_there && is_here {
-                let early_ns = is_silent.then_some(early_ns);
-                all.insert(track, Gone { place: survey.place(track), early_ns, is_there });
-            }
+            let how = match it.ended {
+                // A job ends like this, too.
+                Some(_) if 2 * exited >= group.len() || is_here && early_ns <= LAG_NS => continue,
+                Some(_) => How::Exited { others_run: is_here },
+                None if it.is_silent_at(end) && (is_there || !took_part(&track, it)) => How::Silent { is_there },
+                None if !is_there && is_here => How::Unwritten,
+                None => continue,
+            };
+            let rank = survey.tracks.get(&track).and_then(|it| rank(&it.name));
+            let name = || survey.tracks.get(&track).map(|it| it.name.clone());
+            all.insert(track, Gone { rank, place: survey.place(track).or_else(name), how, early_ns });
         }
     }
     all
+}
+
+/// What is said of processes that ended first: the first one with where to look, and the others. `all` are
+/// in this order.
+pub(super) fn ended_first(all: &[Gone]) -> Option<(String, Vec<String>)> {
+    let [first, others @ ..] = all else { return None };
+    let look = "its own log, that of its launcher and that of the kernel (dmesg) may say why".to_owned();
+    let mut details: Vec<String> = [look].into_iter().chain(others.iter().take(LISTED - 1).map(Gone::line)).collect();
+    if let more @ 1.. = others.len().saturating_sub(LISTED - 1) {
+        details.push(format!("and {more} more"));
+    }
+    Some((first.line(), details))
+}
+
+/// When one of these processes last handed over a collective that the others have to take part in: for
+/// each process, of its communicators.
+fn last_collectives(survey: &Survey, group: &[(u64, &Process)]) -> BTreeMap<u64, HostNs> {
+    let in_group: BTreeSet<u64> = group.iter().map(|(track, _)| *track).collect();
+    let (mut last, mut members) = (BTreeMap::new(), BTreeSet::new());
+    for (uuid, track) in &survey.tracks {
+        let Some(process) = survey.process(*uuid).filter(|process| in_group.contains(process)) else { continue };
+        members.extend(track.communicators.iter().map(|hash| (process, *hash)));
+        if let ([hash], Some((_, time))) = (&track.communicators[..], &track.handed_over.collective) {
+            let last: &mut HostNs = last.entry(*hash).or_default();
+            *last = (*last).max(*time);
+        }
+    }
+    let mut of_process = BTreeMap::new();
+    for (process, hash) in members {
+        let newest: &mut HostNs = of_process.entry(process).or_default();
+        *newest = last.get(&hash).map_or(*newest, |last| (*last).max(*newest));
+    }
+    of_process
 }
 
 /// For each file, whether a process of this machine, one that we may inspect, has it open for writing.
@@ -78,7 +168,7 @@ pub(super) fn are_being_written<'p>(paths: impl IntoIterator<Item = &'p Path>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::time::HostNs;
+    use crate::cli::survey::Collective;
     use crate::trace::reader::Extent;
 
     const SECOND: u64 = 1_000_000_000;
@@ -133,8 +223,66 @@ mod tests {
         };
         one(&mut survey, |it| it.silence_ns = Some(60 * SECOND));
         one(&mut survey, |it| it.silence_ns = None);
-        one(&mut survey, |it| (it.silence_ns, it.ended) = (Some(5 * SECOND), Some(it.last)));
-        one(&mut survey, |it| (it.ended, it.boot) = (None, Some("another".into())));
+        one(&mut survey, |it| (it.silence_ns, it.boot) = (Some(5 * SECOND), Some("another".into())));
+    }
+
+    #[test]
+    fn a_process_whose_trace_was_not_written_in_time_has_not_ended() {
+        let mut survey = survey(&[("rank 0 · node", 90), ("rank 1 · node", 80)]);
+        for (time, is_gone) in [(82, true), (89, false)] {
+            let handed_over = &mut survey.tracks.get_mut(&0).unwrap().handed_over;
+            handed_over.collective = Some((Collective::default(), HostNs(time * SECOND)));
+            assert_eq!(!gone(&survey).is_empty(), is_gone, "others handed a collective over at {time} s");
+        }
+        survey.tracks.get_mut(&0).unwrap().communicators = vec![2];
+        let track = survey.tracks.entry(9).or_default();
+        (track.parent, track.communicators) = (Some(0), vec![1]);
+        assert!(!gone(&survey).is_empty(), "it has no part in that communicator");
+    }
+
+    #[test]
+    fn a_process_that_exited_while_most_of_the_others_were_killed_is_named() {
+        let mut survey = survey(&[("rank 0 · node", 90), ("rank 1 · node", 87), ("rank 2 · node", 90)]);
+        assert_eq!(said(&survey), []);
+        let exits = |survey: &mut Survey, track| {
+            let it = survey.processes.get_mut(&track).unwrap();
+            it.ended = Some(it.last);
+        };
+        exits(&mut survey, 1);
+        let exited = "it exited by itself, and others of its host showed life for another 3.0 s; these have no end, so they \
+                      are still running or were killed";
+        assert_eq!(said(&survey), [(1, exited.to_owned())]);
+        survey.processes.get_mut(&1).unwrap().last = HostNs(90 * SECOND);
+        let exited = "it exited by itself; others of its host have no end, so they are still running or were killed";
+        assert_eq!(said(&survey), [(1, exited.to_owned())]);
+        // While the others are being written, they may be about to exit, too.
+        let files = [(); 3].map(|()| tempfile::NamedTempFile::new().unwrap().into_temp_path());
+        survey.extents.iter_mut().zip(&files).for_each(|(extent, file)| extent.0 = file.to_path_buf());
+        let open = [0, 2].map(|file: usize| std::fs::File::options().append(true).open(&files[file]).unwrap());
+        assert_eq!(said(&survey), []);
+        survey.processes.get_mut(&1).unwrap().last = HostNs(80 * SECOND);
+        let exited = "it exited by itself 10.0 s ago, and others of its host are still running";
+        assert_eq!(said(&survey), [(1, exited.to_owned())]);
+        drop(open);
+        exits(&mut survey, 0);
+        assert_eq!(said(&survey), [], "most have exited: the job had ended");
+    }
+
+    #[test]
+    fn of_many_that_ended_first_the_first_is_told_with_where_to_look() {
+        let gone = |rank: u32| Gone {
+            rank: Some(rank),
+            place: Some(format!("pid {rank} on node")),
+            how: How::Silent { is_there: false },
+            early_ns: 8 * SECOND,
+        };
+        assert_eq!(ended_first(&[]), None);
+        let all: Vec<Gone> = (0..20).map(gone).collect();
+        let (first, details) = ended_first(&all).unwrap();
+        assert!(first.starts_with("rank 0, pid 0 on node: its trace stops 8.0 s before"), "{first}");
+        assert_eq!(details.len(), LISTED + 1);
+        assert!(details[0].contains("dmesg") && details[1].starts_with("rank 1, pid 1 on node: "), "{details:?}");
+        assert_eq!(details[LISTED], format!("and {} more", 20 - LISTED));
     }
 
     #[test]

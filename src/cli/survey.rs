@@ -194,6 +194,13 @@ pub(super) struct Communicator {
     pub(super) ranks: Option<u64>,
 }
 
+impl Process {
+    /// Whether it shows no sign of life at this time, where it should if it were alive.
+    pub(super) fn is_silent_at(&self, time: HostNs) -> bool {
+        self.ended.is_none() && self.silence_ns.is_some_and(|silence| time.since(self.last) > silence)
+    }
+}
+
 impl Survey {
     /// Looks through traces, and lists their operations and kernels, too.
     ///

@@ -15,6 +15,7 @@ use crate::cli::compare::steps::Source;
 use crate::cli::hang::{self, Hang};
 use crate::cli::info::json as info_json;
 use crate::cli::mismatch::{self, Mismatch};
+use crate::cli::running::{Gone, ended_first};
 use crate::cli::shared_gpus::{self, SharedGpu};
 use crate::cli::survey::Survey;
 use crate::trace::names::{duration, quoted, short};
@@ -62,6 +63,7 @@ pub(super) struct Report {
     pub(super) text: String,
     mismatches: Vec<Value>,
     hangs: Vec<Value>,
+    ended_first: Vec<Value>,
     shared_gpus: Vec<Value>,
     #[serde(skip)]
     trouble_lines: Vec<String>,
@@ -87,13 +89,15 @@ pub(super) struct Report {
 pub(super) struct Troubles {
     pub(super) mismatches: Vec<Mismatch>,
     pub(super) hangs: Vec<Hang>,
+    pub(super) ended_first: Vec<Gone>,
     pub(super) shared_gpus: Vec<SharedGpu>,
 }
 
 impl Troubles {
     pub(super) fn of(survey: &Survey) -> Troubles {
         let (mismatches, hangs) = (mismatch::find(survey), hang::find(survey));
-        Troubles { mismatches, hangs, shared_gpus: shared_gpus::find(survey) }
+        let ended_first = hang::ended_first(survey, &hangs);
+        Troubles { mismatches, hangs, ended_first, shared_gpus: shared_gpus::find(survey) }
     }
 
     /// What keeps the job from going on, and what that is in one word. A mismatch explains a hang.
@@ -247,6 +251,7 @@ impl Report {
             Some(Source::Repeats(from)) => ("repeats", Some(from)),
             None => ("none", None),
         };
+        let ended = ended_first(&troubles.ended_first).map(|(text, _)| format!("Ended first: {text}"));
         Report {
             format_version: FORMAT_VERSION,
             verdict,
@@ -254,6 +259,7 @@ impl Report {
             trouble_lines: troubles.lines(verdict),
             mismatches: troubles.mismatches.iter().map(info_json::mismatch).collect(),
             hangs: troubles.hangs.iter().map(info_json::hang).collect(),
+            ended_first: troubles.ended_first.iter().map(info_json::gone).collect(),
             shared_gpus: troubles.shared_gpus.iter().map(info_json::shared_gpu).collect(),
             steps: Steps {
                 by,
@@ -275,7 +281,7 @@ impl Report {
                 .collect(),
             communicators: shares::of_communicators(&operations),
             operations,
-            notes: names.notes(found),
+            notes: ended.into_iter().chain(names.notes(found)).collect(),
             has_waits: job.graph.meetings().len() > 0,
         }
     }

@@ -164,10 +164,12 @@ impl Job {
         of_function.map(|(_, seq, _)| *seq).max()
     }
 
-    /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped.
+    /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped. If its
+    /// process was killed, its last second is missing.
     pub(super) fn is_cut(&self, member: usize) -> bool {
-        let process = self.processes.get(&self.members[member].process);
-        process.is_some_and(|it| it.is_full || it.is_partial)
+        let process = self.members[member].process;
+        let end = self.ends.get(&process).copied().unwrap_or_default();
+        self.processes.get(&process).is_some_and(|it| it.is_full || it.is_partial || it.is_silent_at(end))
     }
 
     /// Ranks that handed nothing over for a long time while others of their communicator went on.

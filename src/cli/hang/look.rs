@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::survey::{self, Collective, LAG_NS, Survey, Work, placed};
+use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, placed};
 use super::PATIENCE_NS;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use crate::model::time::HostNs;
@@ -62,8 +62,13 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let Some(track) = survey.tracks.get(&slice.track) else { continue };
         let Some(process) = survey.process(slice.track) else { continue };
         let end = job.ends.get(&process).copied().unwrap_or_default();
-        // What was open when its file was full may have ended.
-        let is_full = job.processes.get(&process).is_some_and(|it| it.is_full);
+        let its = job.processes.get(&process);
+        // What was open when its file was full may have ended; and so may what was open when a file
+        // stopped, since its last second is not in it.
+        if its.is_some_and(|it| it.is_silent_at(end)) {
+            continue;
+        }
+        let is_full = its.is_some_and(|it| it.is_full);
         let is_old = !is_full && end.since(slice.begin) >= PATIENCE_NS;
         let member = match slice.kind {
             Work::Overdue => member_of.get(&slice.track).copied(),
@@ -103,11 +108,15 @@ fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
     let mut ends = HashMap::new();
     for group in survey.side_by_side() {
         let last = |process: &u64| survey.processes[process].last;
+        let lag = |process: &u64| match survey.processes[process] {
+            Process { ended: Some(_), .. } => 0,
+            _ => LAG_NS,
+        };
         let end = group.iter().map(last).max().unwrap_or_default();
         // A recording that lags a little says nothing about what came after. One that stopped long
-        // before was killed.
-        let was_killed = |process: &u64| end.since(last(process)) > LAG_NS;
-        ends.extend(group.iter().map(|process| (*process, if was_killed(process) { end } else { last(process) })));
+        // before was killed, and one with an end was all there is.
+        let is_over = |process: &u64| end.since(last(process)) > lag(process);
+        ends.extend(group.iter().map(|process| (*process, if is_over(process) { end } else { last(process) })));
     }
     ends
 }

@@ -11,15 +11,17 @@ mod job;
 mod judge;
 mod look;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use self::judge::judge;
 use self::look::{Look, first_look};
 use super::LISTED;
-use super::running::{self, Gone};
+use super::running::{self, Gone, How};
 use super::survey::{Survey, started_again};
 use crate::model::time::HostNs;
+use crate::trace::writer::TRACK_BITS;
 
 /// No wait counts as long before this, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -136,6 +138,19 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
         hangs.sort_by_key(|hang| hang.is_over);
     }
     hangs
+}
+
+/// Those that ended first, the first one first: of each recording once. Left out are those that were
+/// started again, those of which these hangs tell, and what any job looks like while it ends.
+pub(super) fn ended_first(survey: &Survey, hangs: &[Hang]) -> Vec<Gone> {
+    let again = started_again(&[survey]);
+    let told = hangs.iter().flat_map(|hang| hang.gone.keys().filter_map(|rank| hang.processes.get(rank)));
+    let mut tags: BTreeSet<u64> = told.map(|track| track >> TRACK_BITS).collect();
+    let is_told = |track: &u64, gone: &Gone| gone.how == How::Unwritten || again.contains_key(&(0, *track));
+    let gone = running::gone(survey).into_iter().filter(|(track, gone)| !is_told(track, gone));
+    let mut all: Vec<Gone> = gone.filter(|(track, _)| tags.insert(track >> TRACK_BITS)).map(|(_, gone)| gone).collect();
+    all.sort_by_key(|gone| Reverse(gone.early_ns));
+    all
 }
 
 impl fmt::Display for Operation {

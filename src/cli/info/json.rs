@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Hang, Mismatch, Operations, Seen};
 use crate::cli::mismatch::Side;
+use crate::cli::running::Gone;
 use crate::cli::shared_gpus::SharedGpu;
 use crate::trace::names;
 use crate::trace::reader::Nccl;
@@ -11,12 +12,14 @@ use crate::trace::reader::Nccl;
 /// The version of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// What the ranks do not agree on, where the job hangs, and which ranks share a GPU.
-pub(super) fn troubles(mismatches: &[Mismatch], hangs: &[Hang], shared: &[SharedGpu]) -> Value {
+/// What the ranks do not agree on, where the job hangs, which processes ended first, and which ranks share
+/// a GPU.
+pub(super) fn troubles(mismatches: &[Mismatch], hangs: &[Hang], ended: &[Gone], shared: &[SharedGpu]) -> Value {
     json!({
         "format_version": FORMAT_VERSION,
         "mismatches": mismatches.iter().map(mismatch).collect::<Vec<_>>(),
         "hangs": hangs.iter().map(hang).collect::<Vec<_>>(),
+        "ended_first": ended.iter().map(gone).collect::<Vec<_>>(),
         "shared_gpus": shared.iter().map(shared_gpu).collect::<Vec<_>>(),
     })
 }
@@ -55,6 +58,11 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
         "unseen": hang.unseen,
         "age_ns": hang.age,
     })
+}
+
+/// A process that ended before the others.
+pub(in crate::cli) fn gone(gone: &Gone) -> Value {
+    json!({ "text": gone.line(), "world_rank": gone.rank, "early_ns": gone.early_ns })
 }
 
 /// A GPU that several ranks share.

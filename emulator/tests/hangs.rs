@@ -23,6 +23,7 @@ struct Case {
     text: String,
     nccl: &'static str,
     has_cupti: bool,
+    preset: &'static str,
     misbehaviour: &'static str,
     /// Its files are full after a few hundred operations.
     fills_files: bool,
@@ -35,11 +36,12 @@ impl Case {
     /// With kernels, of a newer release.
     fn of(text: String) -> Case {
         let (nccl, has_cupti, misbehaviour, fills_files) = ("2.30.7", true, "", false);
-        Case { text, nccl, has_cupti, misbehaviour, fills_files, limit: None, expected: Vec::new() }
+        let preset = "standard";
+        Case { text, nccl, has_cupti, preset, misbehaviour, fills_files, limit: None, expected: Vec::new() }
     }
 
     fn plan(&self) -> Plan {
-        let plan = Plan::of_text(self.nccl, &self.text).with("NCCLSCOPE_PRESET", "standard").quiet();
+        let plan = Plan::of_text(self.nccl, &self.text).with("NCCLSCOPE_PRESET", self.preset).quiet();
         let plan = if self.has_cupti { plan.with_cupti("13.0").misbehaving(self.misbehaviour) } else { plan };
         let plan = match self.fills_files {
             true => plan.with("NCCLSCOPE_MAX_SIZE", "1M").with("NCCLSCOPE_COMPRESS", "0"),
@@ -190,7 +192,9 @@ fn hang(seed: u64) -> Case {
     let program =
         program.replace("repeat 0 {", "repeat 1 {\nonly rank 99 {").replace("only rank 99 {\ncompute", "compute");
     let text = shape.scenario(&program, &rest);
-    Case { text, nccl, has_cupti, misbehaviour, fills_files: false, limit, expected }
+    // Without CUPTI, channels may tell.
+    let preset = if has_cupti { "standard" } else { "full" };
+    Case { text, nccl, has_cupti, preset, misbehaviour, fills_files: false, limit, expected }
 }
 
 /// A healthy job with this seed, which is killed at some moment, and how many ranks it has.
@@ -221,7 +225,9 @@ fn healthy(seed: u64) -> (Case, usize) {
     // A full file says every 10 s how far its rank has come.
     let limit = Some(Duration::from_secs(4 + dice.below(7) + if fills_files { 14 } else { 0 }));
     let text = shape.scenario(&program, &rest);
-    (Case { text, nccl, has_cupti, misbehaviour, fills_files, limit, expected: Vec::new() }, shape.ranks() as usize)
+    let preset = if has_cupti { "standard" } else { "full" };
+    let case = Case { text, nccl, has_cupti, preset, misbehaviour, fills_files, limit, expected: Vec::new() };
+    (case, shape.ranks() as usize)
 }
 
 /// The lines before those about files.
@@ -384,6 +390,36 @@ fn a_process_that_exited_before_the_others_were_killed_is_named() {
         ["ended first   rank 1, pid ", ": it exited by itself", "these have no end, so they are still running or were"];
     let lines = first_lines(&said);
     assert!(expected.iter().all(|part| lines[0].contains(part)), "{said}");
+}
+
+/// The calls of two GPUs of one process do not return: they connect with ranks that have not come.
+#[test]
+fn a_call_of_a_process_with_several_gpus_that_does_not_return_is_named() {
+    let text = Shape { hosts: 2, per_host: 2 }
+        .scenario("only ranks 2,3 {\nhang\n}\nall_to_all 64 KiB f32\nsync\n", "")
+        .replace("hosts = 2", "hosts = 2\nranks = \"devices\"");
+    for has_cupti in [true, false] {
+        let said = Case { has_cupti, ..Case::of(text.clone()) }.plan().run().info();
+        let expected = ["waits ", "the call has not returned for ", " in the process of these ranks: 0, 1. "];
+        assert!(expected.iter().all(|part| first_lines(&said)[0].contains(part)), "{said}");
+    }
+}
+
+/// Without CUPTI, NCCL's own reports of channels show which GPUs work on an operation that does not end.
+#[test]
+fn a_hang_on_the_gpu_is_named_by_its_channels() {
+    let program = "repeat 10 {\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}\nonly rank 1 {\nhang\n}\nsync\n";
+    let text = Shape { hosts: 1, per_host: 3 }.scenario(program, "[[stall]]\nrank = 1\nkernel = 7\nfor = \"60 s\"\n");
+    let case = Case { nccl: "2.32.3", has_cupti: false, preset: "full", ..Case::of(text) };
+    let said = case.plan().run().info();
+    let lines = first_lines(&said);
+    let expected =
+        ["hang          AllReduce 1 MiB f32, seq 7 on world: all 3 ranks have come, and it has not been seen to end"];
+    assert!(expected.iter().all(|part| lines[0].contains(part)), "{said}");
+    assert!(
+        lines[1].contains(" rank 1, pid ") && lines[1].ends_with(": the GPU has not been seen to begin with it"),
+        "{said}"
+    );
 }
 
 /// A job of three ranks, of which rank 1 stops when all files have long been full.

@@ -52,8 +52,8 @@ pub(super) struct Survey {
     pub(super) lists_work: bool,
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,
-    /// What may have hung: overdue operations, the proxy's work on operations, and calls into NCCL,
-    /// all without an end.
+    /// What may have hung: overdue operations, the work of channels and of the proxy on operations, and
+    /// calls into NCCL, all without an end.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
@@ -91,10 +91,13 @@ pub(super) struct Track {
     pub(super) calls: Calls,
     /// It shows how NCCL created the communicator.
     pub(super) has_init: bool,
-    /// The longest time from the hand-over of an operation to the end of its kernel, ns.
+    /// The longest time from the hand-over of an operation to the end of its kernel, or of one of its
+    /// channels, ns.
     pub(super) longest_ns: u64,
     /// When something first and last began or ended on it.
     pub(super) moved: Option<(HostNs, HostNs)>,
+    /// Calls on it were captured in a graph.
+    captures: bool,
     /// The last call for an operation on it.
     call: Option<Begun>,
     open: Vec<Open>,
@@ -153,6 +156,8 @@ pub(super) struct Unfinished {
 pub(super) enum Work {
     /// The GPU, as far as known: the operation is overdue.
     Overdue,
+    /// The GPU: one of its channels has begun with it.
+    Channel,
     Proxy,
     /// The host: the call that asked for it does not return.
     Call,
@@ -179,6 +184,8 @@ pub(super) struct Process {
     pub(super) is_lossy: bool,
     /// Settings left out a part of it.
     pub(super) is_partial: bool,
+    /// It captured calls in graphs.
+    pub(super) captures: bool,
     /// Its file was full, so not all of what came after is known.
     pub(super) is_full: bool,
     /// Up to when a full file names the newest collectives.

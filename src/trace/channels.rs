@@ -8,7 +8,7 @@ use super::comms::Comms;
 use super::flows;
 use super::lanes::{FamilyId, Look, Placing};
 use super::names::{Fixed, OperationName, Text};
-use super::words::Category;
+use super::words::{Category, track};
 use super::writer::Track;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -49,7 +49,7 @@ impl Channels {
             return family;
         }
         let name = match label {
-            Some(label) if !crowded => format!("{label} · channel {channel}"),
+            Some(label) if !crowded => format!("{label}{}{channel}", track::CHANNEL),
             _ => "other channels".into(),
         };
         let number = comm.filter(|_| !crowded).map_or(u32::MAX >> 10, |comm| comm.number);

@@ -171,6 +171,8 @@ pub mod track {
     pub const SEND: &str = " · send ";
     /// What the proxy receives from one peer.
     pub const RECEIVE: &str = " · receive ";
+    /// What a channel of a communicator's kernels does, where the kernel is not known.
+    pub const CHANNEL: &str = " · channel ";
     /// The transfers of either direction.
     pub const STEPS: &str = " · steps";
     /// Ranges that PyTorch's profiler recorded; their domain follows.

@@ -25,6 +25,8 @@ pub(super) struct Member {
     pub(super) gap_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) has_runs: bool,
+    /// NCCL reports what the GPU's channels do.
+    pub(super) has_channels: bool,
     /// The newest collectives, where its file names these.
     pub(super) newest: Vec<Newest>,
     /// The first operation that it handed over is open somewhere.
@@ -55,6 +57,8 @@ pub(super) struct Seen {
     /// Operations handed over after it.
     pub(super) behind: u64,
     pub(super) ran: bool,
+    /// A channel of the GPU has begun with it.
+    pub(super) has_begun: bool,
 }
 
 /// What a rank handed over next: the rank, the operation, and when.
@@ -73,10 +77,10 @@ pub(super) struct Job {
     pub(super) calls: Vec<(u64, String, HostNs)>,
     /// What unfinished transfers wait for: the rank, the track's name, what for, since when.
     pub(super) transfers: Vec<(usize, String, String, HostNs)>,
-    /// The rank that a recording, by its tag, knows by a label or hash of a communicator. `None`: it has
-    /// several, one per GPU.
-    pub(super) by_label: HashMap<(u64, String), Option<usize>>,
-    pub(super) by_hash: HashMap<(u64, u64), Option<usize>>,
+    /// The ranks that a recording, by its tag, knows by a label or hash of a communicator: several if it
+    /// has several GPUs.
+    pub(super) by_label: HashMap<(u64, String), Vec<usize>>,
+    pub(super) by_hash: HashMap<(u64, u64), Vec<usize>>,
     pub(super) standing: Vec<Standing>,
     pub(super) seen: HashMap<(Key, usize), Seen>,
     /// Calls for collectives by rank and function, where needed: how many in all, and how many up
@@ -139,14 +143,27 @@ impl Job {
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
     }
 
-    /// The rank of a communicator, by its hash, that a process made a call for.
-    pub(super) fn caller(&self, process: u64, hash: u64) -> Option<usize> {
-        *self.by_hash.get(&(process >> TRACK_BITS, hash))?
+    /// The ranks of a communicator, by its hash, that a process may have made a call for.
+    pub(super) fn callers(&self, process: u64, hash: u64) -> &[usize] {
+        self.by_hash.get(&(process >> TRACK_BITS, hash)).map_or(&[], Vec::as_slice)
     }
 
-    /// The rank of a communicator, by its label, that a process's proxy works for.
-    pub(super) fn transferring(&self, process: u64, label: &str) -> Option<usize> {
-        *self.by_label.get(&(process >> TRACK_BITS, label.to_owned()))?
+    /// The rank of a communicator, by its label, that a process's proxy or GPU works for, if it is one.
+    pub(super) fn working(&self, process: u64, label: &str) -> Option<usize> {
+        match self.by_label.get(&(process >> TRACK_BITS, label.to_owned()))?[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Whether what a channel does shows where a rank stands: the kernels themselves are not known, and
+    /// nothing makes it doubtful which operation the channel works on, or whether it has ended.
+    pub(super) fn tells_by_channels(&self, member: usize, slice: &Unfinished) -> bool {
+        let Member { has_runs, process, .. } = self.members[member];
+        // In replayed graphs NCCL does not say which run it is; of a send or receive, not the peer.
+        let is_clear = |it: &survey::Process| !(it.is_lossy || it.is_partial || it.is_tail || it.captures);
+        let is_numbered = !["Send", "Recv"].contains(&function(&slice.name));
+        !has_runs && is_numbered && self.processes.get(&process).is_some_and(is_clear)
     }
 
     /// How long before the end of the job something happened on a rank, ns.

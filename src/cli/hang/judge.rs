@@ -162,6 +162,7 @@ impl Job {
         let in_job = self.in_job(hash);
         let mut notes = self.notes(on, &in_job);
         if missing.is_empty() {
+            notes.extend(self.not_begun(key, on, &in_job));
             notes.extend(self.links(hash, &in_job));
         }
         let missing = missing.into_iter().map(|index| self.missing(index, first)).collect();
@@ -199,8 +200,11 @@ impl Job {
     /// Whether a rank came to an operation, and when, if known.
     fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<HostNs>> {
         let seen = self.seen.get(&(key, index));
-        let stands = || on.iter().find(|it| it.member == index).map(|it| it.begin);
-        let when = seen.and_then(|seen| seen.handed_over).or_else(stands);
+        let standing = on.iter().find(|it| it.member == index);
+        // The host may have been far ahead of a channel.
+        let is_channel = standing.is_some_and(|it| it.kind == Work::Channel);
+        let handed_over = seen.and_then(|seen| seen.handed_over).filter(|_| !is_channel);
+        let when = handed_over.or(standing.map(|it| it.begin));
         // A rank that waits in a later run of a graph has come to this one.
         let is_beyond =
             |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
@@ -247,7 +251,9 @@ impl Job {
 
     /// How long an operation that a rank has come to may take, ns.
     fn patience(&self, index: usize) -> u64 {
-        let Member { is_at_first, ref last, longest_ns, .. } = self.members[index];
+        let Member { is_at_first, ref last, longest_ns, gap_ns, has_runs, .. } = self.members[index];
+        // Without kernels, a host that waited for its GPU shows how long operations took.
+        let longest_ns = if has_runs { longest_ns } else { longest_ns.max(gap_ns) };
         // NCCL connects ranks, and CUDA loads kernels.
         let first = if is_at_first || last.is_none() { FIRST_PATIENCE_NS } else { 0 };
         first.max(longest_ns.saturating_mul(BEYOND))
@@ -305,6 +311,21 @@ impl Job {
 }
 
 impl Job {
+    /// Ranks whose GPU has not begun with an operation that others work on, as channels show.
+    fn not_begun(&self, key: Key, on: &[&Standing], in_job: &BTreeMap<u32, u32>) -> Vec<String> {
+        if !on.iter().any(|it| it.kind == Work::Channel) {
+            return Vec::new();
+        }
+        let has_begun = |index: usize| self.seen.get(&(key, index)).is_some_and(|seen| seen.has_begun || seen.ran);
+        let of_it = self.members.iter().enumerate().filter(|(_, member)| member.hash == key.0 && member.has_channels);
+        let waits = of_it.filter(|(index, _)| !has_begun(*index) && !self.is_cut(*index));
+        let text = |(_, Member { rank, place, .. }): (usize, &Member)| {
+            let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
+            format!("rank {}{place}: the GPU has not been seen to begin with it", named(*rank, in_job))
+        };
+        waits.map(text).take(LISTED).collect()
+    }
+
     /// Transfers of a communicator that show where it hangs: the network does not deliver, or a GPU
     /// does not take the data.
     fn links(&self, hash: u64, in_job: &BTreeMap<u32, u32>) -> Vec<String> {
@@ -377,12 +398,13 @@ mod tests {
                 gap_ns: SECOND / 10,
                 longest_ns: SECOND / 10,
                 has_runs: true,
+                has_channels: false,
                 newest: Vec::new(),
                 is_at_first: false,
             });
             if has_come {
                 let (member, key) = (job.members.len() - 1, (hash, mark(hash, 5), None));
-                job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 3, ran: false });
+                job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 3, ..Seen::default() });
                 job.standing.push(Standing {
                     member,
                     key,
@@ -417,6 +439,10 @@ mod tests {
         assert!(said(&slow)[0].0);
         slow.members[1].longest_ns = 2 * SECOND;
         assert!(!said(&slow)[0].0, "operations took as long before");
+        (slow.members[1].longest_ns, slow.members[1].gap_ns) = (0, 2 * SECOND);
+        assert!(said(&slow)[0].0, "only the host paused");
+        slow.members[1].has_runs = false;
+        assert!(!said(&slow)[0].0, "it may have paused for the GPU");
     }
 
     #[test]
@@ -430,6 +456,27 @@ mod tests {
         let mut call = job(7, 2, 0, &[0, 1]);
         call.members.iter_mut().for_each(|member| (member.last, member.collective) = (None, None));
         assert!(!said(&call)[0].0);
+    }
+
+    #[test]
+    fn channels_show_whose_gpu_has_not_begun() {
+        let mut job = job(7, 3, 0, &[0, 1, 2]);
+        job.standing.retain(|it| it.member != 1);
+        // The hosts were far ahead: rank 0 handed it over 60 s before.
+        let begun = END[0].saturating_sub(4 * SECOND);
+        for it in &mut job.standing {
+            it.kind = Work::Channel;
+            let seen = job.seen.get_mut(&(it.key, it.member)).expect("an operation");
+            (seen.has_begun, seen.handed_over) = (true, Some(begun.saturating_sub(60 * SECOND)));
+        }
+        job.members.iter_mut().for_each(|member| (member.has_runs, member.has_channels) = (false, true));
+        let hangs = judge(&job);
+        assert_eq!((hangs[0].waited, hangs[0].is_certain), (4 * SECOND, true), "{hangs:?}");
+        assert_eq!(hangs[0].notes, ["rank 1, pid 1 on host: the GPU has not been seen to begin with it"]);
+        job.members[2].longest_ns = 2 * SECOND;
+        assert!(!judge(&job)[0].is_certain, "a channel took as long before");
+        job.members[1].has_channels = false;
+        assert_eq!(judge(&job)[0].notes, [""; 0], "NCCL reports no channels there");
     }
 
     #[test]
@@ -615,7 +662,7 @@ mod tests {
             let key = (7, mark(7, 6), None);
             let begin = job.members[member].last.as_ref().expect("an operation").1.saturating_add(10);
             job.standing.insert(0, Standing { key, begin, seq: Some(6), ..job.standing[member].clone() });
-            job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 2, ran: false });
+            job.seen.insert((key, member), Seen { handed_over: Some(begin), behind: 2, ..Seen::default() });
         }
         let hangs = judge(&job);
         assert_eq!(hangs.iter().map(|hang| (hang.operation.seq, hang.behind)).collect::<Vec<_>>(), [(Some(5), 3)]);

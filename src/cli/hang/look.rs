@@ -1,7 +1,6 @@
 //! Reads what the traces show: first everything that is open, then what all ranks did about it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -36,8 +35,8 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         });
         member_of.insert(uuid, index);
         let tag = process >> TRACK_BITS;
-        note(&mut job.by_label, (tag, label.to_owned()), index);
-        note(&mut job.by_hash, (tag, *hash), index);
+        note(job.by_label.entry((tag, label.to_owned())).or_default(), index);
+        note(job.by_hash.entry((tag, *hash)).or_default(), index);
         job.ranks.insert(*hash, ranks);
         let member = &mut job.members[index];
         member.longest_ns = member.longest_ns.max(track.longest_ns);
@@ -58,6 +57,13 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         job.members[index].gap_ns = told_gap.max(job.members[index].gap_ns);
     }
     let moved = moved(survey);
+    for (uuid, track) in survey.tracks.iter().filter(|(_, track)| track.name.contains(words::track::CHANNEL)) {
+        let process = survey.process(*uuid);
+        if let Some(index) = process.and_then(|process| job.working(process, worked_for(&track.name))) {
+            let member = &mut job.members[index];
+            (member.has_channels, member.longest_ns) = (true, member.longest_ns.max(track.longest_ns));
+        }
+    }
     for slice in &survey.unfinished {
         let Some(track) = survey.tracks.get(&slice.track) else { continue };
         let Some(process) = survey.process(slice.track) else { continue };
@@ -70,28 +76,30 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         }
         let is_full = its.is_some_and(|it| it.is_full);
         let is_old = !is_full && end.since(slice.begin) >= PATIENCE_NS;
-        let member = match slice.kind {
-            Work::Overdue => member_of.get(&slice.track).copied(),
-            Work::Call => slice.hash.and_then(|hash| job.caller(process, hash)).filter(|_| is_old),
-            Work::Proxy => {
-                let label = proxy_label(&track.name);
-                let is_still = moved.get(&(process, label)).is_none_or(|last| end.since(*last) >= PATIENCE_NS);
-                job.transferring(process, label).filter(|_| is_still && is_old)
-            }
+        let working = || {
+            let label = worked_for(&track.name);
+            let is_still = moved.get(&(process, label)).is_none_or(|last| end.since(*last) >= PATIENCE_NS);
+            // Work for forgotten operations says nothing about them.
+            job.working(process, label).filter(|_| is_still && is_old && slice.correlation.is_some())
         };
-        // Proxy work for forgotten operations says nothing about them.
-        let is_known = slice.kind != Work::Proxy || slice.correlation.is_some();
-        if let Some(member) = member.filter(|_| is_known) {
+        let members: Vec<usize> = match slice.kind {
+            Work::Overdue => member_of.get(&slice.track).copied().into_iter().collect(),
+            Work::Call => slice.hash.filter(|_| is_old).map_or(&[][..], |hash| job.callers(process, hash)).to_vec(),
+            Work::Proxy => working().into_iter().collect(),
+            Work::Channel => working().filter(|index| job.tells_by_channels(*index, slice)).into_iter().collect(),
+        };
+        for member in members {
             job.stand(member, slice);
         }
     }
     (job, member_of)
 }
 
-/// Notes whom a key stands for, unless it stands for several.
-fn note<K: Eq + Hash>(known: &mut HashMap<K, Option<usize>>, key: K, index: usize) {
-    let known = known.entry(key).or_insert(Some(index));
-    *known = known.filter(|known| *known == index);
+/// Notes one of those that a key stands for.
+fn note(known: &mut Vec<usize>, index: usize) {
+    if !known.contains(&index) {
+        known.push(index);
+    }
 }
 
 /// Keeps the later of the two.
@@ -121,11 +129,11 @@ fn ends(survey: &Survey) -> HashMap<u64, HostNs> {
     ends
 }
 
-/// When the proxy was last active for a communicator of a process.
+/// When the proxy or a channel was last active for a communicator of a process.
 fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
     let mut moved = HashMap::new();
     for (uuid, track) in &survey.tracks {
-        let label = proxy_label(&track.name);
+        let label = worked_for(&track.name);
         if label.len() < track.name.len()
             && let Some(process) = survey.process(*uuid)
         {
@@ -136,10 +144,10 @@ fn moved(survey: &Survey) -> HashMap<(u64, &str), HostNs> {
     moved
 }
 
-/// The communicator in `dp · send → 4 · steps`.
-fn proxy_label(track: &str) -> &str {
-    let cut = [words::track::SEND, words::track::RECEIVE].iter().find_map(|arrow| track.split_once(arrow));
-    cut.map_or(track, |(label, _)| label)
+/// The communicator in `dp · send → 4 · steps` or `dp · channel 3`.
+fn worked_for(track: &str) -> &str {
+    let kinds = [words::track::SEND, words::track::RECEIVE, words::track::CHANNEL];
+    kinds.iter().find_map(|kind| track.split_once(kind)).map_or(track, |(label, _)| label)
 }
 
 /// The second pass, over what is open.
@@ -191,6 +199,7 @@ impl Look<'_> {
                         transfers.entry(event.track).or_default().push((event.shared_name(), time));
                     }
                     Some(Category::Operation) => self.handed_over(event, time),
+                    Some(Category::Gpu) => self.channel(event),
                     Some(Category::Run) => self.ran(event),
                     _ => {}
                 },
@@ -206,7 +215,7 @@ impl Look<'_> {
             let (Some(process), Some((phase, since))) = (self.survey.process(track), open.pop()) else { continue };
             // What the thread itself does is on a track with another name.
             let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
-            if let Some(member) = self.job.transferring(process, proxy_label(name)) {
+            if let Some(member) = self.job.working(process, worked_for(name)) {
                 self.job.transfers.push((member, name.to_owned(), phase.to_string(), since));
             }
         }
@@ -229,7 +238,8 @@ impl Look<'_> {
             return;
         }
         let process = self.survey.process(event.track);
-        let Some(member) = process.and_then(|process| self.job.caller(process, hash)) else { return };
+        let callers = process.map_or(&[][..], |process| self.job.callers(process, hash));
+        let [member] = *callers else { return };
         let is_its = |it: &Standing| it.member == member && time <= it.begin;
         let is_its = self.job.standing.iter().filter(wanted).any(is_its);
         let (all, with_it) = self.job.calls_of.entry((member, function(name).to_owned())).or_default();
@@ -248,6 +258,9 @@ impl Look<'_> {
             let key = (hash, correlation, replay);
             on.at.push((key, on.handed_over));
             self.job.seen.entry((key, member)).or_default().handed_over.get_or_insert(time);
+            // A channel without an end does not say it.
+            let untold = |it: &&mut Standing| it.kind == Work::Channel && (it.member, it.key) == (member, key);
+            self.job.standing.iter_mut().filter(untold).for_each(|it| it.seq = seq);
         }
         if let (Some(seq), None) = (seq, replay) {
             let last = (hash, on.before.replace(correlation));
@@ -255,6 +268,19 @@ impl Look<'_> {
                 let next = Collective { correlation, name: event.name.to_owned(), seq };
                 self.job.next.entry(last).or_default().push((member, next, time));
             }
+        }
+    }
+
+    /// A channel begins with an operation.
+    fn channel(&mut self, event: &Event<'_>) {
+        let (Some(correlation), Some(track)) = (event.correlation, self.survey.tracks.get(&event.track)) else {
+            return;
+        };
+        let working = |process| self.job.working(process, worked_for(&track.name));
+        let Some(member) = self.survey.process(event.track).and_then(working) else { return };
+        let hash = self.job.members[member].hash;
+        if self.wanted.contains(&(hash, correlation)) {
+            self.job.seen.entry(((hash, correlation, None), member)).or_default().has_begun = true;
         }
     }
 

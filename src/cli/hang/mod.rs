@@ -187,7 +187,14 @@ impl Hang {
             _ if !self.is_numbered => {
                 let what = if self.is_call { "the call has not returned" } else { "it has not been seen to end" };
                 let came = list(self.came.iter().map(|rank| named(*rank, &self.in_job)));
-                write!(f, "{what} for {waited} on these ranks: {came}. NCCL does not say which others have come")?;
+                // Of several ranks of a process, one may call for all.
+                let tags: BTreeSet<u64> = self.processes.values().map(|process| process >> TRACK_BITS).collect();
+                let on = match tags.len() {
+                    some if !self.is_call || some == self.came.len() => "on",
+                    1 => "in the process of",
+                    _ => "in the processes of",
+                };
+                write!(f, "{what} for {waited} {on} these ranks: {came}. NCCL does not say which others have come")?;
             }
             ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
             ([], unseen) => write!(
@@ -323,6 +330,22 @@ mod tests {
 
         let healthy = restarted(folder.path(), &["h100-nccl-2.30.7-graphs", "h100-torch-2.11-ddp"]);
         assert_eq!(said(&healthy, Reach::Ends(HEAD)), (2, Vec::new()));
+    }
+
+    #[test]
+    fn of_ranks_in_one_process_it_is_not_said_which_one_calls() {
+        let said = |processes: [u64; 3], is_call| {
+            let processes = (0..).zip(processes.map(|process| process << TRACK_BITS)).collect();
+            Hang { came: vec![0, 1, 2], is_call, processes, ..Hang::default() }.to_string()
+        };
+        for (processes, is_call, on) in [
+            ([1, 1, 1], true, " in the process of these ranks: 0, 1, 2. "),
+            ([1, 1, 2], true, " in the processes of these ranks: 0, 1, 2. "),
+            ([1, 2, 3], true, " on these ranks: 0, 1, 2. "),
+            ([1, 1, 1], false, " on these ranks: 0, 1, 2. "),
+        ] {
+            assert!(said(processes, is_call).contains(on), "{}", said(processes, is_call));
+        }
     }
 
     #[test]

@@ -174,6 +174,7 @@ impl Looking {
         let first = survey.span.map_or(last, |it| it.0);
         let is_tail = !survey.ends.is_empty();
         let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
+        let mut captures = FxHashSet::default();
         for (uuid, track) in &survey.tracks {
             if let Some((first, last)) = track.moved {
                 let all = moved.entry(uuid >> TRACK_BITS).or_insert((first, last));
@@ -181,6 +182,9 @@ impl Looking {
             }
             if track.name == words::track::OWN_CPU {
                 beats.insert(uuid >> TRACK_BITS);
+            }
+            if track.captures {
+                captures.insert(uuid >> TRACK_BITS);
             }
             if track.name == words::track::DROPS && counted.contains(uuid) {
                 lossy.insert(uuid >> TRACK_BITS);
@@ -210,6 +214,7 @@ impl Looking {
                 ended: ended.get(&tag).copied(),
                 is_lossy: lossy.contains(&tag),
                 is_partial: partial.contains(&tag),
+                captures: captures.contains(&tag),
                 ..Process::default()
             }
         };
@@ -293,7 +298,9 @@ impl Survey {
                     Some(Category::Proxy) if numbers.get(nccl::STEPS).is_some() => {
                         Open::Work(work(Work::Proxy, self.slices))
                     }
+                    Some(Category::Gpu) if event.correlation.is_some() => Open::Work(work(Work::Channel, self.slices)),
                     Some(Category::Api) => {
+                        track.captures |= numbers.get(nccl::CAPTURED) == Some(1);
                         if comm.is_some() && numbers.get(nccl::COUNT).is_some() {
                             let memory = track.call.take().map(|call| call.args).unwrap_or_default();
                             track.call = Some(Begun::new(Work::Call, event, time, self.slices, memory));
@@ -308,8 +315,9 @@ impl Survey {
             kind::TYPE_SLICE_END => match track.open.pop() {
                 Some(Open::Operation(index)) => self.operations[index].1 = time,
                 Some(Open::Kernel(index)) => self.kernels[index].1 = time,
-                Some(Open::Run(handed_over)) => {
-                    track.longest_ns = track.longest_ns.max(time.since(handed_over));
+                Some(Open::Run(since)) => track.longest_ns = track.longest_ns.max(time.since(since)),
+                Some(Open::Work(work)) if work.kind == Work::Channel => {
+                    track.longest_ns = track.longest_ns.max(time.since(work.begin));
                 }
                 _ => {}
             },

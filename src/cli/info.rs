@@ -125,8 +125,8 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
 }
 
-/// If the traces have more bytes than this, looks at their ends. If these show that the ranks disagree
-/// or where the job hangs, prints it and returns it as JSON, with the exit status.
+/// If the traces have more bytes than this, looks at their ends. If these show that the ranks disagree,
+/// where the job hangs or who ended first, prints it and returns it as JSON, with the exit status.
 fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(Value, std::io::Result<u8>)> {
     let size = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
     let all = traces.iter().map(size).sum();
@@ -134,8 +134,10 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
         return None;
     }
     let (survey, _) = Survey::of_what_can_be_read((false, Reach::Ends(reader::HEAD)), &ours(traces), |(), _, _| {});
-    let (mismatches, found) = (mismatch::find(&survey), hang::find(&survey));
-    let is_told = !mismatches.is_empty() || found.iter().any(|hang| hang.is_certain && !hang.is_over);
+    let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
+    let gone = hang::ended_first(&survey, &found);
+    let hangs = found.iter().any(|hang| hang.is_certain && !hang.is_over);
+    let is_told = hangs || !mismatches.is_empty() || !gone.is_empty();
     if survey.ends.is_empty() || !is_told {
         return None;
     }
@@ -144,7 +146,6 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
         survey.ends.len(),
         names::size(all)
     );
-    let (gone, shared) = (hang::ended_first(&survey, &found), shared_gpus::find(&survey));
     let said = troubles(&mismatches, &found, &gone, &shared, &[], out)
         .and_then(|()| writeln!(out, "{} {note}", colour::paint(colour::NOTE, "read         ")));
     let mut report = json::troubles(&mismatches, &found, &gone, &shared);

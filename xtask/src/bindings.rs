@@ -66,7 +66,7 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
     }
 }
 
-fn fetch(place: &Place) -> Result<Outcome, Failure> {
+pub(crate) fn fetch(place: &Place) -> Result<Outcome, Failure> {
     releases(place).map_err(|failure| again(failure, "--fetch"))?;
     Ok(Outcome::Done)
 }

@@ -349,8 +349,9 @@ fn a_process_that_ended_long_before_the_others_is_named() {
 /// The last second before a process died is not in its trace: what was open then is not what hangs.
 #[test]
 fn what_was_open_when_a_process_died_is_not_what_hangs() {
-    let program = "repeat 100 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly ranks 0,1 {\nexit at \
-                   once\n}\nall_reduce 1 MiB f32 sum\nonly rank 2 {\nhang\n}\nsync\n";
+    let program = "repeat 100 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly ranks 0,1 {\ncompute \
+                   forward 300 ms\nsync\nexit at once\n}\nall_reduce 1 MiB f32 sum\nonly rank 2 {\nhang\n}\nsync\n";
+    // Before they exit, their proxies have sent what the others wait for.
     let text = Shape { hosts: 2, per_host: 2 }.scenario(program, "").replace("\"7 s\"", "\"12 s\"");
     let said = Case::of(text).plan().run().info();
     let lines = first_lines(&said);

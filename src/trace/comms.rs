@@ -182,6 +182,10 @@ impl Comms {
         silent.sort_by_key(|drawn| drawn.comm.as_ref().map(|comm| comm.number));
         for DrawnComm { init, family, comm, pace, .. } in silent {
             let (Some(family), Some(comm)) = (family, comm) else { continue };
+            // Another tool's file does not say what was handed over.
+            if comm.interface == 0 || canvas.lanes.is_shared(*family) {
+                continue;
+            }
             pace.write(canvas.args.clear().comm(comm));
             canvas.aloud(|canvas| canvas.instant(*family, *init, Category::Newest, &Fixed(instant::NO_COLLECTIVE)));
         }

@@ -3,7 +3,7 @@
 //! Every element is a small whole number that follows from the operation, the rank and the
 //! element's place. So sums are exact in every type and in every order of adding, and data that
 //! arrives at the wrong place, or from the wrong rank or operation, is noticed. The numbers repeat
-//! after [`PERIOD`] elements, which is a prime: no chunk is a multiple of it.
+//! after 4093 elements, which is a prime: no chunk is a multiple of it.
 
 use std::fmt;
 

@@ -303,8 +303,8 @@ impl Survey {
         extent
     }
 
-    /// Calls `each` for every packet of a file that the survey looked at; if that were its ends, of the
-    /// last one.
+    /// Calls `each` for every packet of a file that the survey looked at. If only the ends were read,
+    /// these are the packets of the last part.
     pub(super) fn read_again(&self, file: usize, mut each: impl FnMut(&Packet<'_>)) {
         let part = self.ends.get(&file).map_or((0, u64::MAX), |ends| ends.parts()[1]);
         let mut read = || {

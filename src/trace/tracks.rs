@@ -85,8 +85,8 @@ pub struct Tracks {
     restart_after: usize,
 }
 
-/// The same in a recording: a few thousand times more than a restart itself takes, and few enough
-/// to be read in a fraction of a second. Of `light`, that is a minute or two of a training job.
+/// The same in a recording: far more than a restart itself takes, and few enough that the last ones
+/// of thousands of files can be read.
 const RESTART: usize = 8 << 20;
 
 impl Tracks {

@@ -28,8 +28,9 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// The ends of a file, with so many bytes of its beginning; `None` if it has to be read as a whole: it is short, was stuck before
-    /// there were enough restarts, or is no recording of one process.
+    /// The ends of a file, with so many bytes of its beginning. `None` if it has to be read as a
+    /// whole: it is short, had something open before there were enough restarts, or is no recording
+    /// of one process.
     ///
     /// # Errors
     ///
@@ -54,9 +55,7 @@ impl Ends {
             searched *= 4;
         }
     }
-}
 
-impl Ends {
     /// Each part: where it begins, and its length at most.
     pub(crate) fn parts(&self) -> [(u64, u64); 2] {
         [(0, self.head), (self.tail, u64::MAX)]

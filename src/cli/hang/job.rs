@@ -5,10 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use super::super::survey::{self, Collective, Newest, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
 use crate::model::time::HostNs;
+use crate::model::timeline::Operation;
 use crate::trace::writer::TRACK_BITS;
 
 /// Stands for the mark of operations that NCCL does not number.
 pub(super) const UNNUMBERED: u64 = u64::MAX;
+
+/// By how much the mark of a collective is greater than that of the one before it of its function.
+const AFTER: u64 = 1 << Operation::SEQ_BIT;
 
 /// A rank of a communicator, as the traces show it.
 #[derive(Clone, Debug, Default)]
@@ -220,8 +224,23 @@ impl Job {
         (0..self.members.len()).filter(is_silent).collect()
     }
 
-    /// If a rank fell silent, the other ranks wait in the operation that they handed over next.
-    pub(super) fn stand_where_others_went_on(&mut self) {
+    /// If a rank fell silent, the other ranks wait in the operation that they handed over next. Where that
+    /// was before the part of a file that was read, the number of a later one tells which it was.
+    pub(super) fn stand_where_others_went_on(&mut self, silent: &[usize]) {
+        for at in silent {
+            let Member { hash, collective: Some((own, _)), .. } = &self.members[*at] else { continue };
+            let is_tail = |member: &Member| self.processes.get(&member.process).is_some_and(|it| it.is_tail);
+            let others = self.members.iter().enumerate().filter(|(_, other)| other.hash == *hash && is_tail(other));
+            let known = self.next.entry((*hash, Some(own.correlation))).or_default();
+            for (other, member) in others {
+                let newest = member.newest.iter().filter(|(name, ..)| function(name) == function(&own.name));
+                let newest = newest.filter(|(_, seq, _)| *seq > own.seq).max_by_key(|(_, seq, _)| *seq);
+                let Some((name, seq, time)) = newest.filter(|_| known.iter().all(|it| it.0 != other)) else { continue };
+                let (correlation, first) = (own.correlation + AFTER, own.seq + 1);
+                let name = if *seq == first { name } else { function(name) };
+                known.push((other, Collective { correlation, name: name.to_owned(), seq: first }, *time));
+            }
+        }
         for ((hash, _), next) in std::mem::take(&mut self.next) {
             let oldest = next.iter().max_by_key(|(member, _, time)| self.age(*member, *time));
             let Some((_, first, _)) = oldest.cloned() else { continue };
@@ -229,7 +248,8 @@ impl Job {
             if self.standing.iter().any(|it| it.key == key) {
                 continue;
             }
-            for (member, _, begin) in next.into_iter().filter(|(_, other, _)| *other == first) {
+            let is_first = |it: &Next| it.1.correlation == first.correlation;
+            for (member, _, begin) in next.into_iter().filter(is_first) {
                 let seen = self.seen.entry((key, member)).or_default();
                 seen.handed_over = Some(begin);
                 if !seen.ran {

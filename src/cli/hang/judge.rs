@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::Work;
-use super::job::{Job, Key, Member, Standing, UNNUMBERED};
+use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use super::{BEYOND, FIRST_PATIENCE_NS, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
 use crate::cli::LISTED;
 use crate::model::time::HostNs;
@@ -15,12 +15,24 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     for (place, it) in job.standing.iter().enumerate() {
         by_key.entry(it.key).or_insert((place, Vec::new())).1.push(it);
     }
-    let mut by_time: Vec<(usize, Hang)> =
+    let by_time: Vec<(usize, Hang)> =
         by_key.into_iter().map(|(key, (place, on))| (place, job.hang(key, &on))).collect();
-    by_time.sort_by_key(|(place, hang)| (hang.has_paused, std::cmp::Reverse(hang.age), *place));
+    // Whoever came to a collective had come to those before it, even if only the newest is known.
+    let mut numbered: Vec<usize> = (0..by_time.len()).filter(|at| by_time[*at].1.operation.seq.is_some()).collect();
+    numbered.sort_by_key(|at| std::cmp::Reverse(by_time[*at].1.operation.seq));
+    let mut ages: HashMap<(u64, String), u64> = HashMap::new();
+    let mut order: Vec<u64> = by_time.iter().map(|(_, hang)| hang.age).collect();
+    for at in numbered {
+        let Operation { hash, name, .. } = &by_time[at].1.operation;
+        let oldest = ages.entry((*hash, function(name).to_owned())).or_default();
+        *oldest = order[at].max(*oldest);
+        order[at] = *oldest;
+    }
+    let mut by_time: Vec<_> = order.into_iter().zip(by_time).collect();
+    by_time.sort_by_key(|(age, (place, hang))| (hang.has_paused, std::cmp::Reverse(*age), hang.operation.seq, *place));
     // A communicator's first open collective is the one waited for; later ones wait for it.
     let mut of_comms: BTreeMap<u64, Vec<(usize, Hang)>> = BTreeMap::new();
-    for (place, (_, hang)) in by_time.into_iter().enumerate() {
+    for (place, (_, (_, hang))) in by_time.into_iter().enumerate() {
         let of_comm = of_comms.entry(hang.operation.hash).or_default();
         if of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none() && hang.operation.seq.is_none()) {
             of_comm.push((place, hang));
@@ -551,6 +563,41 @@ mod tests {
         job.standing.iter_mut().for_each(|it| it.seq = None);
         let (is_certain, text) = said(&job).swap_remove(0);
         assert!(!is_certain && text.contains("only the end of its file was read, so it may have come"), "{text}");
+    }
+
+    #[test]
+    fn who_came_to_a_later_operation_came_to_the_first_one_before() {
+        // Rank 1 is far ahead, and only that is in the part of its file that was read.
+        let mut job = job(7, 4, 0, &[0, 1, 3]);
+        let (key, begin) = ((7, mark(7, 6), None), END[1].saturating_sub(5 * SECOND));
+        job.standing
+            .iter_mut()
+            .filter(|it| it.member == 1)
+            .for_each(|it| (it.key, it.begin, it.seq) = (key, begin, Some(6)));
+        job.processes.get_mut(&1).expect("the process of rank 1").is_tail = true;
+        job.members[1].newest = vec![("AllReduce 1 MiB f32".to_owned(), 6, begin)];
+        job.seen.retain(|(_, member), _| *member != 1);
+        assert!(said(&job)[0].1.starts_with("AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks"), "{:?}", said(&job));
+    }
+
+    #[test]
+    fn where_others_went_on_follows_from_the_newest_that_their_files_name() {
+        for (newest, name) in [(5, "AllReduce 2 MiB f32, seq 5"), (8, "AllReduce, seq 5")] {
+            let mut job = job(7, 3, 0, &[0, 1]);
+            job.standing.clear();
+            job.seen.clear();
+            for member in [0, 1] {
+                let process = job.members[member].process;
+                job.processes.get_mut(&process).expect("its process").is_tail = true;
+                let time = job.members[member].last.as_ref().expect("an operation").1;
+                job.members[member].newest = vec![("AllReduce 2 MiB f32".to_owned(), newest, time)];
+            }
+            assert_eq!(job.silent(), [2]);
+            job.stand_where_others_went_on(&[2]);
+            let text = &said(&job)[0].1;
+            assert!(text.starts_with(&format!("{name} on comm 7: 2 of 3 ranks have come")), "{text}");
+            assert!(text.contains("missing: 2 (last seen: AllReduce 1 MiB f32, seq 4"), "{text}");
+        }
     }
 
     #[test]

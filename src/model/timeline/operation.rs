@@ -42,6 +42,8 @@ pub struct Texts {
 impl Operation {
     /// The number of a send or receive if those before it are not known, as in other tools' files.
     pub const UNNUMBERED: u32 = u32::MAX;
+    /// At which bit of its [correlation](Operation::correlation) the number of a collective begins.
+    pub const SEQ_BIT: u32 = 28;
     /// The number of the first captured send or receive.
     pub const CAPTURED: u32 = 1 << 31;
 
@@ -117,6 +119,6 @@ impl Operation {
             _ => return None,
         };
         let communicator = (comm.hash ^ comm.hash >> 23 ^ comm.hash >> 46) & 0x7f_ffff;
-        Some(u64::from(sequence) << 28 | u64::from(function & 0x1f) << 23 | communicator)
+        Some(u64::from(sequence) << Self::SEQ_BIT | u64::from(function & 0x1f) << 23 | communicator)
     }
 }

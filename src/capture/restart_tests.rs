@@ -1,12 +1,13 @@
 //! What restarts change in a trace: nothing but where it can be read from.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::replay::{Replay, walk};
+use crate::import::{self, Communicator, Kernel, Profile, Wanted};
 use crate::trace::fields::track_event::r#type as kind;
-use crate::trace::reader::{self, Error};
+use crate::trace::reader::{self, Ends, Error};
 use crate::trace::words::{Category, track};
 use crate::trace::writer::MARKER;
 
@@ -99,4 +100,43 @@ fn restarts_change_nothing_that_is_shown() {
             assert_eq!(shown(&restarted[before..]).open, all.open, "{name}");
         }
     }
+}
+
+#[test]
+fn what_ran_is_imported_from_the_ends_of_a_file() {
+    let (folder, mut count) = (tempfile::tempdir().unwrap(), 0);
+    for path in captures() {
+        let name = path.display();
+        let trace = folder.path().join(path.file_stem().unwrap()).with_extension("perfetto-trace");
+        fs::write(&trace, replayed(&path, Replay::restarting(2 << 10))).unwrap();
+        let length = fs::metadata(&trace).unwrap().len();
+        let mut shorter = length;
+        for least in (0..10).rev().map(|part| length * part / 20) {
+            let Some(ends) = Ends::of(&mut File::open(&trace).unwrap(), 8 << 10, least).unwrap() else { continue };
+            let read = ends.bytes(length) - (8 << 10);
+            assert!((least..=shorter).contains(&read), "{name}: {read} of {length} for {least}");
+            shorter = read;
+            let profile = |ends| import::open_as(&trace, 2, (Wanted::Arrows, ends), |_| ()).unwrap();
+            let (whole, part) = (profile(None), profile(Some(ends)));
+            assert_eq!((part.begin, &part.processes, &part.clock), (whole.begin, &whole.processes, &whole.clock));
+            // With several ranks in a process, any of them may come last.
+            let rank = |it: &Communicator| it.rank.filter(|_| it.device.is_some());
+            let text = |it: &Communicator| format!("{:?}", Communicator { rank: rank(it), ..it.clone() });
+            let known = |of: &Profile| of.communicators.iter().map(text).collect::<BTreeSet<_>>();
+            assert!(known(&part).is_subset(&known(&whole)), "{name}: {:?}\n{:?}", known(&part), known(&whole));
+            // Where they are in the lists of operations and communicators is another matter.
+            let kernel = |of: &Profile, it: &Kernel| {
+                let operation = |at: &usize| format!("{:?}", of.operations[*at].request);
+                let carried: Vec<String> = it.carried.operations.iter().map(operation).collect();
+                format!("{:?} {} {:?} {carried:?}", it.span, it.name, it.carried.replay)
+            };
+            let kernels = |of: &Profile| of.kernels.iter().map(|it| kernel(of, it)).collect::<BTreeSet<_>>();
+            assert!(kernels(&part).is_subset(&kernels(&whole)), "{name}");
+            if let Some(last) = part.kernels.last() {
+                assert_eq!(Some(kernel(&part, last)), whole.kernels.last().map(|it| kernel(&whole, it)), "{name}");
+            }
+            count += usize::from((1..whole.kernels.len()).contains(&part.kernels.len()));
+        }
+    }
+    assert!(count >= 6, "{count} are read in part");
 }

@@ -27,7 +27,7 @@ use super::merge;
 use super::mismatch::{self, Mismatch};
 use super::running::{Gone, are_being_written, ended_first};
 use super::shared_gpus::{self, SharedGpu};
-use super::survey::{Reach, Survey};
+use super::survey::{LARGE, Reach, Survey, size_of};
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::ids::ProcessTag;
@@ -37,10 +37,6 @@ use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::{self, Event, Extent, Nccl, Numbers, Packet};
 use crate::trace::words::{attribute, instant};
 use crate::trace::writer::TRACK_BITS;
-
-/// From this size on, bytes, the ends of traces are read first: all of them take more than half a
-/// minute on one core.
-const LARGE: u64 = 1 << 30;
 
 /// Prints what the files contain, and writes it as JSON if asked to. The exit status says whether
 /// the traces can be trusted. Of many or large traces the ends are read first, and without `whole`
@@ -128,8 +124,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
 /// If the traces have more bytes than this, looks at their ends. If these show that the ranks disagree,
 /// where the job hangs or who ended first, prints it and returns it as JSON, with the exit status.
 fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(Value, std::io::Result<u8>)> {
-    let size = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
-    let all = traces.iter().map(size).sum();
+    let all = size_of(traces);
     if all <= bytes {
         return None;
     }

@@ -27,6 +27,15 @@ const RANKS: u32 = 1 << 20;
 /// How much earlier than others of its host a recording may end on a busy machine, ns.
 pub(super) const LAG_NS: u64 = 5_000_000_000;
 
+/// From this size on, bytes, only the ends of traces are read, or they are read first: all of them take
+/// more than half a minute on one core.
+pub(super) const LARGE: u64 = 1 << 30;
+
+/// How many bytes these files have.
+pub(super) fn size_of(files: &[PathBuf]) -> u64 {
+    files.iter().map(|path| std::fs::metadata(path).map_or(0, |file| file.len())).sum()
+}
+
 /// How much of a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub use crate::model::activity::Place;
 use crate::model::time::FileNs;
-use crate::trace::reader::{Packet, blocks};
+use crate::trace::reader::{Ends, Packet, blocks};
 
 pub mod kernel_name;
 mod kineto;
@@ -154,21 +154,21 @@ pub(crate) enum Wanted {
 ///
 /// See [`Error`].
 pub fn open(path: &Path) -> Result<Profile, Error> {
-    open_as(path, blocks::cores(), Wanted::Calls, |_| {})
+    open_as(path, blocks::cores(), (Wanted::Calls, None), |_| {})
 }
 
-/// The same with as much as is wanted of one of our traces, read on this many threads; `also` gets
-/// its packets, too.
+/// The same with as much as is wanted of one of our traces, or of its ends, read on this many threads.
+/// `also` gets its packets, too, and `None` before a part that does not follow on the one before it.
 pub(crate) fn open_as(
     path: &Path,
     threads: usize,
-    wanted: Wanted,
-    also: impl FnMut(&Packet<'_>),
+    (wanted, ends): (Wanted, Option<Ends>),
+    also: impl FnMut(Option<&Packet<'_>>),
 ) -> Result<Profile, Error> {
     let mut profile = match format(path)? {
         Format::Sqlite => nsight::read(path)?,
         Format::Json => kineto::read(path)?,
-        Format::Perfetto => ours::read(&[path], threads, wanted, also)?,
+        Format::Perfetto => ours::read(&[path], threads, (wanted, ends), also)?,
     };
     profile.source.path = path.to_owned();
     profile.sort();
@@ -181,7 +181,7 @@ pub(crate) fn open_as(
 ///
 /// See [`Error`].
 pub fn open_traces(paths: &[impl AsRef<Path>]) -> Result<Profile, Error> {
-    let mut profile = ours::read(paths, blocks::cores(), Wanted::Arrows, |_| {})?;
+    let mut profile = ours::read(paths, blocks::cores(), (Wanted::Arrows, None), |_| {})?;
     profile.sort();
     Ok(profile)
 }

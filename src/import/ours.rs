@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::trace::reader::proto::ncclscope::{Algorithm, DataType, Function, Matc
 use crate::trace::reader::proto::perfetto::protos::TrackDescriptor;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::reader::wire::fields;
-use crate::trace::reader::{self, Event, Nccl, Numbers, Packet, TracePacket};
+use crate::trace::reader::{self, Ends, Event, Nccl, Numbers, Packet, TracePacket};
 use crate::trace::words::{Category, attribute, instant, remark, track};
 use crate::trace::writer::TRACK_BITS;
 
@@ -53,16 +54,27 @@ const REQUEST: [u32; 9] = [
 ];
 const REQUEST_TEXTS: [u32; 4] = [nccl::FUNCTION_TEXT, nccl::DATATYPE_TEXT, nccl::ALGORITHM_TEXT, nccl::PROTOCOL_TEXT];
 
-/// Reads traces as one profile. `also` gets the packets, too.
+/// Reads traces as one profile, or only these ends of each: what ran is read of the last part. `also`
+/// gets the packets, too, and `None` before that part.
 pub(super) fn read(
     paths: &[impl AsRef<Path>],
     threads: usize,
-    wanted: Wanted,
-    mut also: impl FnMut(&Packet<'_>),
+    (wanted, ends): (Wanted, Option<Ends>),
+    mut also: impl FnMut(Option<&Packet<'_>>),
 ) -> Result<Profile, Error> {
     let mut reader = Reader { wanted, ..Reader::default() };
     for path in paths {
-        reader.read(threads, std::fs::File::open(path)?, &mut also)?;
+        let mut file = File::open(path)?;
+        let Some([head, tail]) = ends.map(|ends| ends.parts()) else {
+            reader.read(threads, &mut file, (0, u64::MAX), &mut also)?;
+            continue;
+        };
+        reader.is_at_head = true;
+        reader.read(threads, &mut file, head, &mut also)?;
+        reader.is_at_head = false;
+        reader.tracks.values_mut().for_each(|track| track.open.clear());
+        also(None);
+        reader.read(threads, &mut file, tail, &mut also)?;
     }
     reader.finish()
 }
@@ -70,6 +82,8 @@ pub(super) fn read(
 #[derive(Default)]
 struct Reader {
     wanted: Wanted,
+    /// What comes is the beginning of a file of which only the ends are read.
+    is_at_head: bool,
     profile: Profile,
     tracks: FxHashMap<u64, Track>,
     /// Processes by their tag.
@@ -77,6 +91,8 @@ struct Reader {
     hosts: BTreeSet<String>,
     /// By process, hash, and the name of those without a hash.
     communicators: FxHashMap<(usize, u64, String), usize>,
+    /// Those with several ranks in a process.
+    with_several: FxHashSet<usize>,
     /// Operations by process, correlation number (the same on every rank) and function: a rank's
     /// send to itself and the matching receive share a number.
     operations: FxHashMap<(usize, u64, Option<u64>), usize>,
@@ -161,15 +177,18 @@ impl Reader {
     fn read(
         &mut self,
         threads: usize,
-        source: impl std::io::Read + Send,
-        also: &mut impl FnMut(&Packet<'_>),
+        file: &mut File,
+        part: (u64, u64),
+        also: &mut impl FnMut(Option<&Packet<'_>>),
     ) -> Result<(), Error> {
-        let extent = reader::read_on(threads, source, |packet| {
-            also(packet);
+        let extent = reader::read_part(threads, file, part, |packet| {
+            also(Some(packet));
             self.take(packet);
             Ok(())
         });
         match extent {
+            // It ends in the middle of a packet.
+            Ok(_) if self.is_at_head => {}
             // A killed process leaves an unfinished packet: everything before it is valid.
             Ok(extent) => match extent.remark() {
                 Some(remark) if extent.whole == 0 => return Err(Error::Damaged(remark)),
@@ -258,7 +277,7 @@ impl Reader {
         let uuid = event.track;
         match event.r#type() {
             Type::SliceBegin => {
-                let category = event.category.filter(|it| self.reads(*it));
+                let category = event.category.filter(|it| !self.is_at_head && self.reads(*it));
                 let open = category.map(|category| {
                     let mut args = self.spare.pop().unwrap_or_default();
                     args.extend_from_slice(event.args());
@@ -294,26 +313,9 @@ impl Reader {
     fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: Option<Category>, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
-            instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => {
-                let at = self.communicator(process, nccl.comm(), nccl.comm_name());
-                let communicator = &mut self.profile.communicators[at];
-                communicator.name = nccl.comm_name.clone();
-                if let Some((_, members)) = nccl.note().split_once(WORLD_RANKS) {
-                    communicator.members = Some(members.to_owned());
-                }
-                communicator.rank = nccl.rank;
-                communicator.ranks = nccl.ranks;
-                communicator.nodes = nccl.nodes;
-                communicator.interface = nccl.interface;
-                communicator.version = nccl.nccl_version;
-                // With several ranks in one process, none of them is the communicator's.
-                let is_other = communicator.device.is_some() && communicator.device != nccl.device;
-                communicator.device = nccl.device.filter(|_| !is_other);
-                let version = nccl.nccl_version();
-                if version > 0 {
-                    self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
-                }
-            }
+            instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => self.joined(process, &nccl),
+            // Where only the ends of a file are read, its initialisation may not be in them.
+            _ if category == Some(Category::Newest) => self.joined(process, &nccl),
             instant::GPU => {
                 self.profile.devices.insert(nccl.device(), nccl.note().to_owned());
             }
@@ -333,12 +335,36 @@ impl Reader {
                 self.profile.processes[process].lost += lost;
                 self.profile.notes.push(format!("{lost} calls from NCCL are not in the trace"));
             }
-            _ if matches!(category, Some(Category::Nvtx | Category::PyTorch)) => {
+            _ if matches!(category, Some(Category::Nvtx | Category::PyTorch)) && !self.is_at_head => {
                 let span = Span { start: time, end: time };
                 let range = self.range(uuid, process, span, name, nccl.nvtx_domain.as_deref());
                 self.profile.ranges.push(range);
             }
             _ => {}
+        }
+    }
+
+    /// A process is part of a communicator.
+    fn joined(&mut self, process: usize, nccl: &Nccl) {
+        let at = self.communicator(process, nccl.comm(), nccl.comm_name());
+        let communicator = &mut self.profile.communicators[at];
+        communicator.name.clone_from(&nccl.comm_name);
+        if let Some((_, members)) = nccl.note().split_once(WORLD_RANKS) {
+            communicator.members = Some(members.to_owned());
+        }
+        communicator.rank = nccl.rank;
+        communicator.ranks = nccl.ranks;
+        communicator.nodes = nccl.nodes;
+        communicator.interface = nccl.interface;
+        communicator.version = nccl.nccl_version;
+        // With several ranks in one process, none of them is the communicator's.
+        if communicator.device.is_some() && communicator.device != nccl.device {
+            self.with_several.insert(at);
+        }
+        communicator.device = nccl.device.filter(|_| !self.with_several.contains(&at));
+        let version = nccl.nccl_version();
+        if version > 0 {
+            self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
         }
     }
 
@@ -426,7 +452,8 @@ impl Reader {
         };
         let how = if self.imported.is_some() && how == How::Exact { How::Told } else { how };
         let count = if how == How::Unknown { 0 } else { args.uint(nccl::OPERATIONS) as u32 };
-        let mut carried = Carried { count, operations: Vec::new(), how };
+        let replay = args.get(nccl::REPLAY).map(|replay| replay as u32);
+        let mut carried = Carried { count, operations: Vec::new(), how, replay };
         match carried.count {
             0 => {}
             1 => carried.operations = vec![self.operation(process, open, args)],
@@ -611,6 +638,8 @@ fn request(nccl: &Nccl) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use prost::Message as _;
 
     use super::*;
@@ -650,8 +679,9 @@ mod tests {
             event(track_event::Type::SliceBegin),
             event(track_event::Type::SliceEnd),
         ];
-        let mut reader = Reader::default();
-        reader.read(1, &Trace { packet }.encode_to_vec()[..], &mut |_| ()).unwrap();
+        let (mut reader, mut file) = (Reader::default(), tempfile::tempfile().unwrap());
+        file.write_all(&Trace { packet }.encode_to_vec()).unwrap();
+        reader.read(1, &mut file, (0, u64::MAX), &mut |_| ()).unwrap();
         let profile = reader.finish().unwrap();
         assert_eq!((profile.processes.len(), profile.nccl_calls.len()), (1, 0));
     }

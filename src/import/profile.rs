@@ -231,6 +231,9 @@ pub struct Carried {
     pub operations: Vec<usize>,
     /// How that is known.
     pub how: How,
+    /// Which run of the captured call it is, counted from 1, if it comes from a graph and our trace
+    /// says so.
+    pub replay: Option<u32>,
 }
 
 /// How the operations of a kernel are known.

@@ -116,7 +116,7 @@ impl Job {
                 });
                 kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span::of(*at, end));
                 let carried = &mut profile.kernels.last_mut().unwrap().carried;
-                *carried = Carried { count: 1, operations: vec![operation], how: How::Exact };
+                *carried = Carried { count: 1, operations: vec![operation], how: How::Exact, replay: None };
                 let more = self.link.filter(|(from, _)| *from == rank).map_or(0, |(_, us)| us);
                 profile.transfers.push(Transfer {
                     process: rank as usize,

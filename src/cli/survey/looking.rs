@@ -82,7 +82,7 @@ impl Looking {
         let mut look = || {
             must_be_trace(path).map_err(Fault::Other)?;
             let mut file = File::open(path).map_err(reader::Error::Io)?;
-            let ends = if let Reach::Ends(head) = reach { Ends::of(&mut file, head)? } else { None };
+            let ends = if let Reach::Ends(head) = reach { Ends::of(&mut file, head, 0)? } else { None };
             let mut extent = Extent::default();
             for part in ends.as_ref().map_or(vec![(0, u64::MAX)], |ends| ends.parts().to_vec()) {
                 looking.skip();
@@ -91,15 +91,20 @@ impl Looking {
                     Ok::<_, Fault>(())
                 })?;
             }
-            looking.survey.ends.extend(ends.map(|ends| (0, ends)));
+            looking.only_ends(ends);
             Ok(extent)
         };
         let extent = look();
         (looking.done(), extent)
     }
 
+    /// Only these parts of the file were taken, if any are given.
+    pub(in crate::cli) fn only_ends(&mut self, ends: Option<Ends>) {
+        self.survey.ends.extend(ends.map(|ends| (0, ends)));
+    }
+
     /// What comes next in the file is not taken: what is open may end there.
-    fn skip(&mut self) {
+    pub(in crate::cli) fn skip(&mut self) {
         for track in self.survey.tracks.values_mut() {
             track.open.clear();
             track.call = None;

@@ -150,7 +150,7 @@ fn add(profile: &mut Profile, kernel: usize, function: &str, call: Option<Span>,
 }
 
 fn carry(profile: &mut Profile, kernel: usize, operation: usize, how: How) {
-    profile.kernels[kernel].carried = Carried { count: 1, operations: vec![operation], how };
+    profile.kernels[kernel].carried = Carried { count: 1, operations: vec![operation], how, replay: None };
 }
 
 /// What a kernel launched in the range of a call carried; `None` if the kernel's name says

@@ -123,7 +123,7 @@ impl Groups {
                 let operations = share(profile, &all, kernel, &kernels_of[at]);
                 if !operations.is_empty() {
                     profile.kernels[kernel].carried =
-                        Carried { count: operations.len() as u32, operations, how: How::Launched };
+                        Carried { count: operations.len() as u32, operations, how: How::Launched, replay: None };
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Groups {
                 .is_some_and(|it| kind.iter().all(|asked| kernel_name::carries(&it, asked)));
             if fits {
                 profile.kernels[kernel].carried =
-                    Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded };
+                    Carried { count: kind.len() as u32, operations: Vec::new(), how: How::Concluded, replay: None };
             }
         }
     }

@@ -22,43 +22,60 @@ const MOST: u64 = 32 << 20;
 pub(crate) struct Ends {
     /// The first bytes.
     head: u64,
-    /// Where the last part begins: at the last restart but one. What is open at the end of the file
-    /// was begun after it.
+    /// Where the last part begins: at the last restart but one, or at an earlier one. What is open at
+    /// the end of the file was begun after it.
     tail: u64,
 }
 
 impl Ends {
-    /// The ends of a file, with so many bytes of its beginning. `None` if it has to be read as a
-    /// whole: it is short, had something open before there were enough restarts, or is no recording
-    /// of one process.
+    /// The ends of a file: so many bytes of its beginning, and at least so many of its end. `None` if it
+    /// has to be read as a whole: it is short, had something open before there were enough restarts,
+    /// or is no recording of one process.
     ///
     /// # Errors
     ///
     /// If it cannot be read.
-    pub(crate) fn of(file: &mut File, head: u64) -> Result<Option<Ends>, Error> {
+    pub(crate) fn of(file: &mut File, head: u64, least: u64) -> Result<Option<Ends>, Error> {
         let length = file.metadata()?.len();
-        let mut searched = FIRST * head;
-        loop {
-            let from = length.saturating_sub(searched).max(head);
-            file.seek(SeekFrom::Start(from))?;
-            let mut end = Vec::new();
-            file.take(searched).read_to_end(&mut end)?;
-            if let [.., (tail, tag), (_, last)] = restarts(&end)[..]
-                && tag == last
-            {
-                let ends = Ends { head, tail: from + tail as u64 };
-                return Ok((first_tag(file, head)? == Some(tag)).then_some(ends));
+        let last = match restart(file, (head, length), 2)? {
+            Some((tail, tag)) if length - tail < least => {
+                restart(file, (head, length.saturating_sub(least)), 1)?.filter(|earlier| earlier.1 == tag)
             }
-            if from == head || searched >= MOST {
-                return Ok(None);
-            }
-            searched *= 4;
-        }
+            last => last,
+        };
+        let Some((tail, tag)) = last else { return Ok(None) };
+        Ok((first_tag(file, head)? == Some(tag)).then_some(Ends { head, tail }))
     }
 
     /// Each part: where it begins, and its length at most.
     pub(crate) fn parts(&self) -> [(u64, u64); 2] {
         [(0, self.head), (self.tail, u64::MAX)]
+    }
+
+    /// How many bytes that is of a file of this length.
+    pub(crate) fn bytes(&self, length: u64) -> u64 {
+        self.head + length.saturating_sub(self.tail)
+    }
+}
+
+/// The last of the restarts in a part of a file, or the last but one if it should be the second from the
+/// end: where it begins, and the tag of its process, which is that of those after it, too.
+fn restart(file: &mut File, (begin, end): (u64, u64), count: usize) -> Result<Option<(u64, u64)>, Error> {
+    let mut searched = FIRST * begin;
+    loop {
+        let from = end.saturating_sub(searched).max(begin);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(end.saturating_sub(from)).read_to_end(&mut bytes)?;
+        let found = restarts(&bytes);
+        if let Some(last) = found.len().checked_sub(count).map(|at| &found[at..]) {
+            let (at, tag) = last[0];
+            return Ok(last.iter().all(|it| it.1 == tag).then_some((from + at as u64, tag)));
+        }
+        if from == begin || searched >= MOST {
+            return Ok(None);
+        }
+        searched *= 4;
     }
 }
 

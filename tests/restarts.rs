@@ -1,6 +1,7 @@
 //! Traces that are restarted: Perfetto and our commands read them as if they were not.
 
 use crate::command::ncclscope;
+use crate::synthetic::Job;
 use ncclscope::capture::replay::{Replay, walk};
 use ncclscope::trace::wire::Buf;
 use ncclscope::trace::writer::MARKER;
@@ -137,25 +138,32 @@ fn commands_read_restarted_traces_like_any_others() {
     assert!(plain == again, "the tables differ");
 }
 
-/// Makes a trace large: after its first part comes this much that says nothing and takes no room on
-/// the disk.
-fn pad(path: &Path, gigabytes: f64) {
-    const PACKET: u64 = 64 << 20;
+/// Makes a trace large: before its first restart come so many bytes that say nothing and take no room on
+/// the disk, and so many before each of the others.
+fn pad(path: &Path, first: u64, others: u64) {
+    const MOST: u64 = 64 << 20;
     let trace = fs::read(path).unwrap();
-    let first = trace.windows(MARKER.len()).position(|bytes| bytes == MARKER).unwrap() - 5;
+    let restarts = trace.windows(MARKER.len()).enumerate().filter(|it| it.1 == MARKER).map(|it| it.0 - 5);
     let mut file = File::create(path).unwrap();
-    file.write_all(&trace[..first]).unwrap();
-    for _ in 0..(gigabytes * 16.0) as u32 {
-        let (mut packet, mut framed) = (Buf::new(), Buf::new());
-        // A field that the schema does not have.
-        packet.varint(999 << 3 | 2);
-        packet.varint(PACKET);
-        framed.varint(1 << 3 | 2);
-        framed.varint(packet.len() as u64 + PACKET);
-        file.write_all(&[framed.bytes(), packet.bytes()].concat()).unwrap();
-        file.seek(SeekFrom::Current(PACKET as i64)).unwrap();
+    let mut written = 0;
+    for (number, restart) in restarts.enumerate() {
+        file.write_all(&trace[written..restart]).unwrap();
+        written = restart;
+        let mut left = if number == 0 { first } else { others };
+        while left > 0 {
+            let padding = left.min(MOST);
+            let (mut packet, mut framed) = (Buf::new(), Buf::new());
+            // A field that the schema does not have.
+            packet.varint(999 << 3 | 2);
+            packet.varint(padding);
+            framed.varint(1 << 3 | 2);
+            framed.varint(packet.len() as u64 + padding);
+            file.write_all(&[framed.bytes(), packet.bytes()].concat()).unwrap();
+            file.seek(SeekFrom::Current(padding as i64)).unwrap();
+            left -= padding;
+        }
     }
-    file.write_all(&trace[first..]).unwrap();
+    file.write_all(&trace[written..]).unwrap();
 }
 
 #[test]
@@ -163,7 +171,7 @@ fn of_gigabytes_the_ends_are_read_first() {
     let (_folder, [_, traces]) = both();
     let trace = |name: &str| traces.join(format!("{name}.perfetto-trace"));
     let stuck = [trace(CAPTURES[0]), trace(CAPTURES[1])];
-    stuck.iter().for_each(|path| pad(path, 0.55));
+    stuck.iter().for_each(|path| pad(path, 520 << 20, 0));
     let info = Path::new("info");
     let said = ncclscope(&[info, &stuck[0], &stuck[1]]).unwrap();
     let [hang, .., read] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
@@ -179,9 +187,39 @@ fn of_gigabytes_the_ends_are_read_first() {
 
     // Where nothing is wrong, all is read.
     let healthy = trace(CAPTURES[2]);
-    pad(&healthy, 1.1);
+    pad(&healthy, 1100 << 20, 0);
     let said = ncclscope(&[info, &healthy]).unwrap();
     assert!(said.contains("verdict") && !said.contains("the ends of"), "{said}");
+}
+
+#[test]
+fn of_gigabytes_diagnose_reads_the_ends() {
+    const STEPS: u64 = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let job = Job::new(2, 1, STEPS).with_slow(1, STEPS - 8_000);
+    job.write_to(folder.path(), 2, true);
+    let traces: Vec<PathBuf> = (0..2).map(|rank| folder.path().join(job.name(rank))).collect();
+    let diagnose = |words: &[&str]| {
+        let words = [&["diagnose"], words].concat();
+        let text = ncclscope(&[words.iter().map(Path::new).collect::<Vec<_>>(), vec![folder.path()]].concat()).unwrap();
+        text.replace(&folder.path().display().to_string(), "traces")
+    };
+    // Half of the steps are those of all ranks.
+    let slow =
+        "Rank 1 on node0 computes longer than the others: its `forward` takes 2.45 ms a step instead of 1.95 ms. ";
+    let whole = diagnose(&[]);
+    let since = " Since step 16000, a step takes 2.50 ms instead of 2.00 ms.\n";
+    assert!(whole.starts_with(slow) && whole.contains(since), "{whole}");
+    assert!(whole.contains("Steps 16000 to 19998 of 19999;") && !whole.contains("the ends of the files"), "{whole}");
+
+    traces.iter().for_each(|path| pad(path, 500 << 20, 28 << 20));
+    let ends = diagnose(&[]);
+    assert!(ends.starts_with(slow) && ends.contains(" a step takes 2.50 ms instead of 2.00 ms."), "{ends}");
+    assert!(ends.contains(" of the last "), "{ends}");
+    assert!(ends.contains("Only the ends of the files were read, 123.5 MiB of 1.1 GiB"), "{ends}");
+    assert_eq!(diagnose(&["--whole"]), whole);
+    let before = diagnose(&["--steps", "100..900"]);
+    assert!(before.starts_with("Healthy: ") && before.contains("Steps 100 to 899 of 19999"), "{before}");
 }
 
 /// All files below a folder.

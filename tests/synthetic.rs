@@ -31,6 +31,11 @@ const WORK: u64 = 400_000;
 /// ns.
 const TRANSFER: u64 = 20_000;
 const LEAVE: u64 = 2_000;
+/// If ranks compute, when they are done in a step, ns; by how much that varies; and how much longer a
+/// slow one takes, and with it each step.
+const COMPUTE: u64 = 200_000;
+const VARIES: u64 = 10_000;
+const SLOW: u64 = 250_000;
 /// The stated error of a kernel's times, ns.
 const ERROR: u32 = 500;
 /// When everything begins, by the wall clock, ns since 1970.
@@ -61,6 +66,8 @@ pub(crate) struct Job {
     pub(crate) world: String,
     /// The name of the job in the traces; empty for none.
     pub(crate) run: String,
+    /// The ranks' own work is that of a kernel; and this rank is slow from this step on.
+    slow: Option<(u32, u64)>,
     /// When the last rank came to each step: of all, or of each host.
     last: Vec<Vec<u64>>,
 }
@@ -92,14 +99,7 @@ impl Job {
     pub(crate) fn new(ranks: u32, hosts: u32, steps: u64) -> Job {
         let each = ranks / hosts;
         assert!(each > 0 && each * hosts == ranks, "{ranks} ranks on {hosts} hosts");
-        let last = |step: u64| {
-            let of = |ranks: std::ops::Range<u32>| ranks.map(|rank| came(rank, step)).max().unwrap_or_default();
-            match is_of_all(step) {
-                true => vec![of(0..ranks)],
-                false => (0..hosts).map(|host| of(host * each..(host + 1) * each)).collect(),
-            }
-        };
-        Job {
+        let job = Job {
             ranks,
             hosts,
             marks: ranks,
@@ -109,8 +109,44 @@ impl Job {
             nccl: 23_007,
             world: "world".into(),
             run: "NCCLSCOPE_RUN_ID=synthetic".into(),
-            last: (0..steps).map(last).collect(),
-        }
+            slow: None,
+            last: Vec::new(),
+        };
+        job.of(steps)
+    }
+
+    /// The same job with a kernel for the work of each rank, and with a rank that is slow from a step on.
+    #[allow(dead_code)] // the measurement does not ask
+    pub(crate) fn with_slow(self, rank: u32, from: u64) -> Job {
+        let steps = self.last.len() as u64;
+        Job { slow: Some((rank, from)), ..self }.of(steps)
+    }
+
+    fn of(self, steps: u64) -> Job {
+        let each = self.ranks / self.hosts;
+        let last = |step: u64| {
+            let of = |ranks: std::ops::Range<u32>| ranks.map(|rank| self.came(rank, step)).max().unwrap_or_default();
+            match is_of_all(step) {
+                true => vec![of(0..self.ranks)],
+                false => (0..self.hosts).map(|host| of(host * each..(host + 1) * each)).collect(),
+            }
+        };
+        Job { last: (0..steps).map(last).collect(), ..self }
+    }
+
+    /// When a rank comes to a step.
+    fn came(&self, rank: u32, step: u64) -> u64 {
+        let varies = mixed(u64::from(rank) << 32 | step, 3);
+        let work = match self.slow {
+            None => varies % WORK,
+            Some((slow, from)) => COMPUTE + varies % VARIES + if rank == slow && step >= from { SLOW } else { 0 },
+        };
+        self.begin(step) + work
+    }
+
+    /// When a step begins.
+    fn begin(&self, step: u64) -> u64 {
+        (step + 1) * STEP + self.slow.map_or(0, |(_, from)| SLOW * step.saturating_sub(from))
     }
 
     fn host(&self, rank: u32) -> u32 {
@@ -132,7 +168,7 @@ impl Job {
     /// When a rank enters and leaves a step, by the clock of the first host, ns.
     #[allow(dead_code)] // the measurement does not ask
     pub(crate) fn truth(&self, rank: u32, step: u64) -> [u64; 2] {
-        [came(rank, step), self.left(rank, step)].map(|time| Job::clock(0).reads(time).0)
+        [self.came(rank, step), self.left(rank, step)].map(|time| Job::clock(0).reads(time).0)
     }
 
     fn left(&self, rank: u32, step: u64) -> u64 {
@@ -178,11 +214,6 @@ impl Job {
 /// Every other step has all ranks.
 fn is_of_all(step: u64) -> bool {
     step.is_multiple_of(2)
-}
-
-/// When a rank comes to a step.
-fn came(rank: u32, step: u64) -> u64 {
-    (step + 1) * STEP + mixed(u64::from(rank) << 32 | step, 3) % WORK
 }
 
 /// A fixed pseudo-random number for these numbers.
@@ -260,7 +291,7 @@ impl Rank<'_> {
     }
 
     fn step(&mut self, step: u64) {
-        let (came, left) = (came(self.rank, step), self.job.left(self.rank, step));
+        let (came, left) = (self.job.came(self.rank, step), self.job.left(self.rank, step));
         let comm = if is_of_all(step) { self.world.clone() } else { self.host.clone() };
         let (func, count) = if is_of_all(step) { (Word::ALL_REDUCE, 1 << 22) } else { (Word::ALL_GATHER, 1 << 20) };
         let [call, coll, launch] = [self.id(), self.id(), self.id()];
@@ -295,16 +326,22 @@ impl Rank<'_> {
         if is_of_all(step) {
             self.transfer(comm, &handed, left - 15_000);
         }
-        let kernel = Kernel {
-            span: Span { start: self.clock.reads(came), end: self.clock.reads(left), error_ns: ERROR },
-            place: Place { device: self.world.device.unwrap_or(0), context: 1, stream: 13 },
-            correlation: step as u32 + 1,
+        let kernel = |name: &str, from: u64, to: u64, stream| Kernel {
+            span: Span { start: self.clock.reads(from), end: self.clock.reads(to), error_ns: ERROR },
+            place: Place { device: self.world.device.unwrap_or(0), context: 1, stream },
+            correlation: 2 * step as u32 + 1 + u32::from(stream == 13),
             graph_node: 0,
             graph: 0,
             grid: [8, 1, 1],
             block: [544, 1, 1],
-            name: "ncclDevKernel_Generic".into(),
+            name: name.into(),
         };
+        let before = step.checked_sub(1).map_or(came - COMPUTE, |before| self.job.left(self.rank, before) + 1_000);
+        let work = kernel("forward", before, came - 1_000, 7);
+        let kernel = kernel("ncclDevKernel_Generic", came, left, 13);
+        if self.job.slow.is_some() {
+            self.at(came, What::Kernel { kernel: &work, owner: Owner::Application });
+        }
         let owner = Owner::Operations {
             method: Method::Bracket,
             comm,
@@ -348,7 +385,7 @@ impl Rank<'_> {
     }
 
     fn end(&mut self, steps: u64) {
-        let end = (steps + 2) * STEP;
+        let end = self.job.begin(steps + 1);
         for comm in [self.host.clone(), self.world.clone()] {
             self.at(end, What::CommFinalize(&comm));
         }

@@ -1,5 +1,6 @@
 //! The answer in words and as data: the causes, the cost of each, and where to look.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,12 @@ pub(super) enum Verdict {
     SharedGpu,
     /// The files do not show it.
     CannotTell,
+}
+
+impl Verdict {
+    fn is_about_steps(self) -> bool {
+        matches!(self, Verdict::Healthy | Verdict::Causes | Verdict::CannotTell)
+    }
 }
 
 /// The answer.
@@ -138,6 +145,10 @@ struct Steps {
     count: usize,
     first: usize,
     of: usize,
+    /// Only the ends of the files were read, and the steps there are counted from 0.
+    only_ends_read: bool,
+    /// How long steps took before the first of those that are looked at, if these take longer.
+    before_ns: Option<u64>,
     median_ns: u64,
     mean_ns: u64,
 }
@@ -234,7 +245,11 @@ impl Report {
         let step = found.steps.mean;
         let causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
         let shares = shares::of_ranks(job, step);
-        let (verdict, text) = verdict(&names, found, troubles, causes.first(), &shares);
+        let (verdict, mut text) = verdict(&names, found, troubles, causes.first(), &shares);
+        if let Some(since) = job.since.filter(|_| verdict.is_about_steps()) {
+            let [now, before] = [found.steps.median, since.before as f64].map(duration);
+            let _ = write!(text, ". Since step {}, a step takes {now} instead of {before}", job.first + since.step);
+        }
         let on_path: f64 = found.path.iter().map(|part| part.ns).sum();
         let critical_path = found.path.iter().map(|part| OnPath {
             what: part.kind.map(|kind| job.kinds[kind as usize].name.clone()),
@@ -268,6 +283,8 @@ impl Report {
                 count: job.steps.len(),
                 first: job.first + job.steps.start,
                 of: job.all_steps,
+                only_ends_read: job.is_of_ends,
+                before_ns: job.since.map(|it| it.before as u64),
                 median_ns: found.steps.median as u64,
                 mean_ns: found.steps.mean as u64,
             },
@@ -351,7 +368,7 @@ impl Report {
 
     /// What steps are, and what they would take.
     fn steps(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Steps { from, times, count, first, of, median_ns, mean_ns, .. } = &self.steps;
+        let Steps { from, times, count, first, of, only_ends_read, median_ns, mean_ns, .. } = &self.steps;
         let what = match (from, times) {
             (Some(from), Some(times @ 2..)) => format!("inferred, each with `{}` {times} times", short(from)),
             (Some(from), _) => format!("inferred, from one `{}` to the next", short(from)),
@@ -359,6 +376,7 @@ impl Report {
         };
         let [median, mean] = [*median_ns, *mean_ns].map(|ns| duration(ns as f64));
         writeln!(out, "\nA STEP TAKES {median} ({mean} ON AVERAGE)")?;
+        let of = if *only_ends_read { format!("the last {of}") } else { of.to_string() };
         writeln!(out, "  Steps {first} to {} of {of}; {what}.", first + count - 1)?;
         for it in &self.what_if {
             let (step, doubt) = (duration(it.step_ns as f64), duration(it.doubt_ns as f64));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use rustc_hash::FxHashMap;
 
 use super::graph::{Graph, Item};
+use super::since::{Since, since};
 use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::Source;
 use crate::model::time::FileNs;
@@ -31,8 +32,12 @@ pub(super) struct RankFacts {
     pub(super) is_ours: bool,
     /// For each step, its first item; then the first one after the last step.
     pub(super) edges: Vec<usize>,
-    /// How many steps the file has.
+    /// The number of the first of them in its file, or in what was read of it.
+    pub(super) first: usize,
+    /// How many steps that has.
     pub(super) steps: usize,
+    /// When its last item began, in ns since 1970, if its clock can be related to that.
+    pub(super) last: Option<i64>,
 }
 
 /// The network in one direction between two ranks.
@@ -88,10 +93,13 @@ pub(super) struct Job {
     /// The steps of each rank that are looked at, without those that are left out as warm-up;
     /// counted from the first one that is kept.
     pub(super) steps: Range<usize>,
+    /// Steps have taken longer since the first of these.
+    pub(super) since: Option<Since>,
     /// The number of the first step that is kept.
     pub(super) first: usize,
-    /// How many steps there are in all.
+    /// How many steps there are in all, or at the ends of the files if only these were read.
     pub(super) all_steps: usize,
+    pub(super) is_of_ends: bool,
     /// How many ranks of a communicator are missing: their files are not here, or have no kernels
     /// where those of others have.
     pub(super) missing: usize,
@@ -133,6 +141,24 @@ impl Job {
             self.graph.items[item].start - if with_idle { self.graph.idle(item) } else { 0 }
         };
         (edge(items.start), edge(items.end))
+    }
+
+    /// Looks only at the last steps if they have taken longer than those before: those show what holds
+    /// the job up now.
+    pub(super) fn look_at_slow_steps(&mut self) {
+        let length = |step: usize| {
+            let of = |rank: usize| {
+                let items = self.step(rank, step);
+                let at = |item: usize| self.graph.items[item.min(self.graph.rank(rank).end - 1)].start;
+                at(items.end) - at(items.start)
+            };
+            let mut lengths: Vec<i64> = (0..self.ranks.len()).map(of).collect();
+            let middle = lengths.len() / 2;
+            *lengths.select_nth_unstable(middle).1
+        };
+        let found = since(&self.steps.clone().map(length).collect::<Vec<_>>());
+        self.since = found.map(|it| Since { step: self.steps.start + it.step, ..it });
+        self.steps.start = self.since.map_or(self.steps.start, |it| it.step);
     }
 
     /// The items of a rank in the steps that are looked at; without steps, all of them.

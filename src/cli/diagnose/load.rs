@@ -1,11 +1,13 @@
 //! Reads the files of a job into a [`Job`]: what ran on each rank's GPU, by step, and which of it
-//! the ranks met in. Of long recordings the first steps are kept.
+//! the ranks met in. Of long recordings the last steps are kept, and of large ones only the ends are
+//! read.
 
 mod agree;
 mod attempts;
 mod links;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
 use std::hash::Hasher as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,20 +17,26 @@ use rustc_hash::{FxHashMap, FxHasher};
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use, often};
-use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
+use crate::cli::compare::ranks::{self, Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::cli::survey::{self, Looking, Survey};
+use crate::cli::survey::{self, LARGE, Looking, Survey, size_of};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
-use crate::trace::reader::{Extent, Packet};
+use crate::trace::names;
+use crate::trace::reader::{Ends, Extent, HEAD, Packet};
 use crate::trace::words::remark;
 
-/// How many items are kept at most; each takes some 150 bytes.
+/// How many items are kept; each takes some 150 bytes.
 const ITEMS: usize = 6_000_000;
-/// How many steps of a rank are kept at least.
+/// How many steps of a rank are kept at least if there are not many times as many items; and in any
+/// case.
 const STEPS: usize = 30;
+const TIMES: usize = 10;
+const FEWEST: usize = 8;
+/// How much of the end of a file is read at most, bytes: in memory it takes thirty times as much.
+const END: u64 = 32 << 20;
 
 /// Which steps to look at, and what a step is.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +45,19 @@ pub(super) struct Wish {
     pub(super) step: Option<String>,
     /// Only these, counted from 0.
     pub(super) steps: Option<Range<usize>>,
+    /// Everything is read, however much it is.
+    pub(super) whole: bool,
+}
+
+/// What is read of each file, and kept of each rank.
+#[derive(Clone, Copy)]
+struct Amount {
+    /// The ends, with so many bytes of the last part at least.
+    end: Option<u64>,
+    /// How many items.
+    items: usize,
+    /// What began before, in ns since 1970.
+    until: Option<i64>,
 }
 
 /// What the files give so far.
@@ -63,6 +84,8 @@ struct Loading {
     has_kernels: bool,
     /// How many ranks of a communicator, by hash, are in files that were left out for lack of kernels.
     without_kernels: BTreeMap<u64, usize>,
+    /// Only the ends of files were read.
+    is_of_ends: bool,
 }
 
 /// An operation that an item carried: its number, and its communicator by hash.
@@ -77,19 +100,42 @@ struct Carrier {
 /// file that cannot be read is named in the notes; an error if none can. Of a job whose ranks were
 /// restarted, only the last attempt counts.
 pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reason>) {
-    let size = |path: &PathBuf| std::fs::metadata(path).map_or(0, |facts| facts.len());
-    let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(size).sum());
+    let (all, count) = (size_of(files), files.len().max(1));
+    let is_whole = all <= LARGE || wish.whole || wish.steps.is_some();
+    let end = (!is_whole).then(|| (LARGE / count as u64).min(END));
+    let mut amount = Amount { end, items: ITEMS / count, until: None };
+    loop {
+        let (survey, job) = read(files, wish, amount);
+        // Some recordings went on for longer, such as those whose files are not full.
+        amount = match (&job, amount) {
+            (Ok((_, until @ Some(_))), Amount { until: None, .. }) => Amount { until: *until, ..amount },
+            (Ok((_, Some(_))), Amount { end: Some(_), .. }) => Amount { end: None, ..amount },
+            _ => return (survey, job.map(|it| it.0)),
+        };
+    }
+}
+
+/// Reads so much of the files. If the ranks have too few of these steps in common, returns also until
+/// when all of them were recorded.
+fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job, Option<i64>), Reason>) {
+    let size = |path: &PathBuf| size_of(std::slice::from_ref(path));
+    let to_read = |path: &PathBuf| amount.end.map_or(u64::MAX, |end| HEAD + end).min(size(path));
+    let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(to_read).sum());
     let (mut survey, mut all, mut loaded, mut faults) = (Survey::default(), Vec::new(), Vec::new(), Vec::new());
-    let budget = ITEMS / files.len().max(1);
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
-        let look = |packet: &Packet<'_>| _ = looking.take(packet);
-        let read = import::open_as(path, threads, Wanted::Work, look);
-        (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, budget)))
+        let ends = amount.end.and_then(|least| Ends::of(&mut File::open(path).ok()?, HEAD, least).ok()?);
+        let look = |packet: Option<&Packet<'_>>| match packet {
+            Some(packet) => _ = looking.take(packet),
+            None => looking.skip(),
+        };
+        let read = import::open_as(path, threads, (Wanted::Work, ends), look);
+        looking.only_ends(ends);
+        (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, amount)))
     };
     abreast::look(files, read, |path, (looked, read)| {
         all.push((path, looked, read));
-        stage.advance(size(path));
+        stage.advance(to_read(path));
     });
     let earlier = attempts::earlier(&all.iter().map(|(_, looked, _)| looked).collect::<Vec<_>>());
     for (at, (path, looked, read)) in all.into_iter().enumerate() {
@@ -104,7 +150,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
         }
     }
     survey.sort_unfinished();
-    let mut loading = Loading::default();
+    let mut loading = Loading { is_of_ends: !survey.ends.is_empty(), ..Loading::default() };
     let has_kernels = loaded.iter().any(|(_, of_file)| of_file.has_kernels);
     for (path, of_file) in loaded {
         if of_file.has_kernels || !has_kernels {
@@ -118,7 +164,18 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
         }
     }
     let mut job = loading.finish(files.len() - earlier.len(), faults, wish);
-    if let (Ok(job), Some(first)) = (&mut job, earlier.first()) {
+    if let (Ok((job, _)), false) = (&mut job, survey.ends.is_empty()) {
+        let length = |path: &PathBuf| size(path);
+        let of = |(file, ends): (&usize, &Ends)| ends.bytes(length(&survey.extents[*file].0));
+        let whole = (0..survey.extents.len()).filter(|file| !survey.ends.contains_key(file));
+        let read: u64 = survey.ends.iter().map(of).chain(whole.map(|file| length(&survey.extents[file].0))).sum();
+        job.notes.push(format!(
+            "Only the ends of the files were read, {} of {}; with --whole everything is",
+            names::size(read),
+            names::size(size_of(files))
+        ));
+    }
+    if let (Ok((job, _)), Some(first)) = (&mut job, earlier.first()) {
         let (are, count) = (if earlier.len() == 1 { "file" } else { "files" }, earlier.len());
         job.notes.insert(
             0,
@@ -132,7 +189,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
 }
 
 impl Loading {
-    fn of(path: &Path, profile: &Profile, wish: &Wish, budget: usize) -> Loading {
+    fn of(path: &Path, profile: &Profile, wish: &Wish, amount: Amount) -> Loading {
         let ranks = Ranks::of(profile, !profile.kernels.is_empty());
         let has_kernels = !profile.kernels.is_empty();
         let reason = profile.notes.iter().filter(|_| !has_kernels).find_map(|note| note.split_once(remark::NO_KERNELS));
@@ -140,7 +197,7 @@ impl Loading {
         let no_kernels = reason.and_then(|(_, why)| why.split("; ").next()).map(str::to_owned);
         let mut loading = Loading { gaps: profile.gaps.clone(), no_kernels, has_kernels, ..Loading::default() };
         for rank in &ranks.all {
-            loading.rank(path, profile, &ranks, rank, wish, budget / ranks.all.len());
+            loading.rank(path, profile, &ranks, rank, wish, Amount { items: amount.items / ranks.all.len(), ..amount });
         }
         // In a merged trace, ranks without kernels are beside others.
         let is_drawn = |process: usize| !has_kernels || ranks.all.iter().any(|rank| rank.process == process);
@@ -187,26 +244,25 @@ impl Loading {
         *known = known.filter(|known| size == Some(*known));
     }
 
-    fn rank(&mut self, path: &Path, profile: &Profile, ranks: &Ranks, rank: &Rank, wish: &Wish, budget: usize) {
+    fn rank(&mut self, path: &Path, profile: &Profile, ranks: &Ranks, rank: &Rank, wish: &Wish, amount: Amount) {
         let found = steps::of_one(profile, ranks, rank, wish.step.as_deref());
         let (source, edges) = found.map_or((None, Vec::new()), |found| (Some(found.source), found.edges));
         let edges: Vec<usize> =
             edges.iter().map(|edge| rank.items.partition_point(|item| item.span.start < *edge)).collect();
         let count = edges.len().saturating_sub(1);
-        // What is kept of it: as many of the first steps as there is room for.
+        let until = amount.until.zip(profile.clock.to_utc).map(|(until, to_utc)| until - to_utc.ns);
+        let is_early = |item: &ranks::Item| until.is_none_or(|until| item.span.start.0 <= until);
+        // What is kept of it: as many of the last steps as there is room for.
         let kept = match &wish.steps {
             Some(steps) => steps.start.min(count)..steps.end.min(count),
-            None => {
-                let fits = |edge: &usize| edge - edges[0] <= budget;
-                0..edges.iter().take_while(|edge| fits(edge)).count().saturating_sub(1).max(STEPS.min(count))
-            }
+            None => newest(&edges[..edges.partition_point(|edge| is_early(&rank.items[*edge]))], amount.items),
         };
         let places = match count {
-            0 => 0..rank.items.len().min(budget),
+            0 => rank.items.len() - rank.items.len().min(amount.items)..rank.items.len(),
             // What comes before the first step may be in it when the ranks agree on what begins one. The
             // last step ends when the next one begins.
             _ => {
-                let begin = if wish.steps.is_some() { edges[kept.start] } else { 0 };
+                let begin = if wish.steps.is_some() || kept.start > 0 { edges[kept.start] } else { 0 };
                 begin..rank.items.len().min(edges[kept.end] + 1)
             }
         };
@@ -228,6 +284,7 @@ impl Loading {
             }
         }
         let edges = edges.get(kept.start..=kept.end).unwrap_or_default();
+        let last = rank.items[places.clone()].last().zip(profile.clock.to_utc);
         self.ranks.push(RankFacts {
             label,
             number: rank.number,
@@ -237,7 +294,9 @@ impl Loading {
             begin: profile.begin.or(profile.extent().map(|extent| extent.start)).unwrap_or_default(),
             is_ours: profile.source.tool == Tool::Ncclscope,
             edges: edges.iter().map(|edge| edge - places.start).collect(),
+            first: kept.start,
             steps: count,
+            last: last.map(|(item, to_utc)| item.span.start.0 + to_utc.ns),
         });
         self.sources.push(source);
     }
@@ -246,7 +305,8 @@ impl Loading {
     fn items_of(&mut self, profile: &Profile, ranks: &Ranks, rank: &Rank, places: &Range<usize>) -> Vec<Carrier> {
         let rank_number = self.items.len() as u32;
         let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
-        // How often each operation has run before: replays of a graph share its number.
+        // How often each operation has run before, where that is not known: replays of a graph share its
+        // number.
         let mut turns: FxHashMap<u64, u32> = FxHashMap::default();
         let mut carriers = Vec::new();
         let mut items = Vec::with_capacity(places.len());
@@ -260,8 +320,9 @@ impl Loading {
                 let comm = communicator.map_or(0, |it| hash_of(it.hash, it.name.as_deref()));
                 let turn = turns.entry(mixed(&(comm, shared, operation.function == "Recv"))).or_default();
                 *turn += 1;
+                let turn = kernel.and_then(|it| it.carried.replay).unwrap_or(*turn);
                 if is_kept {
-                    self.joined.push((mixed(&(comm, shared, *turn)), rank_number, items.len() as u32));
+                    self.joined.push((mixed(&(comm, shared, turn)), rank_number, items.len() as u32));
                     carriers.push(Carrier { shared, item: items.len(), comm });
                 }
             }
@@ -351,7 +412,8 @@ impl Loading {
     }
 
     /// The job of so many files, some of which could not be read.
-    fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<Job, Reason> {
+    /// See [`read`].
+    fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<(Job, Option<i64>), Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
         }
@@ -361,7 +423,7 @@ impl Loading {
             let what = format!("--step: there is no `{name}` that runs more than once on each rank{often}");
             return Err(Reason::Refused(what));
         }
-        self.agree();
+        let until = self.agree();
         let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
         let graph = Graph::new(self.items, self.joined);
         let source = self.sources.first_mut().and_then(Option::take);
@@ -374,11 +436,16 @@ impl Loading {
             return Err(Reason::Refused(why));
         }
         if has_all && fewest < most {
-            notes
-                .push(format!("Ranks have between {fewest} and {most} steps; they are compared from the first one on"));
+            notes.push(format!("Ranks have between {fewest} and {most} steps; those that all have are compared"));
         }
+        let first = self.ranks.iter().map(|rank| rank.first).max().unwrap_or(0);
         // A GPU warms up, and connections are made.
-        let warm = if wish.steps.is_some() { 0 } else { (kept / 10).clamp(1, 20).min(kept) };
+        let warm = match wish.steps.is_some() || first > 0 {
+            true => 0,
+            // The first one may have begun before what was read.
+            false if self.is_of_ends => 1.min(kept),
+            false => (kept / 10).clamp(1, 20).min(kept),
+        };
         let mut links: BTreeMap<Link, usize> = BTreeMap::new();
         let mut all_uses = Vec::new();
         for (comm, peer, it) in self.uses {
@@ -395,7 +462,7 @@ impl Loading {
             ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
         };
         let (missing, without_kernels) = self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
-        Ok(Job {
+        let mut job = Job {
             gaps: self.gaps,
             no_kernels: self.no_kernels,
             ranks: self.ranks,
@@ -407,15 +474,30 @@ impl Loading {
             taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
             source: source.filter(|_| has_all),
             steps: if has_all { warm..kept } else { 0..0 },
-            first: wish.steps.as_ref().map_or(0, |steps| steps.start),
+            first,
             all_steps: most,
+            is_of_ends: self.is_of_ends,
+            since: None,
             missing,
             without_kernels,
             shares_gpus: false,
             notes,
             graph,
-        })
+        };
+        if wish.steps.is_some() {
+            return Ok((job, None));
+        }
+        job.look_at_slow_steps();
+        Ok((job, until))
     }
+}
+
+/// Of steps with these edges, as many of the last ones as there is room for.
+fn newest(edges: &[usize], room: usize) -> Range<usize> {
+    let count = edges.len().saturating_sub(1);
+    let fit = |room: usize| edges.iter().rev().take_while(|edge| edges[count] - **edge <= room).count().max(1) - 1;
+    let kept = fit(room).max(fit(TIMES * room).min(STEPS)).max(FEWEST.min(count));
+    count - kept..count
 }
 
 /// A communicator, as it is called in the names of its operations.
@@ -475,6 +557,19 @@ mod tests {
         };
         loading.number().map_err(|reason| reason.to_string())?;
         Ok(loading.ranks.into_iter().map(|rank| rank.label).collect())
+    }
+
+    #[test]
+    fn of_long_recordings_the_last_steps_are_kept() {
+        let of =
+            |steps: usize, items: usize, room| newest(&(0..=steps).map(|it| 5 + it * items).collect::<Vec<_>>(), room);
+        assert_eq!(of(1_000, 10, 10_000), 0..1_000);
+        assert_eq!(of(1_000, 10, 2_000), 800..1_000);
+        assert_eq!(of(1_000, 10, 100), 970..1_000, "some more than there is room for");
+        assert_eq!(of(1_000, 100, 100), 990..1_000, "but not many times as much");
+        assert_eq!(of(1_000, 1_000, 100), 992..1_000, "unless nothing could be said");
+        assert_eq!(of(3, 1_000, 100), 0..3);
+        assert_eq!((newest(&[], 100), newest(&[7], 100)), (0..0, 0..0));
     }
 
     #[test]

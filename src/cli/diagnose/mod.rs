@@ -15,6 +15,7 @@ mod job;
 mod lateness;
 mod load;
 mod shares;
+mod since;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,9 @@ pub(super) struct Wish {
     /// Only these steps, counted from 0: 100..200
     #[arg(long, value_name = "A..B", value_parser = range)]
     steps: Option<Range<usize>>,
+    /// Of more than 1 GB, read everything, not only how the recordings ended
+    #[arg(long)]
+    whole: bool,
     /// Write the answer as JSON, too; with -, to standard output alone
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -58,8 +62,9 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
     let files = runs::named(&wish.traces)?;
-    let (report, _) =
-        diagnosed(&files, &wish.traces, &load::Wish { step: wish.step.clone(), steps: wish.steps.clone() })?;
+    let Wish { traces, step, steps, whole, .. } = wish;
+    let wished = load::Wish { step: step.clone(), steps: steps.clone(), whole: *whole };
+    let (report, _) = diagnosed(&files, traces, &wished)?;
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }

@@ -251,11 +251,20 @@ impl Loading {
             edges.iter().map(|edge| rank.items.partition_point(|item| item.span.start < *edge)).collect();
         let count = edges.len().saturating_sub(1);
         let until = amount.until.zip(profile.clock.to_utc).map(|(until, to_utc)| until - to_utc.ns);
-        let is_early = |item: &ranks::Item| until.is_none_or(|until| item.span.start.0 <= until);
+        // Kernels are written later than their transfers: at the begin of a part they have none.
+        let transfers = profile.transfers.iter().filter(|it| amount.end.is_some() && it.process == rank.process);
+        let from = transfers.map(|it| it.span.start.0).min();
+        let start = |edge: &usize| rank.items[*edge].span.start.0;
+        let is_before = |edge: &usize| from.is_some_and(|from| start(edge) < from);
+        let is_early = |edge: &usize| is_before(edge) || until.is_none_or(|until| start(edge) <= until);
         // What is kept of it: as many of the last steps as there is room for.
         let kept = match &wish.steps {
             Some(steps) => steps.start.min(count)..steps.end.min(count),
-            None => newest(&edges[..edges.partition_point(|edge| is_early(&rank.items[*edge]))], amount.items),
+            None => {
+                let known = edges.partition_point(is_before);
+                let kept = newest(&edges[known..edges.partition_point(is_early)], amount.items);
+                known.min(count) + kept.start..known.min(count) + kept.end
+            }
         };
         let places = match count {
             0 => rank.items.len() - rank.items.len().min(amount.items)..rank.items.len(),

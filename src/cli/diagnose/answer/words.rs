@@ -312,10 +312,11 @@ impl Names<'_> {
         }
         let hosts: BTreeSet<&Option<String>> = job.ranks.iter().map(|rank| &rank.host).collect();
         if job.links.is_empty() && hosts.len() > 1 && job.has_kernels() && found.steps.mean > 0.0 {
-            notes.push(
-                "There are no network transfers in these files, so links cannot be compared (NCCLSCOPE_PRESET=standard records them)"
-                    .to_owned(),
-            );
+            let these = if job.is_of_ends { "at the ends of these files" } else { "in these files" };
+            notes.push(format!(
+                "There are no network transfers {these}, so links cannot be compared (NCCLSCOPE_PRESET=standard \
+                 records them)"
+            ));
         }
         if found.error > MUCH * found.steps.median.max(1.0) {
             notes.push(format!(

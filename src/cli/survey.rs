@@ -312,6 +312,15 @@ impl Survey {
         extent
     }
 
+    /// How many bytes of the files were read.
+    pub(super) fn bytes_read(&self) -> u64 {
+        let of = |(file, (path, _)): (usize, &(PathBuf, Extent))| {
+            let length = size_of(std::slice::from_ref(path));
+            self.ends.get(&file).map_or(length, |ends| ends.bytes(length))
+        };
+        self.extents.iter().enumerate().map(of).sum()
+    }
+
     /// Calls `each` for every packet of a file that the survey looked at. If only the ends were read,
     /// these are the packets of the last part.
     pub(super) fn read_again(&self, file: usize, mut each: impl FnMut(&Packet<'_>)) {

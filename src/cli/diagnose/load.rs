@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use, often};
-use crate::cli::compare::ranks::{self, Class, Kind, Rank, Ranks};
+use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
@@ -165,13 +165,9 @@ fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job,
     }
     let mut job = loading.finish(files.len() - earlier.len(), faults, wish);
     if let (Ok((job, _)), false) = (&mut job, survey.ends.is_empty()) {
-        let length = |path: &PathBuf| size(path);
-        let of = |(file, ends): (&usize, &Ends)| ends.bytes(length(&survey.extents[*file].0));
-        let whole = (0..survey.extents.len()).filter(|file| !survey.ends.contains_key(file));
-        let read: u64 = survey.ends.iter().map(of).chain(whole.map(|file| length(&survey.extents[file].0))).sum();
         job.notes.push(format!(
             "Only the ends of the files were read, {} of {}; with --whole everything is",
-            names::size(read),
+            names::size(survey.bytes_read()),
             names::size(size_of(files))
         ));
     }
@@ -420,8 +416,7 @@ impl Loading {
         Ok(())
     }
 
-    /// The job of so many files, some of which could not be read.
-    /// See [`read`].
+    /// The job of so many files, some of which could not be read; and what [`read`] returns with it.
     fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<(Job, Option<i64>), Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
@@ -447,7 +442,12 @@ impl Loading {
         if has_all && fewest < most {
             notes.push(format!("Ranks have between {fewest} and {most} steps; those that all have are compared"));
         }
-        let first = self.ranks.iter().map(|rank| rank.first).max().unwrap_or(0);
+        let firsts: BTreeSet<usize> = self.ranks.iter().map(|rank| rank.first).collect();
+        let first = firsts.last().copied().unwrap_or(0);
+        if has_all && firsts.len() > 1 {
+            notes
+                .push("No step is known to be in the files of all ranks, so the last ones of each are compared".into());
+        }
         // A GPU warms up, and connections are made.
         let warm = match wish.steps.is_some() || first > 0 {
             true => 0,

@@ -35,7 +35,7 @@ const ITEMS: usize = 6_000_000;
 const STEPS: usize = 30;
 const TIMES: usize = 10;
 const FEWEST: usize = 8;
-/// How much of the end of a file is read at most, bytes: in memory it takes thirty times as much.
+/// How much of the end of a file is read at most, bytes: in memory it takes six times as much.
 const END: u64 = 32 << 20;
 
 /// Which steps to look at, and what a step is.

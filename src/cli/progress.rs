@@ -43,6 +43,7 @@ impl Progress {
         if !io::stderr().is_terminal() {
             return None;
         }
+        IS_WATCHED.store(true, Ordering::Relaxed);
         let line = Line { bar: ProgressBar::new(0), is_shown: Arc::default() };
         let shown = line.clone();
         let (stop, stopped) = channel::<()>();
@@ -99,27 +100,53 @@ impl Line {
 }
 
 /// Many files that a command goes through, for as long as this exists. There is one at a time.
-pub(super) struct Stage(());
+pub(super) struct Stage {
+    /// Somebody watches it.
+    is_watched: bool,
+    /// Files count, not their bytes.
+    counts: bool,
+}
 
-/// The current stage.
-static STAGE: Mutex<Option<Reading>> = Mutex::new(None);
+/// Whether stages are watched.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// The current stage, and whether files count.
+static STAGE: Mutex<Option<(Reading, bool)>> = Mutex::new(None);
 
 impl Stage {
     /// Begins a stage: `what` is done with files of this many bytes in total.
     pub(super) fn begin(what: String, bytes: u64) -> Stage {
-        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { what, at: 0, size: bytes });
-        Stage(())
+        Stage::of(Reading { what, at: 0, size: bytes }, false, IS_WATCHED.load(Ordering::Relaxed))
+    }
+
+    /// Begins a stage in which `what` is done with the ends of so many files.
+    pub(super) fn of_ends(what: &str, files: usize) -> Stage {
+        let stage = Reading { what: format!("{what} the ends of {files} files"), at: 0, size: files as u64 };
+        Stage::of(stage, true, IS_WATCHED.load(Ordering::Relaxed))
+    }
+
+    fn of(stage: Reading, counts: bool, is_watched: bool) -> Stage {
+        let stage = Some((stage, counts)).filter(|_| is_watched);
+        let made = Stage { is_watched, counts };
+        made.change(|current| *current = stage);
+        made
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Option<(Reading, bool)>)) {
+        if self.is_watched {
+            change(&mut STAGE.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// A file of this many bytes is done.
     pub(super) fn advance(&self, bytes: u64) {
-        STAGE.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(|stage| stage.at += bytes);
+        let done = if self.counts { 1 } else { bytes };
+        self.change(|current| current.iter_mut().for_each(|(stage, _)| stage.at += done));
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        *STAGE.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.change(|current| *current = None);
     }
 }
 
@@ -133,8 +160,8 @@ struct Reading {
 
 /// The current stage, with what has been read of the open files.
 fn staged() -> Option<Reading> {
-    let stage = STAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-    let read: u64 = open().map(|file| file.at).sum();
+    let (stage, counts) = STAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    let read: u64 = if counts { 0 } else { open().map(|file| file.at).sum() };
     Some(Reading { at: (stage.at + read).min(stage.size), ..stage })
 }
 
@@ -174,12 +201,17 @@ mod tests {
         file.seek(SeekFrom::Start(1 << 40)).unwrap();
         assert_eq!(reading(), Some(Reading { what: what.clone(), at: 1 << 40, size: 1 << 42 }));
         // One of four files is done, and a quarter of this one. What other tests read is far less.
-        let stage = Stage::begin("joining".into(), 4 << 42);
+        let stage = Stage::of(Reading { what: "joining".into(), at: 0, size: 4 << 42 }, false, true);
         stage.advance(1 << 42);
         let at = staged().map(|it| (it.what, it.at >> 40, it.size));
         assert_eq!(at, Some(("joining".to_owned(), 5, 4 << 42)));
         drop(stage);
         assert_eq!(staged(), None);
+        // Of files whose ends are read, the bytes before them count for nothing.
+        let stage = Stage::of(Reading { what: "reading the ends of 4 files".into(), at: 0, size: 4 }, true, true);
+        stage.advance(1 << 42);
+        assert_eq!(staged().map(|it| (it.at, it.size)), Some((1, 4)));
+        drop(stage);
         drop(file);
         let written = fs::OpenOptions::new().write(true).open(&path).unwrap();
         assert_ne!(reading().map(|it| it.what), Some(what), "what is written is not read");

@@ -14,6 +14,7 @@ pub(super) use self::looking::Looking;
 use self::looking::{Begun, Open};
 use super::Fault;
 use super::merge::abreast;
+use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::model::ids::ProcessTag;
 use crate::model::time::HostNs;
@@ -255,6 +256,10 @@ impl Survey {
         each: impl Fn(&mut T, &Packet<'_>, &Numbers) + Sync,
     ) -> (Survey, Vec<(T, Option<Fault>)>) {
         let (mut all, mut looked) = (Survey::default(), Vec::new());
+        let stage = match reach {
+            Reach::Whole => Stage::begin(format!("reading {} files", paths.len()), size_of(paths)),
+            Reach::Ends(_) => Stage::of_ends("reading", paths.len()),
+        };
         let look = |path: &PathBuf, threads| {
             let mut made = T::default();
             let (survey, extent) =
@@ -263,6 +268,7 @@ impl Survey {
         };
         abreast::look(paths, look, |path, (made, survey, extent)| {
             looked.push((made, all.add(path, survey, extent).err()));
+            stage.advance(size_of(std::slice::from_ref(path)));
         });
         all.sort_unfinished();
         (all, looked)

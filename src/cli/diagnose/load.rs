@@ -118,9 +118,10 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
 /// Reads so much of the files. If the ranks have too few of these steps in common, returns also until
 /// when all of them were recorded.
 fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job, Option<i64>), Reason>) {
-    let size = |path: &PathBuf| size_of(std::slice::from_ref(path));
-    let to_read = |path: &PathBuf| amount.end.map_or(u64::MAX, |end| HEAD + end).min(size(path));
-    let stage = Stage::begin(format!("reading {} files", files.len()), files.iter().map(to_read).sum());
+    let stage = match amount.end {
+        None => Stage::begin(format!("reading {} files", files.len()), size_of(files)),
+        Some(_) => Stage::of_ends("reading", files.len()),
+    };
     let (mut survey, mut all, mut loaded, mut faults) = (Survey::default(), Vec::new(), Vec::new(), Vec::new());
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
@@ -135,7 +136,7 @@ fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job,
     };
     abreast::look(files, read, |path, (looked, read)| {
         all.push((path, looked, read));
-        stage.advance(to_read(path));
+        stage.advance(size_of(std::slice::from_ref(path)));
     });
     let earlier = attempts::earlier(&all.iter().map(|(_, looked, _)| looked).collect::<Vec<_>>());
     for (at, (path, looked, read)) in all.into_iter().enumerate() {

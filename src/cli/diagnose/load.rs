@@ -30,8 +30,8 @@ use crate::trace::words::remark;
 
 /// How many items are kept; each takes some 150 bytes.
 const ITEMS: usize = 6_000_000;
-/// How many steps of a rank are kept at least if there are not many times as many items; and in any
-/// case.
+/// How many steps of a rank are kept at least, unless they have more than so many times its share of the
+/// items; and how many in any case.
 const STEPS: usize = 30;
 const TIMES: usize = 10;
 const FEWEST: usize = 8;

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 /// How many steps show how long they take, at least.
 const ENOUGH: usize = 30;
-/// How much longer they take if that is another pace and not noise.
+/// How many times as long they take, in the middle, if that is another pace and not noise.
 const LONGER: f64 = 1.1;
-/// So many steps in a row show whether they are at the new pace.
+/// So many steps in a row show at which pace they are.
 const ROW: usize = 15;
 
 /// Since when steps have taken longer.
@@ -19,7 +19,7 @@ pub(super) struct Since {
 }
 
 /// Since when steps of these lengths, in ns, have taken longer, up to the last one. That is a change of
-/// pace only if nearly all are longer than nearly all before.
+/// pace only if three quarters of them are longer than three quarters of those before.
 pub(super) fn since(lengths: &[i64]) -> Option<Since> {
     let count = lengths.len();
     let halves = (1..).map(|half| count >> half).take_while(|newest| *newest >= ENOUGH);

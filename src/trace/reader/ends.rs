@@ -58,8 +58,8 @@ impl Ends {
     }
 }
 
-/// The last of the restarts in a part of a file, or the last but one if it should be the second from the
-/// end: where it begins, and the tag of its process, which is that of those after it, too.
+/// The last restart in a part of a file, or with a count of 2 the one before it: where it begins, and the
+/// tag of its process. `None` if there are too few, or if the last two are of different processes.
 fn restart(file: &mut File, (begin, end): (u64, u64), count: usize) -> Result<Option<(u64, u64)>, Error> {
     let mut searched = FIRST * begin;
     loop {

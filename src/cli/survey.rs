@@ -192,6 +192,8 @@ pub(super) struct Process {
     pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
     pub(super) is_lossy: bool,
+    /// Records of kernels were lost.
+    pub(super) misses_kernels: bool,
     /// Settings left out a part of it.
     pub(super) is_partial: bool,
     /// It captured calls in graphs.

@@ -174,3 +174,11 @@ fn a_full_file_does_not_grow_by_the_time_of_threads() {
         assert_eq!(pipeline.tracks.pending_bytes() > before, grows, "{level:?}");
     }
 }
+
+#[test]
+fn lost_buffers_are_reported_in_the_words_that_readers_know() {
+    let mut intake = Intake::new(Source { version: 130_000, asked: Asked::default(), failures: 0 });
+    intake.stands(Standing { discarded_buffers: 1, ..Standing::default() }, &mut |_| ());
+    let said: Vec<_> = intake.take_notes().into_iter().map(|note| note.name).collect();
+    assert_eq!(said, [crate::trace::words::remark::DISCARDED]);
+}

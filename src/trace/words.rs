@@ -136,6 +136,8 @@ pub mod remark {
     pub const SPOILT: &str = "kernel times bad";
     /// CUPTI's times of kernels are valid again.
     pub const SOUND: &str = "kernel times good again";
+    /// Buffers with CUPTI's records were lost, and with them kernels.
+    pub const DISCARDED: &str = "kernels discarded";
     /// CUPTI was forced to return its buffers, even with kernels that had not ended. The buffers
     /// come before this remark.
     pub const FORCED: &str = "CUPTI flushed by force";

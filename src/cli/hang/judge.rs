@@ -165,10 +165,13 @@ impl Job {
         }
         let (age, begin) = first_came;
         let waited = waited.min(age);
+        // Where records of kernels were lost, an operation may be over that was not seen to end.
+        let may_be_over = on.iter().all(|it| it.kind == Work::Overdue && self.misses_kernels(it.member));
         let is_certain = match &missing[..] {
             // A rank with losses may have lost what it handed over.
             _ if has_paused => false,
-            [] => waited >= patience && !self.have_ended(hash),
+            [] => waited >= patience && !self.have_ended(hash) && !may_be_over,
+            _ if may_be_over && replay.is_some() => false,
             missing => missing.iter().all(|&index| self.is_missing(index, first, age)),
         };
         let in_job = self.in_job(hash);
@@ -257,8 +260,17 @@ impl Job {
             let newest = self.newest(index, of).filter(|_| is_known())?;
             return (newest < of.seq?).then_some(self.age_in(self.members[index].process, process.alive?));
         }
+        // Of a graph, only kernels may show how far it has come.
+        if process.misses_kernels && of.key.2.is_some() {
+            return None;
+        }
         // A file that was read from a restart on names all that came before.
         (!process.is_tail || is_known()).then_some(0)
+    }
+
+    /// Whether records of a rank's kernels were lost.
+    fn misses_kernels(&self, index: usize) -> bool {
+        self.processes.get(&self.members[index].process).is_some_and(|it| it.misses_kernels)
     }
 
     /// How long an operation that a rank has come to may take, ns.
@@ -299,11 +311,12 @@ impl Job {
         } else if let Some((_, name, since)) = call {
             said.push_str(&format!(", in {name} since {}", before(*since)));
         }
-        if state.is_some_and(|state| state.is_lossy) {
+        let is_unclear = self.had_not_come(index, of).is_none();
+        if state.is_some_and(|state| state.is_lossy || state.misses_kernels && is_unclear) {
             said.push_str("; records were dropped there, so it may have come");
-        } else if state.is_some_and(|state| state.is_full) && self.had_not_come(index, of).is_none() {
+        } else if state.is_some_and(|state| state.is_full) && is_unclear {
             said.push_str("; its file was full, so it may have come");
-        } else if self.had_not_come(index, of).is_none() {
+        } else if is_unclear {
             said.push_str("; only the end of its file was read, so it may have come");
         }
         Missing { rank, world, process: place.clone(), last: said, waits: None }
@@ -497,6 +510,38 @@ mod tests {
         job.processes.get_mut(&2).expect("the process of rank 2").is_lossy = true;
         let (is_certain, text) = &said(&job)[0];
         assert!(!is_certain && text.contains("records were dropped there, so it may have come"), "{text}");
+    }
+
+    #[test]
+    fn where_kernels_were_lost_an_operation_may_be_over() {
+        let certain = |job: &Job| said(job)[0].0;
+        let lose = |job: &mut Job, processes: &[u64]| {
+            for process in processes {
+                job.processes.get_mut(process).expect("a process").misses_kernels = true;
+            }
+        };
+        // What a rank handed over does not depend on kernels.
+        let mut job_of_missing = job(7, 3, 0, &[0, 1]);
+        lose(&mut job_of_missing, &[0, 1, 2]);
+        assert!(certain(&job_of_missing), "rank 2 called nothing");
+        // But in which run of a graph it is does.
+        let replayed = |job: &mut Job| {
+            for it in &mut job.standing {
+                it.key.2 = Some(30);
+            }
+            job.seen.clear();
+        };
+        for (lost, is_certain) in [(&[][..], true), (&[2], false), (&[0], true), (&[0, 1], false)] {
+            let mut job = job(7, 3, 0, &[0, 1]);
+            replayed(&mut job);
+            lose(&mut job, lost);
+            assert_eq!(certain(&job), is_certain, "{lost:?}: {:?}", said(&job));
+        }
+        for (lost, is_certain) in [(&[][..], true), (&[0], true), (&[0, 1, 2], false)] {
+            let mut job = job(7, 3, 0, &[0, 1, 2]);
+            lose(&mut job, lost);
+            assert_eq!(certain(&job), is_certain, "{lost:?}: {:?}", said(&job));
+        }
     }
 
     #[test]

@@ -31,9 +31,10 @@ pub(in crate::cli) struct Looking {
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: FxHashSet<u64>,
-    /// Tags of processes that say that settings left something out, of those whose files are full, and
-    /// of those to whose files nothing more is written.
+    /// Tags of processes that say that settings left something out, of those that lost records of kernels,
+    /// of those whose files are full, and of those to whose files nothing more is written.
     partial: FxHashSet<u64>,
+    discarded: FxHashSet<u64>,
     full: FxHashSet<u64>,
     stopped: FxHashSet<u64>,
     /// When full files last said how far their process had come, by its tag.
@@ -149,6 +150,9 @@ impl Looking {
             kind::TYPE_INSTANT if event.name == words::remark::LEFT_OUT => {
                 self.partial.insert(event.track >> TRACK_BITS);
             }
+            kind::TYPE_INSTANT if event.name == words::remark::DISCARDED => {
+                self.discarded.insert(event.track >> TRACK_BITS);
+            }
             kind::TYPE_INSTANT if event.name == words::remark::FULL => {
                 self.full.insert(event.track >> TRACK_BITS);
             }
@@ -175,7 +179,7 @@ impl Looking {
     /// What the file shows.
     pub(in crate::cli) fn done(self) -> Survey {
         let Looking { mut survey, last, gpus, ended, counted, partial, boots, flush_ns, .. } = self;
-        let (full, stopped, alive) = (self.full, self.stopped, self.alive);
+        let (full, stopped, alive, discarded) = (self.full, self.stopped, self.alive, self.discarded);
         let first = survey.span.map_or(last, |it| it.0);
         let is_tail = !survey.ends.is_empty();
         let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
@@ -218,6 +222,7 @@ impl Looking {
                 boot: boots.get(&tag).cloned(),
                 ended: ended.get(&tag).copied(),
                 is_lossy: lossy.contains(&tag),
+                misses_kernels: discarded.contains(&tag),
                 is_partial: partial.contains(&tag),
                 captures: captures.contains(&tag),
                 ..Process::default()

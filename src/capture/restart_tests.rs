@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::replay::{Replay, walk};
 use crate::import::{self, Communicator, Kernel, Profile, Wanted};
+use crate::model::ids::ProcessTag;
+use crate::model::time::HostNs;
 use crate::trace::fields::track_event::r#type as kind;
 use crate::trace::reader::{self, Ends, Error};
-use crate::trace::words::{Category, track};
-use crate::trace::writer::MARKER;
+use crate::trace::tracks::{ProcessInfo, Tracks};
+use crate::trace::words::{Category, remark, track};
+use crate::trace::writer::{Clocks, MARKER};
 
 /// The recordings of tests/captures: graphs, a hung job, several GPUs, settings of all kinds.
 fn captures() -> Vec<PathBuf> {
@@ -139,4 +142,26 @@ fn what_ran_is_imported_from_the_ends_of_a_file() {
         }
     }
     assert!(count >= 6, "{count} are read in part");
+}
+
+#[test]
+fn what_was_lost_is_said_again() {
+    let process = ProcessInfo { pid: 1, name: String::new(), labels: Vec::new(), rank: None, world_size: None };
+    let clocks = Clocks { boottime: HostNs(1), monotonic: 1, realtime: 1 };
+    let mut tracks = Tracks::new(ProcessTag::from_random(7), clocks, &process);
+    tracks.restart_after(1);
+    tracks.note(HostNs(5), remark::DISCARDED, "too fast");
+    let lost = |trace: &[u8]| {
+        let mut lost = Vec::new();
+        reader::read(trace, |packet| {
+            let event = packet.event.as_ref().filter(|event| event.name == remark::DISCARDED);
+            lost.extend(event.map(|event| (packet.time, event.category)));
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+        lost
+    };
+    for category in [Category::Ncclscope, Category::Newest, Category::Newest] {
+        assert_eq!(lost(&tracks.take()), [(Some(HostNs(5)), Some(category))]);
+    }
 }

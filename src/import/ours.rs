@@ -315,7 +315,7 @@ impl Reader {
         match name {
             instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => self.joined(process, &nccl),
             // Where only the ends of a file are read, its initialisation may not be in them.
-            _ if category == Some(Category::Newest) => self.joined(process, &nccl),
+            _ if category == Some(Category::Newest) && nccl.comm.is_some() => self.joined(process, &nccl),
             instant::GPU => {
                 self.profile.devices.insert(nccl.device(), nccl.note().to_owned());
             }

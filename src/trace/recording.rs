@@ -66,6 +66,8 @@ pub(super) struct Recording {
     drops: Option<Counter>,
     /// How many records were dropped, and up to when.
     dropped: (HostNs, u64),
+    /// When buffers with kernels were lost.
+    discarded: Option<HostNs>,
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
     /// What threads were doing when last sampled, and on which processor, by the same id.
@@ -91,7 +93,8 @@ impl Recording {
         let own = canvas.lanes.family("recording".into(), place, 1);
         let (cpu, doing) = (FxHashMap::default(), FxHashMap::default());
         let dropped = (time, 0);
-        let mut recording = Recording { group, own, began: time, drops, dropped, cpu, doing, doing_tracks: 0 };
+        let mut recording =
+            Recording { group, own, began: time, drops, dropped, cpu, doing, doing_tracks: 0, discarded: None };
         recording.dropped(canvas, time, 0);
         recording
     }
@@ -105,10 +108,22 @@ impl Recording {
         }
     }
 
-    /// Notes it again, after a restart of the file.
+    /// A remark about the recording.
+    pub(super) fn note(&mut self, canvas: &mut Canvas, time: HostNs, name: &str) {
+        if name == remark::DISCARDED {
+            self.discarded = Some(time);
+        }
+        canvas.aloud(|canvas| self.remark(canvas, time, name));
+    }
+
+    /// Notes again what was lost, after a restart of the file.
     pub(super) fn restarted(&mut self, canvas: &mut Canvas) {
         if let (time, total @ 1..) = self.dropped {
             canvas.aloud(|canvas| self.dropped(canvas, time, total));
+        }
+        if let Some(time) = self.discarded {
+            canvas.args.clear();
+            canvas.aloud(|canvas| canvas.instant(self.own, time, Category::Newest, &Fixed(remark::DISCARDED)));
         }
     }
 

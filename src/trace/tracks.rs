@@ -216,7 +216,7 @@ impl Tracks {
     pub fn note(&mut self, time: HostNs, name: &str, note: &str) {
         let Tracks { canvas, recording, .. } = self;
         canvas.args.clear().text(nccl::NOTE, note);
-        canvas.aloud(|canvas| recording.remark(canvas, time, name));
+        recording.note(canvas, time, name);
     }
 
     /// A remark about a communicator that may have nothing drawn.

@@ -159,6 +159,8 @@ pub(super) struct Unfinished {
     pub(super) replay: Option<u64>,
     /// The recording's remark.
     pub(super) note: String,
+    /// The recording says why this need not stand still.
+    pub(super) is_doubted: bool,
 }
 
 /// Who has to do the work.
@@ -192,8 +194,8 @@ pub(super) struct Process {
     pub(super) ended: Option<HostNs>,
     /// Records of it were dropped.
     pub(super) is_lossy: bool,
-    /// Records of kernels were lost.
-    pub(super) misses_kernels: bool,
+    /// When records of kernels were last noticed to be lost.
+    pub(super) lost_kernels: Option<HostNs>,
     /// Settings left out a part of it.
     pub(super) is_partial: bool,
     /// It captured calls in graphs.

@@ -62,6 +62,8 @@ pub(super) struct DrawnComm {
     pub(super) not_done: Option<FamilyId>,
     speed: Option<Speed>,
     pub(super) outstanding: Outstanding,
+    /// When the last of its kernels ended.
+    pub(super) ran: HostNs,
     /// The newest collective of each function.
     newest: Vec<Newest>,
     pace: Pace,
@@ -119,6 +121,7 @@ impl DrawnComm {
             not_done: None,
             speed: None,
             outstanding: Outstanding::default(),
+            ran: HostNs(0),
             newest: Vec::new(),
             pace: Pace::default(),
         }
@@ -374,6 +377,7 @@ impl Comms {
     pub(super) fn done(&mut self, canvas: &mut Canvas, end: HostNs, comm: &Comm, operation: Handle) -> bool {
         let parent = canvas.comms_group(comm.device);
         let Some(drawn) = self.drawn.get_mut(&comm.context) else { return false };
+        drawn.ran = drawn.ran.max(end);
         if drawn.family.is_none_or(|family| canvas.lanes.is_shared(family)) {
             return false;
         }

@@ -20,6 +20,7 @@ use super::lanes::Look;
 use super::names::{self, OperationName, demangled};
 use super::outstanding::Overdue;
 use super::words::Category;
+use super::words::overdue::{BEHIND_LOST, MAY_BE_DONE, NOT_ENDED, NOT_SEEN};
 use super::writer::Name as _;
 use crate::model::activity;
 use crate::model::ids::Handle;
@@ -41,9 +42,6 @@ const FLUSH_NS: u64 = 2_000_000_000;
 const ALOUD_NS: u64 = 30_000_000_000;
 /// How many operations without a reported hand-over are shown at a time.
 const UNTOLD: usize = 64;
-const NOT_ENDED: &str = "its kernel had not ended when CUPTI was flushed by force";
-const NOT_SEEN: &str = "its kernel has not been seen to end: it may be done";
-const MAY_BE_DONE: &str = "its kernel has not been seen to end, but kernels were lost or could not be matched in this process: it may be done";
 
 /// Evidence from elsewhere about operations under way.
 pub struct Evidence<'a> {
@@ -82,6 +80,8 @@ pub(super) struct NotDone {
     /// is not NCCL's.
     first: BTreeMap<u32, (u32, Option<Arc<str>>)>,
     unfinished: u64,
+    /// When the last flush took the records of kernels that the GPU was still to work through.
+    lost: HostNs,
     /// Operations that had not ended and whose hand-over was not reported: those not yet shown, and
     /// those shown, with their communicator.
     untold: Vec<Untold>,
@@ -225,14 +225,25 @@ impl NotDone {
     /// If that was just before, the job was not standing still: the host had only handed over a lot
     /// of work, and CUPTI held back what had ended. Operations that were under way have lost their
     /// record, and are no longer followed. Returns how many kernels had not ended.
-    pub(super) fn flushed_by_force(&mut self, comms: &mut Comms, time: HostNs, moved: HostNs) -> u64 {
+    pub(super) fn flushed_by_force(
+        &mut self,
+        canvas: &mut Canvas,
+        comms: &mut Comms,
+        time: HostNs,
+        moved: HostNs,
+    ) -> u64 {
         self.state = State::Flushed(time);
         self.forces = false;
-        if moved.0 + RECENT_NS >= time.0 {
+        let unfinished = std::mem::take(&mut self.unfinished);
+        if moved.0 + RECENT_NS >= time.0 && unfinished > 0 {
             self.untold.clear();
-            comms.drawn.values_mut().for_each(|comm| comm.outstanding.forget_unfinished());
+            self.lost = time;
+            canvas.args.clear().text(nccl::DOUBT, "CUPTI was flushed by force, and lost the record of its kernel");
+            for operation in comms.drawn.values_mut().flat_map(|comm| comm.outstanding.forget_unfinished()) {
+                canvas.end(shown(operation), time);
+            }
         }
-        std::mem::take(&mut self.unfinished)
+        unfinished
     }
 
     /// A kernel had not ended when CUPTI was forced to return its record.
@@ -314,7 +325,11 @@ impl NotDone {
     fn begin(&mut self, canvas: &mut Canvas, comms: &mut Comms, overdue: &Untold, doubt: &str) {
         let Untold { context, number, begin, operation } = overdue;
         let Some(family) = comms.not_done(canvas, *context, DESCRIPTION) else { return };
-        let Some(comm) = comms.drawn.get(context).and_then(|drawn| drawn.comm.as_ref()) else { return };
+        let Some(drawn) = comms.drawn.get(context) else { return };
+        let Some(comm) = &drawn.comm else { return };
+        // The first kernel of this communicator that ends shows that those that were lost have ended.
+        let is_behind_lost = self.lost > HostNs(0) && drawn.ran <= self.lost;
+        let doubt = if is_behind_lost { BEHIND_LOST } else { doubt };
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);
         canvas.args.known(nccl::REPLAY, *number);
         let earlier = match comm.device.and_then(|device| self.first.get(&device)) {

@@ -62,6 +62,14 @@ struct UnderWay {
     is_shown: bool,
 }
 
+impl UnderWay {
+    /// Its end will not be reported. Returns it if it was reported as overdue.
+    fn lose(&mut self) -> Option<Handle> {
+        (self.facts, self.is_lost) = (None, true);
+        std::mem::take(&mut self.is_shown).then_some(self.id)
+    }
+}
+
 /// An operation that should have ended.
 #[derive(Debug)]
 pub(super) struct Overdue {
@@ -130,11 +138,9 @@ impl Outstanding {
     }
 
     /// Nothing more will be known of operations whose kernel had not ended. They count until a
-    /// later one has ended.
-    pub(super) fn forget_unfinished(&mut self) {
-        for operation in self.operations.iter_mut().filter(|operation| operation.is_unfinished) {
-            (operation.is_lost, operation.facts) = (true, None);
-        }
+    /// later one has ended. Returns those that were reported as overdue.
+    pub(super) fn forget_unfinished(&mut self) -> Vec<Handle> {
+        self.operations.iter_mut().filter(|it| it.is_unfinished).filter_map(UnderWay::lose).collect()
     }
 
     /// The first operations that are not known to have ended, if they began by `since` and were not
@@ -156,11 +162,7 @@ impl Outstanding {
     /// Nothing will be known of the operations under way. Returns those that were reported as
     /// overdue.
     pub(super) fn give_up(&mut self) -> Vec<Handle> {
-        let of = |it: &mut UnderWay| {
-            (it.facts, it.is_lost) = (None, true);
-            std::mem::take(&mut it.is_shown).then_some(it.id)
-        };
-        self.operations.iter_mut().filter_map(of).collect()
+        self.operations.iter_mut().filter_map(UnderWay::lose).collect()
     }
 
     /// Whether it has a counter.
@@ -298,7 +300,7 @@ mod tests {
             outstanding.begin(id, HostNs(begin), Some(&operation(id)), 0);
         }
         assert!(outstanding.unfinished(A) && outstanding.unfinished(B));
-        outstanding.forget_unfinished();
+        assert_eq!(outstanding.forget_unfinished(), [], "neither was shown");
         assert_eq!(outstanding.first(), 2, "what comes behind them is followed");
         assert_eq!(counted(&mut outstanding, 50), [(10, 1), (20, 2), (30, 3)]);
         outstanding.end(C, HostNs(60));

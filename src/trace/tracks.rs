@@ -286,7 +286,7 @@ impl Tracks {
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that
     /// of `time`. The last thing to end on the GPU ended at `moved`.
     pub fn flushed_by_force(&mut self, time: HostNs, note: &str, moved: HostNs) {
-        let unfinished = self.not_done.flushed_by_force(&mut self.comms, time, moved);
+        let unfinished = self.not_done.flushed_by_force(&mut self.canvas, &mut self.comms, time, moved);
         self.note(time, remark::FORCED, &format!("{note}: {unfinished}"));
     }
 

@@ -230,6 +230,20 @@ pub mod wait {
     pub const PROXY_BUSY: &str = "waits for the proxy, which is busy";
 }
 
+/// Why an operation is overdue, in its doubt.
+pub mod overdue {
+    /// CUPTI says so.
+    pub const NOT_ENDED: &str = "its kernel had not ended when CUPTI was flushed by force";
+    /// CUPTI says nothing of it.
+    pub const NOT_SEEN: &str = "its kernel has not been seen to end: it may be done";
+    /// CUPTI says nothing of it, but not all that CUPTI said is known.
+    pub const MAY_BE_DONE: &str = "its kernel has not been seen to end, but kernels were lost or could not be matched in \
+                                   this process: it may be done";
+    /// CUPTI has said so, or nothing, but will not say when the kernels before it end.
+    pub const BEHIND_LOST: &str = "its kernel has not been seen to end, but kernels before it lost their records when \
+                                   CUPTI was flushed by force: the GPU may be busy with these";
+}
+
 /// Attributes of a trace that readers look at.
 pub mod attribute {
     /// The id of the kernel's boot; clocks are comparable within it.

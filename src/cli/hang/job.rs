@@ -48,6 +48,8 @@ pub(super) struct Standing {
     pub(super) seq: Option<u64>,
     pub(super) peer: Option<u32>,
     pub(super) note: String,
+    /// The recording says why it need not stand still.
+    pub(super) is_doubted: bool,
 }
 
 /// An operation, as all ranks know it: communicator, mark, run of its graph. Operations without a
@@ -135,7 +137,7 @@ impl Job {
 
     pub(super) fn stand(&mut self, member: usize, slice: &Unfinished) {
         let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
-        let Unfinished { kind, begin, ref name, seq, peer, ref note, .. } = *slice;
+        let Unfinished { kind, begin, ref name, seq, peer, ref note, is_doubted, .. } = *slice;
         // The proxy's part of it has a channel in its name.
         let name = match name.rsplit_once(" ch ") {
             Some((name, channel)) if channel.parse::<u32>().is_ok() => name,
@@ -144,7 +146,7 @@ impl Job {
         let name = name.strip_prefix("nccl").unwrap_or(name);
         let peer = peer.filter(|_| seq.is_none());
         let (name, note) = (name.to_owned(), note.clone());
-        self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note });
+        self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });
     }
 
     /// The ranks of a communicator, by its hash, that a process may have made a call for.
@@ -255,7 +257,8 @@ impl Job {
                 if !seen.ran {
                     let Collective { name, seq, .. } = first.clone();
                     let (kind, seq, note) = (Work::Overdue, Some(seq), String::new());
-                    self.standing.push(Standing { member, key, begin, kind, name, seq, peer: None, note });
+                    let (peer, is_doubted) = (None, false);
+                    self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });
                 }
             }
         }

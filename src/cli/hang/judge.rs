@@ -166,7 +166,7 @@ impl Job {
         let (age, begin) = first_came;
         let waited = waited.min(age);
         // Where records of kernels were lost, an operation may be over that was not seen to end.
-        let may_be_over = on.iter().all(|it| it.kind == Work::Overdue && self.misses_kernels(it.member));
+        let may_be_over = on.iter().all(|it| self.may_be_over(it));
         let is_certain = match &missing[..] {
             // A rank with losses may have lost what it handed over.
             _ if has_paused => false,
@@ -196,6 +196,7 @@ impl Job {
             waited,
             behind,
             is_certain,
+            may_be_over,
             has_paused,
             circle: Vec::new(),
             notes,
@@ -261,16 +262,19 @@ impl Job {
             return (newest < of.seq?).then_some(self.age_in(self.members[index].process, process.alive?));
         }
         // Of a graph, only kernels may show how far it has come.
-        if process.misses_kernels && of.key.2.is_some() {
+        if process.lost_kernels.is_some() && of.key.2.is_some() {
             return None;
         }
         // A file that was read from a restart on names all that came before.
         (!process.is_tail || is_known()).then_some(0)
     }
 
-    /// Whether records of a rank's kernels were lost.
-    fn misses_kernels(&self, index: usize) -> bool {
-        self.processes.get(&self.members[index].process).is_some_and(|it| it.misses_kernels)
+    /// Whether a rank waits in an operation only as far as its kernels show, and the record of the kernel
+    /// that ended it may be lost.
+    fn may_be_over(&self, it: &Standing) -> bool {
+        let process = self.processes.get(&self.members[it.member].process);
+        let has_lost = process.and_then(|process| process.lost_kernels).is_some_and(|last| last >= it.begin);
+        it.kind == Work::Overdue && (it.is_doubted || has_lost)
     }
 
     /// How long an operation that a rank has come to may take, ns.
@@ -312,7 +316,7 @@ impl Job {
             said.push_str(&format!(", in {name} since {}", before(*since)));
         }
         let is_unclear = self.had_not_come(index, of).is_none();
-        if state.is_some_and(|state| state.is_lossy || state.misses_kernels && is_unclear) {
+        if state.is_some_and(|state| state.is_lossy || state.lost_kernels.is_some() && is_unclear) {
             said.push_str("; records were dropped there, so it may have come");
         } else if state.is_some_and(|state| state.is_full) && is_unclear {
             said.push_str("; its file was full, so it may have come");
@@ -439,6 +443,7 @@ mod tests {
                     seq: Some(5),
                     peer: None,
                     note: String::new(),
+                    is_doubted: false,
                 });
             }
         }
@@ -517,7 +522,7 @@ mod tests {
         let certain = |job: &Job| said(job)[0].0;
         let lose = |job: &mut Job, processes: &[u64]| {
             for process in processes {
-                job.processes.get_mut(process).expect("a process").misses_kernels = true;
+                job.processes.get_mut(process).expect("a process").lost_kernels = Some(job.ends[process]);
             }
         };
         // What a rank handed over does not depend on kernels.
@@ -540,6 +545,16 @@ mod tests {
         for (lost, is_certain) in [(&[][..], true), (&[0], true), (&[0, 1, 2], false)] {
             let mut job = job(7, 3, 0, &[0, 1, 2]);
             lose(&mut job, lost);
+            assert_eq!(certain(&job), is_certain, "{lost:?}: {:?}", said(&job));
+            // Nothing that was lost before it was handed over can have been its kernel.
+            for process in job.processes.values_mut() {
+                process.lost_kernels = process.lost_kernels.map(|last| last.saturating_sub(60 * SECOND));
+            }
+            assert!(certain(&job), "{lost:?}: {:?}", said(&job));
+            // The recordings know of losses that nothing else shows.
+            for it in job.standing.iter_mut().filter(|it| lost.contains(&(it.member as u64))) {
+                it.is_doubted = true;
+            }
             assert_eq!(certain(&job), is_certain, "{lost:?}: {:?}", said(&job));
         }
     }
@@ -734,9 +749,8 @@ mod tests {
                     job.seen.insert((key, member as usize), Seen { handed_over: Some(begin), ..Seen::default() });
                 }
                 let (kind, name, note) = (Work::Overdue, format!("Send 1 MiB f32 → {peer}"), String::new());
-                let standing =
-                    Standing { member: rank as usize, key, begin, kind, name, seq: None, peer: Some(peer), note };
-                job.standing.push(standing);
+                let (member, seq, peer, is_doubted) = (rank as usize, None, Some(peer), false);
+                job.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });
             }
         }
         let hangs = judge(&job);

@@ -73,6 +73,8 @@ pub(super) struct Hang {
     pub(super) behind: u64,
     /// It has waited longer than anything the job showed before.
     pub(super) is_certain: bool,
+    /// Only kernels show that it is not over, and records of kernels were lost.
+    pub(super) may_be_over: bool,
     /// A rank that had come handed over others long after it.
     pub(super) has_paused: bool,
     /// If ranks wait for each other: each of them, and the operation in which it waits for the next
@@ -196,7 +198,12 @@ impl Hang {
                 };
                 write!(f, "{what} for {waited} {on} these ranks: {came}. NCCL does not say which others have come")?;
             }
-            ([], []) => write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?,
+            ([], []) => {
+                write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?;
+                if self.may_be_over {
+                    f.write_str("; records of kernels were lost, so it may be over, or still to run")?;
+                }
+            }
             ([], unseen) => write!(
                 f,
                 "not seen to end for {waited}; {came} of {of} ranks have come, the files of the others are not here: {}",

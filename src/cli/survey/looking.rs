@@ -31,12 +31,13 @@ pub(in crate::cli) struct Looking {
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: FxHashSet<u64>,
-    /// Tags of processes that say that settings left something out, of those that lost records of kernels,
-    /// of those whose files are full, and of those to whose files nothing more is written.
+    /// Tags of processes that say that settings left something out, of those whose files are full, and of
+    /// those to whose files nothing more is written.
     partial: FxHashSet<u64>,
-    discarded: FxHashSet<u64>,
     full: FxHashSet<u64>,
     stopped: FxHashSet<u64>,
+    /// When processes last noticed that records of kernels were lost, by tag.
+    discarded: FxHashMap<u64, HostNs>,
     /// When full files last said how far their process had come, by its tag.
     alive: FxHashMap<u64, HostNs>,
     /// The boots of their hosts, by the tag of the process.
@@ -151,7 +152,8 @@ impl Looking {
                 self.partial.insert(event.track >> TRACK_BITS);
             }
             kind::TYPE_INSTANT if event.name == words::remark::DISCARDED => {
-                self.discarded.insert(event.track >> TRACK_BITS);
+                let last = self.discarded.entry(event.track >> TRACK_BITS).or_insert(time);
+                *last = time.max(*last);
             }
             kind::TYPE_INSTANT if event.name == words::remark::FULL => {
                 self.full.insert(event.track >> TRACK_BITS);
@@ -222,7 +224,7 @@ impl Looking {
                 boot: boots.get(&tag).cloned(),
                 ended: ended.get(&tag).copied(),
                 is_lossy: lossy.contains(&tag),
-                misses_kernels: discarded.contains(&tag),
+                lost_kernels: discarded.get(&tag).copied(),
                 is_partial: partial.contains(&tag),
                 captures: captures.contains(&tag),
                 ..Process::default()
@@ -433,6 +435,9 @@ impl Begun {
             peer: args.peer.and_then(|peer| u32::try_from(peer).ok()),
             replay: args.replay.map(u64::from),
             note: args.note.unwrap_or_default(),
+            is_doubted: args
+                .doubt
+                .is_some_and(|doubt| [words::overdue::MAY_BE_DONE, words::overdue::BEHIND_LOST].contains(&&*doubt)),
         }
     }
 }

@@ -321,6 +321,56 @@ fn a_gpu_busy_with_queued_work_does_not_hang() {
 }
 
 #[test]
+fn behind_kernels_without_records_nothing_is_known_to_stand_still() {
+    for has_ended_since in [false, true] {
+        let mut job = Job::new();
+        (1..20).for_each(|number| job.hand_over(number, SECOND + number));
+        let now = HostNs(5 * SECOND);
+        assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
+        job.ran(Some(1), 4 * SECOND);
+        (2..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
+        job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(4 * SECOND));
+        assert!(!job.tick(6));
+        job.hand_over(50, 7 * SECOND);
+        job.hand_over(51, 7 * SECOND + 1);
+        if has_ended_since {
+            job.ran(Some(50), 8 * SECOND);
+        }
+        let asked = (8..20).find(|second| job.wish(HostNs(second * SECOND), &|_| None, None).is_some());
+        let asked = HostNs(asked.expect("a pause of twice the time") * SECOND);
+        job.had_not_ended(51, "ncclDevKernel", Some(51), None);
+        job.tracks.flushed_by_force(asked, "kernels that had not ended", HostNs(4 * SECOND));
+        let waited = HostNs(asked.0 + 300 * SECOND);
+        job.wish(waited, &|_| None, None);
+        let is_said = job.tracks.take_standing(waited).is_some();
+        assert_eq!(is_said, has_ended_since, "nothing is said on stderr that may not be true");
+        let (numbers, doubts): (Vec<u64>, Vec<String>) = job.shown().into_iter().map(|it| (it.0, it.3)).unzip();
+        let expected = if has_ended_since { (vec![51], NOT_ENDED) } else { (vec![50, 51], BEHIND_LOST) };
+        assert_eq!((numbers, &*doubts[0]), expected);
+    }
+}
+
+/// CUPTI answers so late that its operation was shown before.
+#[test]
+fn what_was_shown_before_its_record_was_lost_is_closed() {
+    let mut job = Job::new();
+    (1..4).for_each(|number| job.hand_over(number, SECOND + number));
+    let wishes = (5..9).filter_map(|second| job.wish(HostNs(second * SECOND), &|_| None, None));
+    assert!(wishes.eq([Wish::Force]));
+    job.ran(Some(1), 9 * SECOND);
+    (2..4).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
+    job.tracks.flushed_by_force(HostNs(10 * SECOND), "kernels that had not ended", HostNs(9 * SECOND));
+    job.tick(11);
+    let shown = job.shown();
+    assert_eq!(shown.iter().map(|it| it.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(shown[0].2, Some(9 * SECOND as i64));
+    for (number, _, end, doubts) in &shown[1..] {
+        assert_eq!(*end, Some(10 * SECOND as i64), "{number}");
+        assert_eq!(*doubts, format!("{NOT_SEEN}CUPTI was flushed by force, and lost the record of its kernel"));
+    }
+}
+
+#[test]
 fn without_an_answer_from_cupti_operations_may_be_done() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);

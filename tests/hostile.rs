@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -59,8 +59,6 @@ impl Run {
         play::clean_environment(&mut command);
         command.arg(play::plugin_path().unwrap()).args(way).current_dir(traces.path());
         command.env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0").envs(settings.iter().copied());
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let Finished { status, stdout, stderr } = play::run(&mut command, "", limit).unwrap();
         assert_eq!(status.code(), Some(expected), "{way:?}: {status}: {stdout} {stderr}");
         let report = serde_json::from_str(&stdout).unwrap_or(Json::Null);

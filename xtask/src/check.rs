@@ -114,8 +114,7 @@ fn loom(place: &Place) -> Result<Outcome, Failure> {
             .env("RUSTFLAGS", "--cfg loom")
             // The most preemptions of threads in one execution; more finds little and takes hours.
             .env("LOOM_MAX_PREEMPTIONS", "3")
-            // Optimising more than the code under test costs more here than it gains.
-            .args(["--config", "profile.dev.package.ncclscope.opt-level=1"])
+            // Optimising our own code, too, takes a minute and saves a second.
             .args(["--config", "profile.dev.package.loom.opt-level=1"])
             // Without the command line, which is not involved. The flags are only for what is built for a
             // target; what runs while building has been built before.

@@ -3,7 +3,7 @@
 use std::env;
 use std::process::{Command, ExitCode};
 
-use crate::steps::{self, Failure, Outcome, Place, Step, call, call_both, step};
+use crate::steps::{self, Failure, Outcome, Place, Step, call, call_beside, step};
 
 /// `cargo xtask e2e [--all]`
 pub(crate) fn run(words: &[String]) -> ExitCode {
@@ -61,8 +61,9 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     };
     // What judges how fast a job is, or how well clocks agree, runs by itself, and last: the steps aside
     // may be done by then. Otherwise two jobs at a time: they wait most of the time, but each has more
-    // threads than most machines have cores. With more, they make each other late. `suite` is the suite
-    // for machines with GPUs, run on emulated ones.
+    // threads than most machines have cores. With more, they make each other late. Beside them there is
+    // `suite`, the suite for machines with GPUs, run on emulated ones; and then jobs that hang, which do
+    // nothing for nearly all of their time.
     const JUDGED: [&str; 10] = [
         "clocks::",
         "diagnosing::",
@@ -76,9 +77,11 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         "tables::two_engines",
     ];
     let others = JUDGED.map(|name| ["--skip", name]);
-    let by_two = [&["--test", "jobs", "--", "--test-threads=2"], others.as_flattened()].concat();
-    call_both(&mut tests(&by_two), &mut tests(&["--test", "suite", "--"]))?;
-    call(&mut tests(&[&["--test", "jobs", "--", "--test-threads=1"], &JUDGED[..]].concat()))?;
+    const HANGS: &str = "hangs::";
+    let jobs = |at_a_time: &str, words: &[&str]| tests(&[&["--test", "jobs", "--", at_a_time], words].concat());
+    let mut by_two = jobs("--test-threads=2", &[&["--skip", HANGS], others.as_flattened()].concat());
+    call_beside(&mut by_two, &mut [tests(&["--test", "suite", "--"]), jobs("--test-threads=2", &[HANGS])])?;
+    call(&mut jobs("--test-threads=1", &JUDGED))?;
     Ok(Outcome::Done)
 }
 

@@ -192,14 +192,14 @@ pub(crate) fn call_for(command: &mut Command, codes: &[i32]) -> Result<(), Failu
     ended(status, codes, shown)
 }
 
-/// Runs two commands at a time, and fails if one fails. What the second prints comes last.
-pub(crate) fn call_both(command: &mut Command, second: &mut Command) -> Result<(), Failure> {
+/// Runs a command, and beside it others, one after the other; fails if one fails. What these print
+/// comes when they end.
+pub(crate) fn call_beside(command: &mut Command, others: &mut [Command]) -> Result<(), Failure> {
     thread::scope(|scope| {
-        let shown = show(second);
-        let second = scope.spawn(|| shown_at_its_end(second));
+        let each = |other: &mut Command| ended(shown_at_its_end(other), &[0], show(other));
+        let others = scope.spawn(move || others.iter_mut().try_for_each(each));
         let first = call(command);
-        let second = second.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        first.and(ended(second, &[0], shown))
+        first.and(others.join().unwrap_or_else(|_| Err("a thread panicked".to_owned().into())))
     })
 }
 

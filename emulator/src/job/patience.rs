@@ -1,16 +1,17 @@
-//! Overrides `recv` and `accept` for the whole process, libnccl included: a program's own symbols
-//! take precedence over libc's.
+//! Overrides `recv`, `accept` and `sched_yield` for the whole process, libnccl included: a program's
+//! own symbols take precedence over libc's.
 //!
 //! While NCCL's ranks find each other, and while its network waits, each polls its sockets without
-//! a pause. On a machine with fewer processors than ranks that takes processor time from the ranks
-//! they wait for. So a thread whose polls all fail yields to others in between.
+//! a pause; and a proxy that waits for its GPU or its peer only yields. On a machine with fewer
+//! processors than ranks that takes processor time from the ranks they wait for. So a thread whose
+//! polls all fail yields to others in between, and one that long does nothing but yield sleeps.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After this many failed polls in a row, a thread yields.
 const EAGER: u32 = 16;
@@ -20,9 +21,31 @@ const AWAKE: u32 = 1_000;
 
 const NAP: Duration = Duration::from_micros(20);
 
+/// A thread that takes no longer than this between two yields had nothing to do.
+const IDLE: Duration = Duration::from_micros(50);
+
 thread_local! {
     /// The number of failed polls in a row.
     static IN_VAIN: Cell<u32> = const { Cell::new(0) };
+
+    /// The number of yields in a row with nothing to do in between, and when the last one ended.
+    static IDLE_YIELDS: Cell<(u32, Option<Instant>)> = const { Cell::new((0, None)) };
+}
+
+/// `sched_yield`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sched_yield() -> c_int {
+    let (before, last) = IDLE_YIELDS.get();
+    let is_idle = last.is_some_and(|last| last.elapsed() <= IDLE);
+    let yields = if is_idle { before.saturating_add(1) } else { 0 };
+    if yields < AWAKE {
+        // SAFETY: this system call has no arguments.
+        unsafe { libc::syscall(libc::SYS_sched_yield) };
+    } else {
+        thread::sleep(NAP);
+    }
+    IDLE_YIELDS.set((yields, Some(Instant::now())));
+    0
 }
 
 /// `recv`.

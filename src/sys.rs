@@ -242,6 +242,7 @@ impl Pages {
             if address == libc::MAP_FAILED {
                 return None;
             }
+            #[cfg(not(miri))]
             libc::madvise(address, length, libc::MADV_HUGEPAGE);
             Some(Pages { address: address.cast(), length })
         }

@@ -98,6 +98,7 @@ mod tests {
     static NODES: Nodes = Nodes::new();
 
     #[test]
+    #[cfg_attr(miri, ignore = "too slow")]
     fn the_nodes_added_last_are_remembered_and_the_others_make_room() {
         let node = |number: u64| ((number / 10 + 1) << 32) | (number % 10);
         assert!(NODES.is_empty() && !NODES.contains(node(0)));
@@ -115,6 +116,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "too slow")]
     fn threads_that_add_at_once_erase_no_node_of_each_other() {
         const THREADS: u64 = 4;
         const EACH: u64 = 64;

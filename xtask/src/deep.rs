@@ -241,7 +241,7 @@ fn miri(place: &Place) -> Result<Outcome, Failure> {
     }
     let mut command = place.cargo();
     command.args(["miri", "test", "-p", "ncclscope", "--lib", "--no-default-features", "--target-dir"]);
-    call(command.arg(place.target.join("miri")).args(["--", "record"]))?;
+    call(command.arg(place.target.join("miri")).args(["--", "record::"]))?;
     Ok(Outcome::Done)
 }
 

@@ -344,6 +344,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no mprotect")]
     fn a_string_at_the_end_of_a_page_is_not_read_past_it() {
         // SAFETY: a fresh private mapping of two pages, of which the second is made unreadable;
         // only the first is touched, and both are unmapped at the end.

@@ -217,6 +217,9 @@ pub fn random() -> u64 {
     }
 }
 
+/// Miri has no `madvise`.
+const HAS_ADVICE: bool = !cfg!(miri);
+
 /// Zeroed memory straight from the kernel, in huge pages if possible: a callback that walks through
 /// megabytes then has no TLB miss every 4 KiB.
 #[derive(Debug)]
@@ -242,8 +245,9 @@ impl Pages {
             if address == libc::MAP_FAILED {
                 return None;
             }
-            #[cfg(not(miri))]
-            libc::madvise(address, length, libc::MADV_HUGEPAGE);
+            if HAS_ADVICE {
+                libc::madvise(address, length, libc::MADV_HUGEPAGE);
+            }
             Some(Pages { address: address.cast(), length })
         }
     }
@@ -332,8 +336,10 @@ pub fn on_fork(child: unsafe extern "C" fn()) {
 /// Makes the kernel zero these pages in every child that gets a copy of this process's memory.
 /// Needs Linux 4.14, anonymous memory and page alignment; otherwise it does nothing.
 pub fn empty_in_children(first: *mut u8, length: usize) {
-    // SAFETY: the advice concerns copies of the pages; in this process they do not change.
-    unsafe { libc::madvise(first.cast(), length, libc::MADV_WIPEONFORK) };
+    if HAS_ADVICE {
+        // SAFETY: the advice concerns copies of the pages; in this process they do not change.
+        unsafe { libc::madvise(first.cast(), length, libc::MADV_WIPEONFORK) };
+    }
 }
 
 /// Reserves memory that is populated page by page on first touch and never unmapped; `None` if the

@@ -3,7 +3,7 @@
 
 use crate::trace::fields::nccl;
 use crate::trace::wire::{Field, fields};
-use crate::trace::words::GIVEN_UP;
+use crate::trace::words::{FINALIZED, GIVEN_UP};
 
 /// The arguments of an event that count here. An absent text is empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,9 +105,9 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Whether the slice was ended by another's end, because its own was lost.
+    /// Whether the slice was ended by another's end, because its own was lost or never came.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
-        self.doubt == GIVEN_UP.as_bytes()
+        [GIVEN_UP, FINALIZED].map(str::as_bytes).contains(&self.doubt)
     }
 }

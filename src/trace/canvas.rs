@@ -95,6 +95,11 @@ impl Canvas {
         self.lanes.end(id, time, &self.args)
     }
 
+    /// Ends all slices that are open in these families with what [`Canvas::args`] has.
+    pub(super) fn end_all(&mut self, families: &[FamilyId], time: HostNs) -> Vec<Handle> {
+        self.lanes.end_all(families, time, &self.args)
+    }
+
     /// A slice whose end is known: see [`Lanes::whole`].
     pub(super) fn whole(&mut self, family: FamilyId, (start, end): (HostNs, HostNs), look: &Look<'_>) -> bool {
         self.lanes.whole(family, start, end, look, &mut self.args)

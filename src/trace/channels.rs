@@ -29,6 +29,11 @@ impl Channels {
         Channels { group: canvas.group("GPU channels", 4, description), families: FxHashMap::default() }
     }
 
+    /// The tracks of a communicator's channels.
+    pub(super) fn of_comm(&self, context: Handle) -> impl Iterator<Item = FamilyId> {
+        self.families.iter().filter(move |((of, _), _)| *of == context).map(|(_, family)| *family)
+    }
+
     /// The tracks of a channel.
     pub(super) fn family(
         &mut self,

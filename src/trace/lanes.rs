@@ -32,7 +32,7 @@ pub(super) struct Lanes {
     pub(super) sharing: u64,
     /// Records were dropped: a slice may wait for an end that is lost.
     pub(super) lossy: bool,
-    /// Transfers of the proxy that were given up for that reason.
+    /// Transfers of the proxy that were given up for that reason, or with their communicator.
     pub(super) given_up: u64,
 }
 
@@ -372,16 +372,36 @@ impl Lanes {
 
     /// Ends a slice and the phase inside it, if it is open.
     pub(super) fn end(&mut self, id: Handle, time: HostNs, args: &Args) -> Option<Ended> {
+        self.end_with(id, time, args, &[])
+    }
+
+    fn end_with(&mut self, id: Handle, time: HostNs, args: &Args, of_phase: &[u8]) -> Option<Ended> {
         let placed = self.open.remove(&id)?;
         let transfer = self.transfers.remove(&id);
         let (sequence, track, time) = self.lane_at(placed.family, placed.lane, time)?;
         if placed.phase {
-            self.writer.end(sequence, track, time, &Extra::default());
+            self.writer.end(sequence, track, time, &Extra { args: of_phase, ..Extra::default() });
         }
         let extra = Extra { args: args.bytes(), ..Extra::default() };
         self.writer.end(sequence, track, time, &extra);
         self.families[placed.family.0].lanes[placed.lane].open = None;
         Some(Ended { time, transfer })
+    }
+
+    /// Ends all slices that are open in these families, and the phases inside them. Returns which they were.
+    pub(super) fn end_all(&mut self, families: &[FamilyId], time: HostNs, args: &Args) -> Vec<Handle> {
+        if families.is_empty() {
+            return Vec::new();
+        }
+        let is_in = |placed: &Placed| families.contains(&placed.family);
+        let mut ids: Vec<_> = self.open.iter().filter(|(_, placed)| is_in(placed)).map(|(id, _)| *id).collect();
+        // A fixed order, whatever the order of the map.
+        ids.sort_unstable();
+        for id in &ids {
+            let ended = self.end_with(*id, time, args, args.bytes());
+            self.given_up += u64::from(ended.is_some_and(|ended| ended.transfer.is_some()));
+        }
+        ids
     }
 
     /// Begins the next phase of an open slice: what it waits for, and its bytes, if that is known.

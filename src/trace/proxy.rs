@@ -303,6 +303,20 @@ impl Proxy {
         }
     }
 
+    /// The tracks of a communicator's operations and transfers.
+    pub(super) fn of_comm(&self, context: Handle) -> impl Iterator<Item = FamilyId> {
+        self.peers.iter().filter(move |(key, _)| key.context == context).flat_map(|(_, families)| *families)
+    }
+
+    /// The slices of these transfers have ended, if they were under way.
+    pub(super) fn given_up(&mut self, at: &mut At<'_>, transfers: &[Handle]) {
+        for id in transfers {
+            if let Some((thread, sent)) = self.steps.remove(id) {
+                self.in_flight(at, thread, [-1, sent.wrapping_neg()]);
+            }
+        }
+    }
+
     /// Writes what the counters of progress threads held back.
     pub(super) fn flush(&mut self, canvas: &mut Canvas) {
         let gauges = self.threads.values_mut().flat_map(|it| it.in_flight.iter_mut().flatten().chain(&mut it.queued));

@@ -58,12 +58,12 @@ use super::recording::Recording;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
 use super::threads::{NewCall, Threads};
-use super::words::{Category, remark};
+use super::words::{Category, FINALIZED, remark};
 use super::writer::{Clocks, Written};
 use crate::model::activity::{Kernel, Span};
 use crate::model::doing::Doing;
 use crate::model::event::Event;
-use crate::model::ids::ProcessTag;
+use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
 use crate::model::timeline::{Comm, Entry, Method, Operation, Owner, Timing, What};
 use crate::summary::Summary;
@@ -81,6 +81,8 @@ pub struct Tracks {
     stages: Option<RenderStages>,
     channels: Channels,
     recording: Recording,
+    /// Communicators that were finalized, and when, until what is open there is ended.
+    finalized: Vec<(Handle, HostNs)>,
     /// After how many bytes of packets the trace is restarted.
     restart_after: usize,
 }
@@ -88,6 +90,10 @@ pub struct Tracks {
 /// The same in a recording: far more than a restart itself takes, and few enough that the last ones
 /// of thousands of files can be read.
 const RESTART: usize = 8 << 20;
+
+/// For how long after a communicator's `finalize` its operations may still end, ns: a progress thread
+/// that communicators share reports that later.
+const LATE_NS: u64 = 1_000_000_000;
 
 impl Tracks {
     /// A trace of the process with this tag, starting at `clocks`.
@@ -107,6 +113,7 @@ impl Tracks {
             gpu: Gpu::default(),
             stages: None,
             channels,
+            finalized: Vec::new(),
             restart_after: RESTART,
         }
     }
@@ -268,7 +275,19 @@ impl Tracks {
     /// Called once a second, whatever the job is doing: see [`not_done`]. Returns what is wanted of
     /// CUPTI.
     pub fn tick(&mut self, now: HostNs, drawn: HostNs, evidence: &Evidence<'_>) -> Option<Wish> {
+        self.end_finalized(now, drawn.saturating_sub(LATE_NS));
         self.not_done.tick(&mut self.canvas, &mut self.comms, now, drawn, evidence)
+    }
+
+    /// Ends what the proxy and channels still do for communicators that were finalized by `until`.
+    fn end_finalized(&mut self, now: HostNs, until: HostNs) {
+        let Tracks { canvas, threads, comms, proxy, channels, finalized, .. } = self;
+        for (context, time) in finalized.extract_if(.., |(_, time)| *time <= until) {
+            let families: Vec<_> = proxy.of_comm(context).chain(channels.of_comm(context)).collect();
+            canvas.args.clear().text(nccl::DOUBT, FINALIZED);
+            let ended = canvas.end_all(&families, time);
+            proxy.given_up(&mut At { time: now, canvas, threads, comms }, &ended);
+        }
     }
 
     /// The operation that has stood still long enough for a line on stderr; once for each
@@ -292,6 +311,7 @@ impl Tracks {
 
     /// The final event of a recording.
     pub fn finish(&mut self, time: HostNs, figures: &Figures) {
+        self.end_finalized(time, time);
         let Tracks { canvas, threads, comms, .. } = self;
         threads.finish(canvas);
         comms.flush(canvas);
@@ -304,7 +324,7 @@ impl Tracks {
 
     /// Draws one entry.
     pub fn draw(&mut self, entry: &Entry<'_>) {
-        let Tracks { canvas, threads, host, comms, not_done, proxy, gpu, channels, recording, .. } = self;
+        let Tracks { canvas, threads, host, comms, not_done, proxy, gpu, channels, recording, finalized, .. } = self;
         let time = entry.time;
         match entry.what {
             // Only slices would come of it.
@@ -318,7 +338,8 @@ impl Tracks {
             What::CommInit(comm) => comms.init(canvas, time, comm),
             What::CommFinalize(comm) => {
                 comms.finalize(canvas, time, comm);
-                not_done.give_up(canvas, comms, comm.context, time, "its communicator was finalized");
+                not_done.give_up(canvas, comms, comm.context, time, FINALIZED);
+                finalized.push((comm.context, time));
                 comms.ended(canvas, comm.context);
             }
             What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } => {

@@ -76,6 +76,8 @@ pub const ALIVE_NS: u64 = 10_000_000_000;
 
 /// The doubt of a slice whose end is not its own.
 pub const GIVEN_UP: &str = "no stop: given up, records were dropped";
+/// The same if NCCL reports no end, because the communicator was finalized before, as by `ncclCommAbort`.
+pub const FINALIZED: &str = "its communicator was finalized";
 
 /// Instants.
 pub mod instant {

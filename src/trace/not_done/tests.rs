@@ -4,11 +4,13 @@ use super::*;
 use crate::model::activity::{Kernel, Place, Span};
 use crate::model::event::{self, Event};
 use crate::model::ids::ProcessTag;
-use crate::model::timeline::{Entry, ThreadId, Unmatched, What};
+use crate::model::state;
+use crate::model::timeline::{Entry, ProxyOp, ThreadId, Unmatched, What};
 use crate::model::word::Word;
 use crate::trace::reader;
 use crate::trace::reader::proto::perfetto::protos::track_event::Type;
 use crate::trace::tracks::{Figures, ProcessInfo, Tracks};
+use crate::trace::words;
 use crate::trace::writer::Clocks;
 
 const SECOND: u64 = 1_000_000_000;
@@ -476,7 +478,7 @@ fn operations_that_can_no_longer_be_followed_are_closed() {
         job.draw(time, What::CommFinalize(&comm));
     };
     for (give_up, why) in [
-        (end as fn(&mut Job, u64), "its communicator was finalized"),
+        (end as fn(&mut Job, u64), words::FINALIZED),
         (|job, time| job.tracks.expect_kernels(false, HostNs(time)), "from here on nothing is known about kernels"),
     ] {
         let mut job = Job::new();
@@ -487,6 +489,43 @@ fn operations_that_can_no_longer_be_followed_are_closed() {
         job.tick(9);
         assert_eq!(job.shown(), [(1, SECOND as i64, Some(5 * SECOND as i64), format!("{NOT_SEEN}{why}"))]);
     }
+}
+
+/// After an abort, NCCL reports no end of what the proxy did. What ends a moment later has an end of its own.
+#[test]
+fn what_the_proxy_does_ends_with_its_communicator() {
+    let mut job = Job::new();
+    let (comm, operation) = (job.comm.clone(), Job::operation(1));
+    let thread = ThreadId(0);
+    for (number, peer) in [(2, 1), (3, 2)] {
+        let (op, step) = (Handle(number), Handle(10 + number));
+        let event = event::ProxyOp { peer, send: event::Flag(1), ..event::ProxyOp::default() };
+        let proxy = ProxyOp { event, batch: 0, comm: Some(&comm), operation: Some(&operation), doubt: None };
+        let begin = What::ProxyOpBegin { id: op, thread, proxy, queued_ns: 0, was_taken: false };
+        job.draw(SECOND, begin);
+        job.draw(SECOND, What::StepBegin { id: step, op, thread, step: 0, proxy: Some(proxy) });
+        job.draw(SECOND + 1, What::StepPhase { id: step, state: state::PROXY_STEP_SEND_WAIT, bytes: Some(8) });
+    }
+    job.draw(2 * SECOND, What::CommFinalize(&comm));
+    job.draw(2 * SECOND + 100, What::StepEnd { id: Handle(12), starts: 1, stopped: true });
+    job.draw(2 * SECOND + 100, What::ProxyOpEnd { id: Handle(2) });
+    job.tick(2);
+    job.tick(5);
+    let (mut ends, mut in_flight) = (BTreeMap::new(), Vec::new());
+    reader::read(&job.tracks.take()[..], |packet| {
+        let (Some(event), Some(time)) = (packet.event, packet.time) else { return Ok(()) };
+        match event.r#type() {
+            Type::SliceEnd => *ends.entry((time.0, event.nccl().doubt().to_owned())).or_default() += 1,
+            Type::Counter => in_flight.push(event.value.expect("a value")),
+            _ => {}
+        }
+        Ok::<_, reader::Error>(())
+    })
+    .expect("a whole trace");
+    let expected = [((2 * SECOND, words::FINALIZED.to_owned()), 3), ((2 * SECOND + 100, String::new()), 3)];
+    assert_eq!(ends, BTreeMap::from(expected));
+    // Transfers and their bytes.
+    assert_eq!(in_flight[in_flight.len() - 2..], [0, 0], "{in_flight:?}");
 }
 
 #[test]

@@ -406,6 +406,77 @@ fn a_call_of_a_process_with_several_gpus_that_does_not_return_is_named() {
     }
 }
 
+/// Plays jobs that give up what hangs, as a watchdog does.
+fn aborted(hosts: u64, then: &str) -> Job {
+    let step = "compute forward 20 ms\nall_reduce 1 MiB f32 sum on world\nall_reduce 64 KiB f32 sum on dp\nsync\n";
+    let program = format!(
+        "communicator world = all\ncommunicator dp = all\n{}except rank 1 {{\nall_reduce 1 MiB f32 sum on dp\n}}\n\
+         sleep 6 s\nabort dp\n{}",
+        repeated(20, step),
+        then.replace("STEP\n", &repeated(100, step))
+    );
+    let text = Shape { hosts, per_host: 4 / hosts }.scenario(&program, "");
+    Case { limit: Some(Duration::from_secs(60)), ..Case::of(text) }.plan().run()
+}
+
+#[test]
+fn a_hang_that_was_given_up_is_named() {
+    let expected = ["AllReduce 1 MiB f32, seq 20 on dp: 3 of 4 ranks have come and waited ", " missing: 1 (last seen"];
+    let fate = "its communicator was finalized, as by ncclCommAbort, ";
+    for hosts in [1, 2] {
+        // The program ends.
+        let said = aborted(hosts, "abort world\nsleep 2 s\nexit at once\n").info();
+        let lines = first_lines(&said);
+        assert!(lines[0].starts_with("hang ") && expected.iter().all(|part| lines[0].contains(part)), "{said}");
+        assert!(lines[1].contains("then ") && lines[1].contains(fate), "{said}");
+        assert!(!said.contains("ended first"), "{said}");
+        // It makes a new communicator, and goes on.
+        let job = aborted(hosts, "create dp\nSTEP\n");
+        let (said, diagnosis) = (job.info(), job.answer("diagnose"));
+        let lines = first_lines(&said);
+        assert!(lines[0].starts_with("hung ") && expected.iter().all(|part| lines[0].contains(part)), "{said}");
+        assert!(lines[1].contains("this is over: its ranks went on after ") && lines[1].contains(fate), "{said}");
+        assert!(!diagnosis["text"].to_string().contains("hang"), "{diagnosis}");
+        assert!(diagnosis["notes"].to_string().contains("It hung in AllReduce 1 MiB f32, seq 20 on dp"), "{diagnosis}");
+        // What was under way ends with its communicator, so that nothing seems to last for the rest of the job.
+        let open = job.trace().rows("SELECT name FROM slice WHERE dur < 0");
+        assert!(open.is_empty(), "{open:?}");
+    }
+}
+
+/// A GPU that does not go on: all have come, and the others are aborted.
+#[test]
+fn the_kernel_that_a_gpu_did_not_finish_before_an_abort_is_named() {
+    let program = "repeat 6 {\ncompute forward 20 ms\nall_reduce 256 KiB f32 sum\nsync\n}\nonly rank 2 {\ncompute stuck \
+                   15 s\n}\nall_reduce 4 MiB f32 sum\nsleep 8 s\nabort world\nsleep 3 s\nexit at once\n";
+    let said = Case::of(Shape { hosts: 1, per_host: 4 }.scenario(program, "").replace("\"7 s\"", "\"60 s\""))
+        .plan()
+        .run()
+        .info();
+    let lines = first_lines(&said);
+    let expected =
+        "waits         AllReduce 4 MiB f32, seq 6 on world: all 4 ranks have come, and it has not been seen to ";
+    assert!(lines[0].starts_with(expected), "{said}");
+    let stuck =
+        |line: &&str| line.contains(" rank 2, pid ") && line.contains(" had not finished an earlier kernel: stuck");
+    assert!(lines.iter().any(|line| stuck(line)) && !said.contains("ended first"), "{said}");
+}
+
+/// The last operation waits for one rank, its record is lost on the others, and all end in an orderly way.
+#[test]
+fn a_job_that_ends_after_a_long_wait_is_not_reported_as_a_hang() {
+    let program = "communicator world = all\nrepeat 20 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly \
+                   rank 2 {\nsleep 6 s\n}\nall_reduce 1 MiB f32 sum\nsync\ndestroy world\nsleep 2 s\nexit at once\n";
+    for hosts in [1, 2] {
+        let text = Shape { hosts, per_host: 4 / hosts }.scenario(program, "").replace("\"7 s\"", "\"60 s\"");
+        let job = Case::of(text).plan().run();
+        let said = job.info();
+        assert_eq!(first_lines(&said), [""; 0], "{said}");
+        let lost = job.trace().text("SELECT name FROM slice WHERE category = 'not done'");
+        assert!(lost.contains("AllReduce 1 MiB f32"), "nothing was lost: {lost}");
+    }
+}
+
 /// Without CUPTI, NCCL's own reports of channels show which GPUs work on an operation that does not end.
 #[test]
 fn a_hang_on_the_gpu_is_named_by_its_channels() {

@@ -131,7 +131,7 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
     let (survey, _) = Survey::of_what_can_be_read((false, Reach::Ends(reader::HEAD)), &ours(traces), |(), _, _| {});
     let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
     let gone = hang::ended_first(&survey, &found);
-    let hangs = found.iter().any(|hang| hang.is_certain && !hang.is_over);
+    let hangs = found.iter().any(|hang| hang.is_certain && !hang.is_over());
     let is_told = hangs || !mismatches.is_empty() || !gone.is_empty();
     if survey.ends.is_empty() || !is_told {
         return None;
@@ -178,8 +178,9 @@ fn troubles(
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let hangs = hangs.iter().map(|hang| {
-        let what = if hang.is_certain { bad("hang         ") } else { colour::paint(colour::NOTE, "waits        ") };
-        (what, hang.to_string(), hang.details())
+        let what = format!("{:<13}", hang.verb());
+        let colour = if hang.is_certain && !hang.is_over() { colour::BAD } else { colour::NOTE };
+        (colour::paint(colour, &what), hang.to_string(), hang.details())
     });
     let note = |what| colour::paint(colour::NOTE, what);
     let gone = ended_first(gone).into_iter().map(|(text, details)| (note("ended first  "), text, details));

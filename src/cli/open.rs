@@ -68,10 +68,11 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let hangs = hang::find(&survey);
     // What hangs shows better than what was slow before it.
     let is_large = survey.slices > MANY_SLICES;
-    let causes = if hangs.is_empty() && !is_large { diagnose::causes(traces) } else { Vec::new() };
-    let busy = link::busy(&survey, hangs.first(), span);
+    let hang = hangs.iter().find(|hang| !hang.is_over());
+    let causes = if hang.is_none() && !is_large { diagnose::causes(traces) } else { Vec::new() };
+    let busy = link::busy(&survey, hang, span);
     let view = causes.first().map_or(busy, |cause| cause.time);
-    let first = link::First { hang: hangs.first(), causes: &causes, view };
+    let first = link::First { hang, causes: &causes, view };
     let link = link::link(&survey, &first, wish.port, &shared.path, wish.ui.is_some());
     introduce(traces, &survey, (busy.0.since(span.0), busy.1.since(span.0)), out).map_err(said)?;
     if let Some(Seen { text, .. }) = causes.first() {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
-pub(super) use self::looking::Looking;
 use self::looking::{Begun, Open};
+pub(super) use self::looking::{Looking, ends_with_its_comm};
 use super::Fault;
 use super::merge::abreast;
 use crate::cli::progress::Stage;
@@ -63,7 +63,7 @@ pub(super) struct Survey {
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,
     /// What may have hung: overdue operations, the work of channels and of the proxy on operations, and
-    /// calls into NCCL, all without an end.
+    /// calls into NCCL, all without an end or until their communicator was finalized.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
@@ -104,8 +104,10 @@ pub(super) struct Track {
     /// The longest time from the hand-over of an operation to the end of its kernel, or of one of its
     /// channels, ns.
     pub(super) longest_ns: u64,
-    /// When something first and last began or ended on it.
+    /// When something first and last began or ended on it. What ends with its communicator stood still.
     pub(super) moved: Option<(HostNs, HostNs)>,
+    /// When its communicator was finalized.
+    pub(super) finalized: Option<HostNs>,
     /// Calls on it were captured in a graph.
     captures: bool,
     /// The last call for an operation on it.
@@ -140,7 +142,7 @@ pub(super) struct Collective {
     pub(super) seq: u64,
 }
 
-/// Work on an operation that was begun and has no end.
+/// Work on an operation that was begun and has no end, or none but that of its communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfinished {
     pub(super) kind: Work,

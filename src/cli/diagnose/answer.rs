@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::causes::{Cause, ENOUGH, Findings, Measure, What};
 use super::job::Job;
 use super::shares::{self, OfCommunicator, OfOperation, OfRank};
+use crate::cli::LISTED;
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
 use crate::cli::hang::{self, Hang};
@@ -112,7 +113,7 @@ impl Troubles {
         if let Some(mismatch) = self.mismatches.first() {
             return Some((Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}")));
         }
-        let hang = self.hangs.iter().find(|it| it.is_certain)?;
+        let hang = self.standing().find(|it| it.is_certain)?;
         Some((Verdict::Hang, format!("The job hangs: {hang}")))
     }
 
@@ -120,10 +121,15 @@ impl Troubles {
         self.mismatches.is_empty() && self.hangs.is_empty()
     }
 
+    /// What the job did not go on after.
+    pub(super) fn standing(&self) -> impl Iterator<Item = &Hang> {
+        self.hangs.iter().filter(|hang| !hang.is_over())
+    }
+
     /// Each in words, with its details. The one that is the answer comes first.
     fn lines(&self, verdict: Verdict) -> Vec<String> {
         let mismatches = self.mismatches.iter().map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
-        let hangs = self.hangs.iter().map(|it| (Verdict::Hang, it.to_string(), it.details()));
+        let hangs = self.standing().map(|it| (Verdict::Hang, it.to_string(), it.details()));
         let shared = self.shared_gpus.iter().map(|it| (Verdict::SharedGpu, it.to_string(), it.details()));
         let mut all: Vec<_> = mismatches.chain(hangs).chain(shared).collect();
         all.sort_by_key(|it| it.0 != verdict);
@@ -267,6 +273,8 @@ impl Report {
             None => ("none", None),
         };
         let ended = ended_first(&troubles.ended_first).map(|(text, _)| format!("Ended first: {text}"));
+        let over = troubles.hangs.iter().filter(|hang| hang.is_over()).take(LISTED);
+        let over = over.filter_map(|hang| Some(format!("It {} in {hang}; {}", hang.verb(), hang.fate()?)));
         Report {
             format_version: FORMAT_VERSION,
             verdict,
@@ -298,7 +306,7 @@ impl Report {
                 .collect(),
             communicators: shares::of_communicators(&operations),
             operations,
-            notes: ended.into_iter().chain(names.notes(found)).collect(),
+            notes: ended.into_iter().chain(over).chain(names.notes(found)).collect(),
             has_waits: job.graph.meetings().len() > 0,
         }
     }
@@ -472,13 +480,13 @@ fn verdict(
     if let Some(stuck) = troubles.stuck() {
         return stuck;
     }
-    let Troubles { hangs, shared_gpus, .. } = troubles;
+    let standing = troubles.standing().next();
     let of_shared = || {
-        let text = shared_gpus.first()?.to_string();
+        let text = troubles.shared_gpus.first()?.to_string();
         Some((Verdict::SharedGpu, format!("{}{}", text[..1].to_uppercase(), &text[1..])))
     };
     let step = found.steps.mean;
-    if let Some(shared) = of_shared().filter(|_| first.is_some() || hangs.is_empty()) {
+    if let Some(shared) = of_shared().filter(|_| first.is_some() || standing.is_none()) {
         return shared;
     }
     if let Some(Told { text, cost_ns, share, .. }) = first {
@@ -487,7 +495,7 @@ fn verdict(
             format!("{text}. Without it each step would be {cost} shorter ({percent:.0} % of {})", duration(step));
         return (Verdict::Causes, text);
     }
-    if let Some(hang) = hangs.first() {
+    if let Some(hang) = standing {
         return (Verdict::CannotTell, format!("Cannot tell whether the job hangs or is slow: {hang}"));
     }
     match names.cannot_tell(found, shares) {

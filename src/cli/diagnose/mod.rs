@@ -139,7 +139,7 @@ pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
 
 /// Why the job hangs: from when the first rank came, on the clock of one of those that wait.
 fn stuck(text: String, troubles: &Troubles, survey: &Survey) -> Option<Seen> {
-    let hang = troubles.hangs.iter().find(|it| it.is_certain).or(troubles.hangs.first())?;
+    let hang = troubles.standing().find(|it| it.is_certain).or(troubles.hangs.first())?;
     let process = hang.came.iter().find_map(|rank| survey.processes.get(hang.processes.get(rank)?))?;
     let time = (process.last.saturating_sub(hang.age), process.last);
     Some(Seen { text, time, file: survey.extents.get(process.file)?.0.clone() })

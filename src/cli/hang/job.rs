@@ -35,6 +35,8 @@ pub(super) struct Member {
     pub(super) newest: Vec<Newest>,
     /// The first operation that it handed over is open somewhere.
     pub(super) is_at_first: bool,
+    /// When it finalized the communicator.
+    pub(super) finalized: Option<HostNs>,
 }
 
 /// Something that a rank waits in.
@@ -62,7 +64,8 @@ pub(super) struct Seen {
     pub(super) handed_over: Option<HostNs>,
     /// Operations handed over after it.
     pub(super) behind: u64,
-    pub(super) ran: bool,
+    /// When its kernel began, if that ended.
+    pub(super) ran: Option<HostNs>,
     /// A channel of the GPU has begun with it.
     pub(super) has_begun: bool,
 }
@@ -181,6 +184,11 @@ impl Job {
         self.ends.get(&process).map_or(0, |end| end.since(time))
     }
 
+    /// When a rank finalized a communicator in which it waited since then.
+    pub(super) fn finalized(&self, member: usize, since: HostNs) -> Option<HostNs> {
+        self.members[member].finalized.filter(|time| *time >= since)
+    }
+
     /// The number of the newest collective of an operation's function that the file of a rank names.
     pub(super) fn newest(&self, member: usize, of: &Standing) -> Option<u64> {
         let of_function = self.members[member].newest.iter().filter(|(name, ..)| function(name) == function(&of.name));
@@ -254,7 +262,7 @@ impl Job {
             for (member, _, begin) in next.into_iter().filter(is_first) {
                 let seen = self.seen.entry((key, member)).or_default();
                 seen.handed_over = Some(begin);
-                if !seen.ran {
+                if seen.ran.is_none() {
                     let Collective { name, seq, .. } = first.clone();
                     let (kind, seq, note) = (Work::Overdue, Some(seq), String::new());
                     let (peer, is_doubted) = (None, false);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, placed};
+use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, ends_with_its_comm, placed};
 use super::PATIENCE_NS;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
 use crate::model::time::HostNs;
@@ -52,6 +52,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         later(&mut member.last, &handed_over.last);
         later(&mut member.collective, &handed_over.collective);
         member.newest.extend_from_slice(&handed_over.newest);
+        member.finalized = member.finalized.max(track.finalized);
     }
     for (index, told_gap) in told_gaps {
         job.members[index].gap_ns = told_gap.max(job.members[index].gap_ns);
@@ -71,16 +72,17 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let its = job.processes.get(&process);
         // What was open when its file was full may have ended; and so may what was open when a file
         // stopped, since its last second is not in it.
-        if its.is_some_and(|it| it.is_silent_at(end)) {
-            continue;
-        }
+        let is_silent = its.is_some_and(|it| it.is_silent_at(end));
         let is_full = its.is_some_and(|it| it.is_full);
         let is_old = !is_full && end.since(slice.begin) >= PATIENCE_NS;
         let working = || {
             let label = worked_for(&track.name);
-            let is_still = moved.get(&(process, label)).is_none_or(|last| end.since(*last) >= PATIENCE_NS);
+            let member = job.working(process, label)?;
+            // After its communicator was finalized, nothing is reported.
+            let end = job.finalized(member, slice.begin).unwrap_or(end);
+            let last = moved.get(&(process, label)).map_or(slice.begin, |last| slice.begin.max(*last));
             // Work for forgotten operations says nothing about them.
-            job.working(process, label).filter(|_| is_still && is_old && slice.correlation.is_some())
+            (!is_full && end.since(last) >= PATIENCE_NS && slice.correlation.is_some()).then_some(member)
         };
         let members: Vec<usize> = match slice.kind {
             Work::Overdue => member_of.get(&slice.track).copied().into_iter().collect(),
@@ -89,7 +91,9 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
             Work::Channel => working().filter(|index| job.tells_by_channels(*index, slice)).into_iter().collect(),
         };
         for member in members {
-            job.stand(member, slice);
+            if !is_silent || job.finalized(member, slice.begin).is_some() {
+                job.stand(member, slice);
+            }
         }
     }
     (job, member_of)
@@ -184,8 +188,10 @@ impl Look<'_> {
             let event = &event;
             match event.kind {
                 kind::TYPE_SLICE_END => {
-                    for open in [&mut calls, &mut transfers] {
-                        open.get_mut(&event.track).and_then(Vec::pop);
+                    calls.get_mut(&event.track).and_then(Vec::pop);
+                    let transfer = transfers.get_mut(&event.track).and_then(Vec::pop);
+                    if let Some((phase, since)) = transfer.filter(|_| ends_with_its_comm(event)) {
+                        self.waits(event.track, &phase, since);
                     }
                 }
                 kind::TYPE_SLICE_BEGIN => match event.category {
@@ -200,7 +206,7 @@ impl Look<'_> {
                     }
                     Some(Category::Operation) => self.handed_over(event, time),
                     Some(Category::Gpu) => self.channel(event),
-                    Some(Category::Run) => self.ran(event),
+                    Some(Category::Run) => self.ran(event, time),
                     _ => {}
                 },
                 _ => {}
@@ -212,11 +218,8 @@ impl Look<'_> {
             }
         }
         for (track, mut open) in transfers {
-            let (Some(process), Some((phase, since))) = (self.survey.process(track), open.pop()) else { continue };
-            // What the thread itself does is on a track with another name.
-            let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
-            if let Some(member) = self.job.working(process, worked_for(name)) {
-                self.job.transfers.push((member, name.to_owned(), phase.to_string(), since));
+            if let Some((phase, since)) = open.pop() {
+                self.waits(track, &phase, since);
             }
         }
         for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
@@ -225,6 +228,16 @@ impl Look<'_> {
             for (key, count) in at {
                 self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
             }
+        }
+    }
+
+    /// A transfer on this track does not end.
+    fn waits(&mut self, track: u64, phase: &str, since: HostNs) {
+        let Some(process) = self.survey.process(track) else { return };
+        // What the thread itself does is on a track with another name.
+        let name = self.survey.tracks.get(&track).map_or("", |track| &track.name);
+        if let Some(member) = self.job.working(process, worked_for(name)) {
+            self.job.transfers.push((member, name.to_owned(), phase.to_owned(), since));
         }
     }
 
@@ -284,14 +297,14 @@ impl Look<'_> {
         }
     }
 
-    fn ran(&mut self, event: &Event<'_>) {
+    fn ran(&mut self, event: &Event<'_>, time: HostNs) {
         let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
         let hash = self.job.members[member].hash;
         let is_next =
             || self.job.next.values().flatten().any(|(of, next, _)| *of == member && next.correlation == correlation);
         if self.wanted.contains(&(hash, correlation)) || !self.last.is_empty() && is_next() {
             let key = (hash, correlation, event.uint(nccl::REPLAY));
-            self.job.seen.entry((key, member)).or_default().ran = true;
+            self.job.seen.entry((key, member)).or_default().ran.get_or_insert(time);
         }
     }
 }

@@ -86,8 +86,19 @@ pub(super) struct Hang {
     /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
     pub(super) gone: BTreeMap<u32, Gone>,
+    /// Its communicator was finalized with this under way, as after `ncclCommAbort`.
+    pub(super) finalized: Option<Finalized>,
     /// It is of an earlier attempt of the job: its ranks were started again.
-    pub(super) is_over: bool,
+    pub(super) is_again: bool,
+}
+
+/// The end of a communicator with an operation under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Finalized {
+    /// How long before the end, ns.
+    pub(super) ago_ns: u64,
+    /// Its ranks handed over operations of other communicators long after it.
+    pub(super) went_on: bool,
 }
 
 /// A rank that has not come.
@@ -135,9 +146,9 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
         for hang in &mut hangs {
             let of_it = hang.processes.iter().filter_map(|(rank, track)| Some((*rank, gone.get(track)?.clone())));
             hang.gone = of_it.collect();
-            hang.is_over = hang.processes.values().any(|track| again.contains_key(&(0, *track)));
+            hang.is_again = hang.processes.values().any(|track| again.contains_key(&(0, *track)));
         }
-        hangs.sort_by_key(|hang| hang.is_over);
+        hangs.sort_by_key(Hang::is_over);
     }
     hangs
 }
@@ -180,6 +191,32 @@ impl fmt::Display for Hang {
 }
 
 impl Hang {
+    /// Whether the job went on without it.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_again || self.finalized.as_ref().is_some_and(|it| it.went_on)
+    }
+
+    /// Whether the job hangs in it, in a word: what is over is told in the past.
+    pub(super) fn verb(&self) -> &'static str {
+        match (self.is_certain, self.is_over()) {
+            (true, false) => "hang",
+            (true, true) => "hung",
+            (false, false) => "waits",
+            (false, true) => "waited",
+        }
+    }
+
+    /// How it ended, if it did.
+    pub(super) fn fate(&self) -> Option<String> {
+        if self.is_again {
+            return Some("this is over: its ranks were started again".to_owned());
+        }
+        let Finalized { ago_ns, went_on } = self.finalized.as_ref()?;
+        let ago = *ago_ns as f64 / 1e9;
+        let so = if *went_on { "this is over: its ranks went on after" } else { "then" };
+        Some(format!("{so} its communicator was finalized, as by ncclCommAbort, {ago:.1} s before the end"))
+    }
+
     /// The operation, and who has come to it.
     fn write_operation(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         write!(f, "{}: ", self.operation)?;
@@ -231,10 +268,7 @@ impl Hang {
 
     /// Further details, one per line.
     pub(super) fn details(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if self.is_over {
-            lines.push("this is over: its ranks were started again".to_owned());
-        }
+        let mut lines = Vec::from_iter(self.fate());
         if !self.circle.is_empty() {
             let mut operation = String::new();
             let _ = self.write_operation(&mut operation);

@@ -41,6 +41,7 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
         "text": hang.to_string(),
         "details": hang.details(),
         "certain": hang.is_certain,
+        "over": hang.is_over(),
         "operation": hang.operation.name,
         "seq": hang.operation.seq,
         "comm": hash(hang.operation.hash),

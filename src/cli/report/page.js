@@ -232,7 +232,8 @@
       box.append(el('p', {class: 'kind'}, 'No verdict'), el('p', {class: 'answer'}, `${data.no_diagnosis}.`));
       return;
     }
-    const {steps, causes, mismatches, hangs, shared_gpus: shared, what_if: whatIf, look_at_all: all} = diagnosis;
+    const {steps, causes, mismatches, shared_gpus: shared, what_if: whatIf, look_at_all: all} = diagnosis;
+    const hangs = diagnosis.hangs.filter((it) => !it.over);
     const troubles = diagnosis.verdict === 'shared-gpu' ? [...shared, ...hangs] : [...mismatches, ...hangs, ...shared];
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
     const isCause = diagnosis.verdict === 'causes';

@@ -233,7 +233,7 @@ impl Looking {
         let processes = survey.tracks.iter().filter(|(_, track)| track.is_process);
         survey.processes = processes.map(|(uuid, track)| (*uuid, process(*uuid, &track.name))).collect();
         let tracks = survey.tracks.iter_mut();
-        survey.unfinished = tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)).collect();
+        survey.unfinished.extend(tracks.flat_map(|(uuid, track)| track.take_unfinished(*uuid)));
         survey
     }
 }
@@ -272,7 +272,10 @@ impl Survey {
 
     fn event(&mut self, event: &Event<'_>, numbers: &Numbers, time: HostNs) {
         let track = self.tracks.entry(event.track).or_default();
-        track.moved = Some(track.moved.map_or((time, time), |(first, last)| (first.min(time), last.max(time))));
+        let is_cut = ends_with_its_comm(event);
+        if !is_cut {
+            track.moved = Some(track.moved.map_or((time, time), |(first, last)| (first.min(time), last.max(time))));
+        }
         let number = |field| numbers.get(field).unwrap_or_default();
         let comm = numbers.get(nccl::COMM);
         let work = |kind, place| Box::new(Begun::new(kind, event, time, place, Vec::new()));
@@ -328,6 +331,7 @@ impl Survey {
                 Some(Open::Operation(index)) => self.operations[index].1 = time,
                 Some(Open::Kernel(index)) => self.kernels[index].1 = time,
                 Some(Open::Run(since)) => track.longest_ns = track.longest_ns.max(time.since(since)),
+                Some(Open::Work(work)) if is_cut => self.unfinished.push(work.unfinished(event.track)),
                 Some(Open::Work(work)) if work.kind == Work::Channel => {
                     track.longest_ns = track.longest_ns.max(time.since(work.begin));
                 }
@@ -340,6 +344,7 @@ impl Survey {
                     track.calls.reached(function, seq);
                 }
             }
+            kind::TYPE_INSTANT if event.name == words::instant::COMM_FINALIZE => track.finalized = Some(time),
             _ => self.dropped = self.dropped.saturating_add(number(nccl::DROPPED)),
         }
         if let Some(hash) = comm {
@@ -440,6 +445,12 @@ impl Begun {
                 .is_some_and(|doubt| [words::overdue::MAY_BE_DONE, words::overdue::BEHIND_LOST].contains(&&*doubt)),
         }
     }
+}
+
+/// Whether an event ends something that was under way when its communicator was finalized.
+pub(in crate::cli) fn ends_with_its_comm(event: &Event<'_>) -> bool {
+    let doubt = || event.arg(nccl::DOUBT).map(|doubt| doubt.bytes());
+    event.kind == kind::TYPE_SLICE_END && !event.args().is_empty() && doubt() == Some(words::FINALIZED.as_bytes())
 }
 
 /// Lists what begins at this time, and returns its index.

@@ -444,6 +444,23 @@ fn a_hang_that_was_given_up_is_named() {
     }
 }
 
+/// All ranks but one make a communicator: NCCL reports nothing of that, but what came before has ended.
+#[test]
+fn a_job_that_waits_outside_of_operations_is_called_idle() {
+    let program = "communicator world = all\nrepeat 20 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly \
+                   rank 2 {\nsleep 60 s\n}\ncommunicator dp = all\nall_reduce 1 MiB f32 sum on dp\nsync\n";
+    let text = Shape { hosts: 1, per_host: 4 }.scenario(program, "").replace("\"7 s\"", "\"60 s\"");
+    let job = Case { limit: Some(Duration::from_secs(18)), ..Case::of(text) }.plan().run();
+    let (said, diagnosis) = (job.info(), job.answer("diagnose"));
+    let lines = first_lines(&said);
+    let expected = [
+        "idle          no rank has handed over an operation for ",
+        " s; the last was AllReduce 1 MiB f32, seq 19 on world",
+    ];
+    assert!(expected.iter().all(|part| lines[0].contains(part)) && lines[0].ends_with(", and has ended"), "{said}");
+    assert!(diagnosis["notes"].to_string().contains("At the end, no rank has handed over an operation"), "{diagnosis}");
+}
+
 /// A GPU that does not go on: all have come, and the others are aborted.
 #[test]
 fn the_kernel_that_a_gpu_did_not_finish_before_an_abort_is_named() {

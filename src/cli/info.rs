@@ -22,12 +22,10 @@ use super::capture;
 use super::colour;
 use super::compare::runs;
 use super::foreign;
-use super::hang::{self, Hang};
 use super::merge;
-use super::mismatch::{self, Mismatch};
-use super::running::{Gone, are_being_written, ended_first};
-use super::shared_gpus::{self, SharedGpu};
+use super::running::{are_being_written, ended_first};
 use super::survey::{LARGE, Reach, Survey, size_of};
+use super::troubles::Troubles;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::ids::ProcessTag;
@@ -74,8 +72,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     let known: HashSet<&PathBuf> = ours.iter().collect();
     // If a trace cannot be read to its end, that is reported below.
     let (survey, infos) = Survey::of_what_can_be_read((false, Reach::Whole), &ours, Info::take);
-    let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
-    let gone = hang::ended_first(&survey, &found);
+    let found = Troubles::of(&survey);
     let communicators = infos.iter().flat_map(|(info, _)| &info.communicators);
     let mixed = if infos.len() > 1 { mixed_releases(communicators) } else { Vec::new() };
     let running = match infos.iter().all(|(info, _)| info.recordings.keys().all(|tag| info.is_closed(tag))) {
@@ -83,8 +80,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         false => are_being_written(ours.iter().map(PathBuf::as_path)),
     };
     let mut looks = infos.into_iter().zip(survey.extents).zip(running);
-    let mut reasons =
-        Vec::from_iter(troubles(&mismatches, &found, &gone, &shared, &mixed, out).err().map(Reason::Output));
+    let mut reasons = Vec::from_iter(troubles(&found, &mixed, out).err().map(Reason::Output));
     let mut status = u8::from(!mixed.is_empty());
     let mut many = (ours.len() > LISTED).then(Many::default);
     let mut describe = |path: &PathBuf| match known.contains(path).then(|| looks.next()).flatten() {
@@ -115,7 +111,7 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
         status = status.max(many.status());
         reasons.extend(many.print(out).err().map(Reason::Output));
     }
-    let mut report = json::troubles(&mismatches, &found, &gone, &shared);
+    let mut report = json::troubles(&found);
     report["mixed_releases"] = mixed.into();
     report["files"] = files.into();
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
@@ -129,10 +125,9 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
         return None;
     }
     let (survey, _) = Survey::of_what_can_be_read((false, Reach::Ends(reader::HEAD)), &ours(traces), |(), _, _| {});
-    let (mismatches, found, shared) = (mismatch::find(&survey), hang::find(&survey), shared_gpus::find(&survey));
-    let gone = hang::ended_first(&survey, &found);
-    let hangs = found.iter().any(|hang| hang.is_certain && !hang.is_over());
-    let is_told = hangs || !mismatches.is_empty() || !gone.is_empty();
+    let found = Troubles::of(&survey);
+    let hangs = found.standing().any(|hang| hang.is_certain);
+    let is_told = hangs || !found.mismatches.is_empty() || !found.ended_first.is_empty();
     if survey.ends.is_empty() || !is_told {
         return None;
     }
@@ -141,9 +136,9 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
         survey.ends.len(),
         names::size(all)
     );
-    let said = troubles(&mismatches, &found, &gone, &shared, &[], out)
+    let said = troubles(&found, &[], out)
         .and_then(|()| writeln!(out, "{} {note}", colour::paint(colour::NOTE, "read         ")));
-    let mut report = json::troubles(&mismatches, &found, &gone, &shared);
+    let mut report = json::troubles(&found);
     report["only_ends_read"] = true.into();
     // What was not read may have anything in it.
     Some((report, said.map(|()| 1)))
@@ -165,16 +160,9 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
-/// What the ranks do not agree on, where the job hangs, which processes ended first, which ranks share a
-/// GPU, and which have another NCCL, before everything else.
-fn troubles(
-    mismatches: &[Mismatch],
-    hangs: &[Hang],
-    gone: &[Gone],
-    shared: &[SharedGpu],
-    mixed: &[String],
-    out: &mut dyn Write,
-) -> std::io::Result<()> {
+/// What is wrong with the job, and which ranks have another NCCL, before everything else.
+fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io::Result<()> {
+    let Troubles { mismatches, hangs, idle, ended_first: gone, shared_gpus } = found;
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let hangs = hangs.iter().map(|hang| {
@@ -184,9 +172,10 @@ fn troubles(
     });
     let note = |what| colour::paint(colour::NOTE, what);
     let gone = ended_first(gone).into_iter().map(|(text, details)| (note("ended first  "), text, details));
-    let shared = shared.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
+    let idle = idle.iter().map(|it| (note("idle         "), it.to_string(), it.details()));
+    let shared = shared_gpus.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
     let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
-    for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(shared).chain(mixed) {
+    for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(idle).chain(shared).chain(mixed) {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

@@ -29,6 +29,7 @@ mod scrub;
 mod shared_gpus;
 mod summary;
 mod survey;
+mod troubles;
 
 pub use self::reason::Reason;
 use std::ffi::OsString;

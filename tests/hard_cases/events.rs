@@ -287,17 +287,21 @@ fn queued_proxy_operations_are_reported_as_queued() {
 }
 
 #[test]
-fn a_proxy_operation_that_hangs_stays_open() {
-    let recording = Recording::of(&format!(
-        "{INIT}{COLL}proxy start op world ProxyOp parent=coll channelId=2 peer=3 nSteps=8 chunkSize=128Ki isSend=1\n\
-         proxy state op OpInProgress\n\
-         user finalize world"
-    ));
-    let trace = recording.traces.open();
-    assert_sound(&trace, 1);
-    let timeline = Timeline::read(&trace);
-    assert_eq!(timeline.slice("AllReduce 4 KiB f32 ch 2").duration, None);
-    assert_remarkable(&timeline, &[]);
+fn a_proxy_operation_that_hangs_stays_open_until_its_communicator_is_finalized() {
+    for (last, is_open) in [("user sleep 1ms", true), ("user finalize world", false)] {
+        let recording = Recording::of(&format!(
+            "{INIT}{COLL}proxy start op world ProxyOp parent=coll channelId=2 peer=3 nSteps=8 chunkSize=128Ki isSend=1\n\
+             proxy state op OpInProgress\n\
+             {last}"
+        ));
+        let trace = recording.traces.open();
+        assert_sound(&trace, u64::from(is_open));
+        let timeline = Timeline::read(&trace);
+        let slice = timeline.slice("AllReduce 4 KiB f32 ch 2");
+        assert_eq!(slice.duration.is_none(), is_open);
+        assert_eq!(slice.str("doubt"), (!is_open).then_some("its communicator was finalized"));
+        assert_remarkable(&timeline, &[]);
+    }
 }
 
 #[test]

@@ -14,12 +14,9 @@ use super::shares::{self, OfCommunicator, OfOperation, OfRank};
 use crate::cli::LISTED;
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
-use crate::cli::hang::{self, Hang};
 use crate::cli::info::json as info_json;
-use crate::cli::mismatch::{self, Mismatch};
-use crate::cli::running::{Gone, ended_first};
-use crate::cli::shared_gpus::{self, SharedGpu};
-use crate::cli::survey::Survey;
+use crate::cli::running::ended_first;
+use crate::cli::troubles::Troubles;
 use crate::trace::names::{duration, quoted, short};
 
 mod words;
@@ -92,38 +89,14 @@ pub(super) struct Report {
     has_waits: bool,
 }
 
-/// What is worse than being slow.
-#[derive(Default)]
-pub(super) struct Troubles {
-    pub(super) mismatches: Vec<Mismatch>,
-    pub(super) hangs: Vec<Hang>,
-    pub(super) ended_first: Vec<Gone>,
-    pub(super) shared_gpus: Vec<SharedGpu>,
-}
-
 impl Troubles {
-    pub(super) fn of(survey: &Survey) -> Troubles {
-        let (mismatches, hangs) = (mismatch::find(survey), hang::find(survey));
-        let ended_first = hang::ended_first(survey, &hangs);
-        Troubles { mismatches, hangs, ended_first, shared_gpus: shared_gpus::find(survey) }
-    }
-
     /// What keeps the job from going on, and what that is in one word. A mismatch explains a hang.
-    pub(super) fn stuck(&self) -> Option<(Verdict, String)> {
+    pub(in crate::cli::diagnose) fn stuck(&self) -> Option<(Verdict, String)> {
         if let Some(mismatch) = self.mismatches.first() {
             return Some((Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}")));
         }
         let hang = self.standing().find(|it| it.is_certain)?;
         Some((Verdict::Hang, format!("The job hangs: {hang}")))
-    }
-
-    pub(super) fn are_none(&self) -> bool {
-        self.mismatches.is_empty() && self.hangs.is_empty()
-    }
-
-    /// What the job did not go on after.
-    pub(super) fn standing(&self) -> impl Iterator<Item = &Hang> {
-        self.hangs.iter().filter(|hang| !hang.is_over())
     }
 
     /// Each in words, with its details. The one that is the answer comes first.
@@ -273,6 +246,7 @@ impl Report {
             None => ("none", None),
         };
         let ended = ended_first(&troubles.ended_first).map(|(text, _)| format!("Ended first: {text}"));
+        let idle = troubles.idle.as_ref().map(|idle| format!("At the end, {idle}"));
         let over = troubles.hangs.iter().filter(|hang| hang.is_over()).take(LISTED);
         let over = over.filter_map(|hang| Some(format!("It {} in {hang}; {}", hang.verb(), hang.fate()?)));
         Report {
@@ -306,7 +280,7 @@ impl Report {
                 .collect(),
             communicators: shares::of_communicators(&operations),
             operations,
-            notes: ended.into_iter().chain(over).chain(names.notes(found)).collect(),
+            notes: ended.into_iter().chain(idle).chain(over).chain(names.notes(found)).collect(),
             has_waits: job.graph.meetings().len() > 0,
         }
     }

@@ -25,14 +25,15 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use self::answer::Report;
 pub(super) use self::answer::look_at;
-use self::answer::{Report, Troubles};
 use self::job::Job;
 pub(super) use self::lateness::{Cell as Late, Lateness};
 pub(super) use self::shares::APART_NS;
 use super::compare::runs;
 use super::shared_gpus;
 use super::survey::Survey;
+use super::troubles::Troubles;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format};
 use crate::model::time::HostNs;
@@ -86,7 +87,7 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
             (Report::of(&job, &found, &troubles), Lateness::of(&job, found.steps.mean))
         }
         // A job that hung in its first operation has no kernels.
-        Err(_) if !troubles.are_none() => {
+        Err(_) if troubles.stuck().is_some() || troubles.standing().next().is_some() => {
             (Report::of(&Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
         }
         Err(reason) => return Err(reason),

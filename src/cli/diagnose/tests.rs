@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::answer::{Report, Troubles};
+use super::answer::Report;
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use};
@@ -10,6 +10,7 @@ use crate::cli::compare::ranks::{Class, Kind};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
+use crate::cli::troubles::Troubles;
 
 const FORWARD: u32 = 0;
 const BACKWARD: u32 = 1;

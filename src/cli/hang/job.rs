@@ -35,6 +35,8 @@ pub(super) struct Member {
     pub(super) newest: Vec<Newest>,
     /// The first operation that it handed over is open somewhere.
     pub(super) is_at_first: bool,
+    /// When something was last handed over, or ran.
+    pub(super) moved: Option<HostNs>,
     /// When it finalized the communicator.
     pub(super) finalized: Option<HostNs>,
 }

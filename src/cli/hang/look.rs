@@ -53,6 +53,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         later(&mut member.collective, &handed_over.collective);
         member.newest.extend_from_slice(&handed_over.newest);
         member.finalized = member.finalized.max(track.finalized);
+        member.moved = member.moved.max(track.moved.map(|(_, last)| last));
     }
     for (index, told_gap) in told_gaps {
         job.members[index].gap_ns = told_gap.max(job.members[index].gap_ns);

@@ -7,6 +7,7 @@
 //!
 //! `look` reads, `judge` decides.
 
+mod idle;
 mod job;
 mod judge;
 mod look;
@@ -15,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+pub(super) use self::idle::Idle;
 use self::judge::judge;
 use self::look::{Look, first_look};
 use super::LISTED;
@@ -151,6 +153,11 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
         hangs.sort_by_key(Hang::is_over);
     }
     hangs
+}
+
+/// Whether the ranks of these traces ask nothing of NCCL at their end. For traces that show no hang.
+pub(super) fn idle(survey: &Survey) -> Option<Idle> {
+    first_look(survey).0.idle()
 }
 
 /// Those that ended first, the first one first: of each recording once. Left out are those that were

@@ -2,25 +2,27 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Hang, Mismatch, Operations, Seen};
-use crate::cli::mismatch::Side;
+use super::{Operations, Seen};
+use crate::cli::hang::{Hang, Idle};
+use crate::cli::mismatch::{Mismatch, Side};
 use crate::cli::running::Gone;
 use crate::cli::shared_gpus::SharedGpu;
+use crate::cli::troubles::Troubles;
 use crate::trace::names;
 use crate::trace::reader::Nccl;
 
 /// The version of this JSON.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// What the ranks do not agree on, where the job hangs, which processes ended first, and which ranks share
-/// a GPU.
-pub(super) fn troubles(mismatches: &[Mismatch], hangs: &[Hang], ended: &[Gone], shared: &[SharedGpu]) -> Value {
+/// What is wrong with the job.
+pub(super) fn troubles(found: &Troubles) -> Value {
     json!({
         "format_version": FORMAT_VERSION,
-        "mismatches": mismatches.iter().map(mismatch).collect::<Vec<_>>(),
-        "hangs": hangs.iter().map(hang).collect::<Vec<_>>(),
-        "ended_first": ended.iter().map(gone).collect::<Vec<_>>(),
-        "shared_gpus": shared.iter().map(shared_gpu).collect::<Vec<_>>(),
+        "mismatches": found.mismatches.iter().map(mismatch).collect::<Vec<_>>(),
+        "hangs": found.hangs.iter().map(hang).collect::<Vec<_>>(),
+        "idle": found.idle.as_ref().map(idle),
+        "ended_first": found.ended_first.iter().map(gone).collect::<Vec<_>>(),
+        "shared_gpus": found.shared_gpus.iter().map(shared_gpu).collect::<Vec<_>>(),
     })
 }
 
@@ -59,6 +61,11 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
         "unseen": hang.unseen,
         "age_ns": hang.age,
     })
+}
+
+/// A job that asks nothing of NCCL.
+fn idle(idle: &Idle) -> Value {
+    json!({ "text": idle.to_string(), "details": idle.details(), "since_ns": idle.since_ns })
 }
 
 /// A process that ended before the others.

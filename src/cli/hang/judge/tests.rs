@@ -46,6 +46,7 @@ fn add(job: &mut Job, hash: u64, processes: &[u64], came: &[u32], age: u64) {
             has_channels: false,
             newest: Vec::new(),
             is_at_first: false,
+            moved: Some(begin),
             finalized: None,
         });
         if has_come {
@@ -508,4 +509,36 @@ fn an_operation_that_all_came_to_before_their_communicator_was_finalized_may_be_
         lossy.standing[1].is_doubted = true;
         assert_eq!(judge(&lossy)[0].verb(), "waits");
     }
+}
+
+#[test]
+fn a_job_whose_ranks_ask_nothing_of_nccl_is_idle() {
+    // All ranks have been alive for so long since their last operation.
+    let idle_for = |seconds: u64| {
+        let mut job = job(7, 4, 0, &[]);
+        for (process, end) in &mut job.ends {
+            *end = end.saturating_add((seconds - 5) * SECOND);
+            let process = job.processes.get_mut(process).expect("a process");
+            (process.last, process.silence_ns) = (*end, Some(5 * SECOND));
+        }
+        job
+    };
+    let said = |job: &Job| job.idle().map(|idle| idle.to_string());
+    let last = "AllReduce 1 MiB f32, seq 4 on comm 7";
+    let expected = format!("no rank has handed over an operation for 20.0 s; the last was {last}, and has ended");
+    assert_eq!(said(&idle_for(20)), Some(expected));
+    assert_eq!(said(&idle_for(9)), None, "any job pauses");
+    let changed = |change: fn(&mut Member, &mut Process)| {
+        let mut job = idle_for(20);
+        change(&mut job.members[2], job.processes.get_mut(&2).expect("a process"));
+        said(&job)
+    };
+    assert_eq!(changed(|member, _| member.gap_ns = 8 * SECOND), None, "it paused for nearly as long before");
+    assert_eq!(changed(|member, process| member.moved = Some(process.last)), None, "one goes on");
+    assert_eq!(changed(|_, process| process.ended = Some(HostNs(0))), None, "one has ended");
+    assert_eq!(changed(|_, process| process.last = HostNs(0)), None, "one has probably ended");
+    assert_eq!(changed(|_, process| process.silence_ns = None), None, "it does not say whether it lives");
+    assert_eq!(changed(|_, process| process.is_lossy = true), None, "it may have lost what came after");
+    let unknown = changed(|_, process| process.lost_kernels = Some(HostNs(0))).expect("it is idle");
+    assert!(unknown.ends_with(last), "{unknown}");
 }

@@ -1,0 +1,38 @@
+//! What is worse than being slow.
+
+use super::hang::{self, Hang, Idle};
+use super::mismatch::{self, Mismatch};
+use super::running::Gone;
+use super::shared_gpus::{self, SharedGpu};
+use super::survey::Survey;
+
+/// What keeps a job from going on, or has done so, as far as its traces show.
+#[derive(Default)]
+pub(super) struct Troubles {
+    /// What the ranks do not agree on.
+    pub(super) mismatches: Vec<Mismatch>,
+    /// Where the job hangs or hung, what is over last.
+    pub(super) hangs: Vec<Hang>,
+    /// Nothing was asked of NCCL for a long time.
+    pub(super) idle: Option<Idle>,
+    /// The processes that ended before the others.
+    pub(super) ended_first: Vec<Gone>,
+    /// The GPUs that several ranks share.
+    pub(super) shared_gpus: Vec<SharedGpu>,
+}
+
+impl Troubles {
+    /// What these traces show.
+    pub(super) fn of(survey: &Survey) -> Troubles {
+        let (mismatches, hangs) = (mismatch::find(survey), hang::find(survey));
+        let ended_first = hang::ended_first(survey, &hangs);
+        let is_stuck = !mismatches.is_empty() || !ended_first.is_empty() || hangs.iter().any(|hang| !hang.is_over());
+        let idle = if is_stuck { None } else { hang::idle(survey) };
+        Troubles { mismatches, hangs, idle, ended_first, shared_gpus: shared_gpus::find(survey) }
+    }
+
+    /// The hangs that the job did not go on after.
+    pub(super) fn standing(&self) -> impl Iterator<Item = &Hang> {
+        self.hangs.iter().filter(|hang| !hang.is_over())
+    }
+}

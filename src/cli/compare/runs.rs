@@ -9,6 +9,9 @@ use crate::summary;
 
 /// A folder holds nothing to read.
 const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
+/// There is no such folder.
+const NOWHERE: &str = "there is no such folder. A recorded job has one once it has made its first communicator; if it \
+                       stands still before, it waits in ncclCommInitRank or has not come to it";
 
 /// Reads a run.
 ///
@@ -56,6 +59,9 @@ pub(in crate::cli) fn traces(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Reason> 
 fn listed(paths: &[PathBuf], none: &'static str, is_wanted: fn(&Path) -> bool) -> Result<Vec<PathBuf>, Reason> {
     let (mut all, mut empty) = (Vec::new(), Vec::new());
     for path in paths {
+        if path.extension().is_none() && !path.exists() {
+            return Err(Reason::file(path)(NOWHERE));
+        }
         if !path.is_dir() {
             all.extend((paths.len() == 1 || !is_summary(path)).then(|| path.clone()));
             continue;

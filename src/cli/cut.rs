@@ -93,7 +93,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 fn look(wish: &Wish) -> Result<(Survey, Option<Chooser>), Reason> {
     let path = &wish.trace;
     if wish.ranks.is_some() || !wish.communicators.is_empty() {
-        return Ok((Survey::of_one(path, |_| {})?, None));
+        return Ok((Survey::of_one(path)?, None));
     }
     super::must_be_trace(path)?;
     let (mut looking, mut span, mut slices) = (Looking::default(), None, 0);
@@ -207,7 +207,7 @@ fn told_apart(label: &str, hashes: &[u64]) -> String {
 
 /// What there is to choose from.
 fn contents(path: &Path) -> Result<String, Reason> {
-    let survey = Survey::of_one(path, |_| {})?;
+    let survey = Survey::of_one(path)?;
     let duration = selection::duration(survey.duration());
     let ranks: Vec<u32> = survey.ranks().into_values().flatten().collect();
     let ranks = match Ranks::of(ranks) {

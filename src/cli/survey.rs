@@ -241,13 +241,13 @@ impl Survey {
         }
     }
 
-    /// Looks through one trace; `each` gets its packets, too.
+    /// Looks through one trace.
     ///
     /// # Errors
     ///
     /// If it cannot be read, or is not a trace.
-    pub(super) fn of_one(path: &Path, mut each: impl FnMut(&Packet<'_>)) -> Result<Survey, Reason> {
-        let (mut survey, looked) = Looking::at(path, blocks::cores(), (false, Reach::Whole), |packet, _| each(packet));
+    pub(super) fn of_one(path: &Path) -> Result<Survey, Reason> {
+        let (mut survey, looked) = Looking::at(path, blocks::cores(), (false, Reach::Whole), |_, _| ());
         let extent = looked.map_err(|fault| fault.of(path))?;
         survey.extents.push((path.to_owned(), extent));
         Ok(survey)

@@ -96,6 +96,8 @@ pub(super) struct Track {
     pub(super) operations: u64,
     pub(super) bytes: u64,
     pub(super) runs: u64,
+    /// When the last of these began, and its mark.
+    pub(super) ran: Option<(HostNs, Option<u64>)>,
     /// Collectives that were handed over on it.
     pub(super) handed_over: HandedOver,
     pub(super) calls: Calls,
@@ -118,8 +120,9 @@ pub(super) struct Track {
 /// The operations whose hand-over one track shows.
 #[derive(Default)]
 pub(super) struct HandedOver {
-    /// The last operation, and when.
+    /// The last operation, and when; and its mark, which is the same on all ranks.
     pub(super) last: Option<(String, HostNs)>,
+    pub(super) mark: Option<u64>,
     /// The last collective, and when.
     pub(super) collective: Option<(Collective, HostNs)>,
     /// The longest time between two, ns.

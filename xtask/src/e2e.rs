@@ -62,8 +62,8 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
     // What judges how fast a job is, or how well clocks agree, runs by itself, and last: the steps aside
     // may be done by then. Otherwise two jobs at a time: they wait most of the time, but each has more
     // threads than most machines have cores. With more, they make each other late. Beside them there is
-    // `suite`, the suite for machines with GPUs, run on emulated ones; and then jobs that hang, which do
-    // nothing for nearly all of their time.
+    // `suite`, the suite for machines with GPUs, run on emulated ones; and then what waits most: jobs that
+    // hang, launchers, and those that are asked about in SQL.
     const JUDGED: [&str; 10] = [
         "clocks::",
         "diagnosing::",
@@ -77,10 +77,12 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         "tables::two_engines",
     ];
     let others = JUDGED.map(|name| ["--skip", name]);
-    const HANGS: &str = "hangs::";
+    const PATIENT: [&str; 3] = ["hangs::", "launchers::", "queries::"];
     let jobs = |at_a_time: &str, words: &[&str]| tests(&[&["--test", "jobs", "--", at_a_time], words].concat());
-    let mut by_two = jobs("--test-threads=2", &[&["--skip", HANGS], others.as_flattened()].concat());
-    call_beside(&mut by_two, &mut [tests(&["--test", "suite", "--"]), jobs("--test-threads=2", &[HANGS])])?;
+    let patient = PATIENT.map(|name| ["--skip", name]);
+    let mut by_two = jobs("--test-threads=2", &[patient.as_flattened(), others.as_flattened()].concat());
+    let patient = jobs("--test-threads=2", &[&PATIENT[..], others.as_flattened()].concat());
+    call_beside(&mut by_two, &mut [tests(&["--test", "suite", "--"]), patient])?;
     call(&mut jobs("--test-threads=1", &JUDGED))?;
     Ok(Outcome::Done)
 }

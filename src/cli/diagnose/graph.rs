@@ -109,8 +109,8 @@ pub(super) struct Stretch {
 }
 
 impl Graph {
-    /// `ranks` has each rank's items in order of start. `joined` has the items that share an
-    /// operation, by the operation: rank, place among its items, and the operation's number.
+    /// `ranks` has each rank's items in order of start. `joined` has the items that share an operation's
+    /// number: the number, the rank, and the item's place among those of the rank.
     pub(super) fn new(ranks: Vec<Vec<Item>>, mut joined: Vec<(u64, u32, u32)>) -> Graph {
         let mut graph = Graph::default();
         let mut bases = Vec::new();
@@ -124,15 +124,25 @@ impl Graph {
         joined.sort_unstable();
         joined.dedup();
         let mut by_item: Vec<(u32, u32)> = Vec::new();
-        for of_operation in joined.chunk_by(|one, other| one.0 == other.0).filter(|all| all.len() > 1) {
-            let meeting = graph.meetings.len() as u32;
-            let from = graph.members.len();
-            for (_, rank, place) in of_operation {
-                let item = bases[*rank as usize] + place;
-                graph.members.push(item);
-                by_item.push((item, meeting));
+        for of_number in joined.chunk_by(|one, other| one.0 == other.0) {
+            let of_ranks: Vec<_> = of_number.chunk_by(|one, other| one.1 == other.1).collect();
+            let times = of_ranks[0].len();
+            // As NCCL does not number operations while a graph is captured, several in one run of a graph may
+            // share a number. They ran in the same order on all ranks, and all are known if every rank has
+            // equally many.
+            if of_ranks.len() == 1 || of_ranks.iter().any(|it| it.len() != times) {
+                continue;
             }
-            graph.meetings.push(from..graph.members.len());
+            for time in 0..times {
+                let meeting = graph.meetings.len() as u32;
+                let from = graph.members.len();
+                for (_, rank, place) in of_ranks.iter().map(|it| it[time]) {
+                    let item = bases[rank as usize] + place;
+                    graph.members.push(item);
+                    by_item.push((item, meeting));
+                }
+                graph.meetings.push(from..graph.members.len());
+            }
         }
         by_item.sort_unstable();
         let mut at = 0;
@@ -528,6 +538,23 @@ mod tests {
         let path: Vec<(u32, bool, i64)> = path.iter().map(|it| (it.item, it.is_idle, it.ns / US)).collect();
         // The collective, then what the slow rank did before it.
         assert_eq!(path, [(1, false, 10), (3, false, 300)]);
+    }
+
+    #[test]
+    fn operations_with_one_number_are_told_apart_by_order_if_all_are_known() {
+        // In one run of a graph, both collectives have its number.
+        let rank =
+            |own: i64| vec![item(0, 0, own), collective(own, 250), item(0, 250, 250 + own), collective(250 + own, 500)];
+        let both = |rank: u32| [(1, rank, 1), (1, rank, 3)];
+        let graph = Graph::new(vec![rank(100), rank(200)], [both(0), both(1)].concat());
+        let meetings: Vec<&[u32]> = graph.meetings().collect();
+        assert_eq!(meetings, [[1, 5], [3, 7]]);
+        let path = graph.path(&graph.replay(&graph.plan()), 7, 0);
+        let path: Vec<(u32, i64)> = path.iter().map(|it| (it.item, it.ns / US)).collect();
+        assert_eq!(path, [(6, 200), (5, 50), (4, 200)]);
+        // If one of a rank's is missing, it is unclear which.
+        let graph = Graph::new(vec![rank(100), rank(200)], [&both(0)[..], &both(1)[1..]].concat());
+        assert_eq!(graph.meetings().len(), 0);
     }
 
     #[test]

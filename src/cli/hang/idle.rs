@@ -35,7 +35,7 @@ impl Job {
             if !is_alive(process) || process.is_lossy || process.captures && !member.has_runs {
                 return None;
             }
-            has_ended &= member.has_runs && process.lost_kernels.is_none();
+            has_ended &= member.has_ended || member.last.is_none();
             let (Some(moved), Some((name, time))) = (member.moved, &member.last) else { continue };
             let age = self.age(index, moved);
             if age < IDLE_NS.max(member.gap_ns.saturating_mul(BEYOND)) {
@@ -63,10 +63,10 @@ impl fmt::Display for Idle {
 impl Idle {
     /// What to look for, in lines.
     pub(in crate::cli) fn details(&self) -> Vec<String> {
-        let places = "in ncclCommInitRank, in its input, in a checkpoint";
-        vec![match self.has_ended {
-            true => format!("so the job does something else, or waits elsewhere: {places}"),
-            false => format!("its end is not known; if it has ended, the job waits elsewhere: {places}"),
-        }]
+        let so = match self.has_ended {
+            true => "so the job does something else, or waits elsewhere",
+            false => "whether that has ended is not known; the job may wait in it, or elsewhere",
+        };
+        vec![format!("{so}: in ncclCommInitRank, in its input, in a checkpoint")]
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) gap_ns: u64,
     pub(super) longest_ns: u64,
     pub(super) has_runs: bool,
+    /// The last operation handed over is known to have ended.
+    pub(super) has_ended: bool,
     /// NCCL reports what the GPU's channels do.
     pub(super) has_channels: bool,
     /// The newest collectives, where its file names these.

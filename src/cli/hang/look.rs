@@ -19,7 +19,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
     let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
     let twice = survey.claimed_twice();
     let (mut members, mut member_of) = (HashMap::new(), FxHashMap::default());
-    let mut told_gaps = FxHashMap::default();
+    let (mut told_gaps, mut marks) = (FxHashMap::default(), HashMap::new());
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
     tracks.sort_unstable_by_key(|(uuid, _)| **uuid);
     for (&uuid, track) in tracks {
@@ -49,6 +49,9 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         }
         let told_gap: &mut u64 = told_gaps.entry(index).or_default();
         *told_gap = handed_over.told_gap_ns.max(*told_gap);
+        let (last, ran): &mut (Option<_>, Option<_>) = marks.entry(index).or_default();
+        *last = (*last).max(handed_over.last.as_ref().map(|(_, time)| (*time, handed_over.mark)));
+        *ran = (*ran).max(track.ran);
         later(&mut member.last, &handed_over.last);
         later(&mut member.collective, &handed_over.collective);
         member.newest.extend_from_slice(&handed_over.newest);
@@ -57,6 +60,10 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
     }
     for (index, told_gap) in told_gaps {
         job.members[index].gap_ns = told_gap.max(job.members[index].gap_ns);
+    }
+    for (index, (last, ran)) in marks {
+        let mark = last.and_then(|(_, mark)| mark);
+        job.members[index].has_ended = mark.is_some() && ran.is_some_and(|(_, ran)| ran == mark);
     }
     let moved = moved(survey);
     for (uuid, track) in survey.tracks.iter().filter(|(_, track)| track.name.contains(words::track::CHANNEL)) {

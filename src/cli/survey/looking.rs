@@ -304,6 +304,7 @@ impl Survey {
                     Some(Category::Run) => {
                         track.operations += 1;
                         track.runs += 1;
+                        track.ran = track.ran.max(Some((time, event.correlation)));
                         track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
                         Open::Run(time.saturating_sub(number(nccl::QUEUED_NS)))
                     }
@@ -397,7 +398,7 @@ impl HandedOver {
         }
         let (last, at) = self.last.get_or_insert_default();
         event.name.clone_into(last);
-        *at = time;
+        (*at, self.mark) = (time, event.correlation);
     }
 
     /// The file names a collective as the newest of its function, or a communicator without any.
@@ -409,6 +410,7 @@ impl HandedOver {
         self.newest.push((event.name.to_owned(), seq, time));
         if self.last.as_ref().is_none_or(|(_, last)| *last <= time) {
             self.last = Some((event.name.to_owned(), time));
+            self.mark = event.correlation;
         }
         if let Some(correlation) = event.correlation
             && self.collective.as_ref().is_none_or(|(_, last)| *last <= time)

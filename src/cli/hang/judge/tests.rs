@@ -43,6 +43,7 @@ fn add(job: &mut Job, hash: u64, processes: &[u64], came: &[u32], age: u64) {
             gap_ns: SECOND / 10,
             longest_ns: SECOND / 10,
             has_runs: true,
+            has_ended: !has_come,
             has_channels: false,
             newest: Vec::new(),
             is_at_first: false,
@@ -539,6 +540,6 @@ fn a_job_whose_ranks_ask_nothing_of_nccl_is_idle() {
     assert_eq!(changed(|_, process| process.last = HostNs(0)), None, "one has probably ended");
     assert_eq!(changed(|_, process| process.silence_ns = None), None, "it does not say whether it lives");
     assert_eq!(changed(|_, process| process.is_lossy = true), None, "it may have lost what came after");
-    let unknown = changed(|_, process| process.lost_kernels = Some(HostNs(0))).expect("it is idle");
+    let unknown = changed(|member, _| member.has_ended = false).expect("it is idle");
     assert!(unknown.ends_with(last), "{unknown}");
 }

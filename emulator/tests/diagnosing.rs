@@ -219,11 +219,11 @@ fn the_first_rank_says_at_the_end_how_its_gpu_spent_the_time() {
 /// NCCL gives all collectives of a captured graph the same number.
 #[test]
 fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
-    let layer = |name: &str| format!("compute {name} 3 ms\nall_reduce 256 KiB f32 sum\nwait world\n");
+    let layer = |name: &str, size: u32| format!("compute {name} 3 ms\nall_reduce {size} KiB f32 sum\nwait world\n");
     let program = format!(
         "capture decode {{\n{}{}}}\nrepeat 150 {{\nreplay decode\nsync\n}}\n",
-        layer("attention"),
-        layer("mlp")
+        layer("attention", 256),
+        layer("mlp", 192)
     );
     let text = format!(
         "title = \"decode\"\n[job]\nhosts = 1\nranks_per_host = 4\nprogram = \"\"\"\ncommunicator world = all\n\
@@ -232,6 +232,9 @@ fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
     let answer = Plan::of_text("2.30.7", &text).with_cupti(CUPTI).quiet().run().answer("diagnose");
     let said = answer["text"].as_str().expect("a text");
     assert!(said.starts_with("Rank 2 on ") && said.contains("`attention`") && said.contains("`mlp`"), "{said}");
+    let operations: Vec<_> = answer["operations"].as_array().expect("a list").iter().map(|it| &it["name"]).collect();
+    let expected = [256, 192].map(|size| json!(format!("AllReduce {size} KiB f32 on world")));
+    assert!(operations.len() == 2 && expected.iter().all(|it| operations.contains(&it)), "{operations:?}");
     let on_path = answer["critical_path"].as_array().expect("a list").iter().map(|it| it["ns"].as_u64());
     let (on_path, step) = (on_path.flatten().sum::<u64>(), answer["steps"]["mean_ns"].as_u64().expect("a length"));
     assert!(on_path.abs_diff(step) < step / 5, "the critical path of a step of {step} ns has {on_path} ns");

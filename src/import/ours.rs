@@ -52,6 +52,9 @@ const REQUEST: [u32; 9] = [
     nccl::PEER,
     nccl::ROOT,
 ];
+/// What else tells operations apart. A rank's send to itself and the matching receive share a number, and so
+/// do collectives of a function that are captured in graphs.
+const IDENTITY: [u32; 4] = [nccl::FUNCTION, nccl::COUNT, nccl::DATATYPE, nccl::ROOT];
 const REQUEST_TEXTS: [u32; 4] = [nccl::FUNCTION_TEXT, nccl::DATATYPE_TEXT, nccl::ALGORITHM_TEXT, nccl::PROTOCOL_TEXT];
 
 /// Reads traces as one profile, or only these ends of each: what ran is read of the last part. `also`
@@ -93,9 +96,8 @@ struct Reader {
     communicators: FxHashMap<(usize, u64, String), usize>,
     /// Those with several ranks in a process.
     with_several: FxHashSet<usize>,
-    /// Operations by process, correlation number (the same on every rank) and function: a rank's
-    /// send to itself and the matching receive share a number.
-    operations: FxHashMap<(usize, u64, Option<u64>), usize>,
+    /// Operations by process, correlation number (the same on every rank) and [`IDENTITY`].
+    operations: FxHashMap<(usize, u64, [Option<u64>; 4]), usize>,
     /// Kernels with several operations, by where and when they ran.
     several: FxHashMap<(usize, String, Span), usize>,
     carried: Vec<(usize, String, Span, usize)>,
@@ -542,7 +544,7 @@ impl Reader {
     }
 
     fn operation(&mut self, process: usize, open: &Open, args: Args<'_>) -> usize {
-        let key = open.correlation.map(|number| (process, number, args.get(nccl::FUNCTION)));
+        let key = open.correlation.map(|number| (process, number, IDENTITY.map(|field| args.get(field))));
         let known = key.and_then(|key| self.operations.get(&key)).copied();
         if let Some(known) = known {
             return known;

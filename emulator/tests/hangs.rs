@@ -442,6 +442,31 @@ fn a_hang_that_was_given_up_is_named() {
     assert!(open.is_empty(), "{open:?}");
 }
 
+/// The collectives of all graphs share one number, and each graph counts its own runs.
+#[test]
+fn a_hang_in_one_of_several_graphs_is_named() {
+    let graph = |name: &str, size: u32| {
+        let layer = format!("compute layer 2 ms\nall_reduce {size} KiB f32 sum\nwait world\n");
+        format!("capture {name} {{\n{}}}\n", layer.repeat(2))
+    };
+    let play = |large: u32| {
+        let runs = "replay small\nsync\nreplay small\nsync\nreplay large\nsync\n";
+        let program = format!(
+            "communicator world = all\n{}{}repeat 15 {{\n{runs}}}\nonly rank 2 {{\nhang\n}}\nreplay large\nsync\n",
+            graph("small", 64),
+            graph("large", large)
+        );
+        Case::of(Shape { hosts: 1, per_host: 4 }.scenario(&program, "")).plan().run().info()
+    };
+    for large in [256, 64] {
+        let said = play(large);
+        let expected =
+            format!("hang          AllReduce {large} KiB f32, seq 0, run 16 of its graph on world: 3 of 4 ranks have ");
+        let line = first_lines(&said)[0];
+        assert!(line.starts_with(&expected) && line.contains(" missing: 2 ("), "{said}");
+    }
+}
+
 /// All ranks but one make a communicator: NCCL reports nothing of that, but what came before has ended.
 #[test]
 fn a_job_that_waits_outside_of_operations_is_called_idle() {

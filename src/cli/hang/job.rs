@@ -1,6 +1,9 @@
 //! What the traces of a job show about its ranks, as far as it matters for a hang (pure).
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher as _;
+
+use rustc_hash::FxBuildHasher;
 
 use super::super::survey::{self, Collective, Newest, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
@@ -62,6 +65,15 @@ pub(super) struct Standing {
 /// mark from NCCL get one here that no operation has, see [`Job::number`].
 pub(super) type Key = (u64, u64, Option<u64>);
 
+/// The key of an operation of this name. All collectives of a function that are captured in graphs share a
+/// mark, so their names belong to it. Those of one size in one run, or in runs of several graphs, still share
+/// a key.
+pub(super) fn key(hash: u64, mark: u64, replay: Option<u64>, name: &str) -> Key {
+    let is_shared = replay.is_some() && !["Send", "Recv"].contains(&function(name));
+    let mark = if is_shared { FxBuildHasher.hash_one((mark, name)) } else { mark };
+    (hash, mark, replay)
+}
+
 /// What the second pass found about an operation on a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -70,6 +82,8 @@ pub(super) struct Seen {
     pub(super) behind: u64,
     /// When its kernel began, if that ended.
     pub(super) ran: Option<HostNs>,
+    /// How many kernels with this key ran or wait there.
+    pub(super) come: u64,
     /// A channel of the GPU has begun with it.
     pub(super) has_begun: bool,
 }
@@ -96,6 +110,8 @@ pub(super) struct Job {
     pub(super) by_hash: HashMap<(u64, u64), Vec<usize>>,
     pub(super) standing: Vec<Standing>,
     pub(super) seen: HashMap<(Key, usize), Seen>,
+    /// For what runs in graphs, how many with one key have come on the rank that waits in most.
+    pub(super) most: HashMap<Key, u64>,
     /// Calls for collectives by rank and function, where needed: how many in all, and how many up
     /// to the one that waits.
     pub(super) calls_of: HashMap<(usize, String), (u64, u64)>,
@@ -143,7 +159,6 @@ impl Job {
     }
 
     pub(super) fn stand(&mut self, member: usize, slice: &Unfinished) {
-        let key = (self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay);
         let Unfinished { kind, begin, ref name, seq, peer, ref note, is_doubted, .. } = *slice;
         // The proxy's part of it has a channel in its name.
         let name = match name.rsplit_once(" ch ") {
@@ -151,6 +166,7 @@ impl Job {
             _ => name,
         };
         let name = name.strip_prefix("nccl").unwrap_or(name);
+        let key = key(self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay, name);
         let peer = peer.filter(|_| seq.is_none());
         let (name, note) = (name.to_owned(), note.clone());
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });
@@ -186,6 +202,24 @@ impl Job {
 
     pub(super) fn age_in(&self, process: u64, time: HostNs) -> u64 {
         self.ends.get(&process).map_or(0, |end| end.since(time))
+    }
+
+    /// Counts for each run of a graph what has come on each rank, and on the one that waits in most.
+    pub(super) fn count(&mut self) {
+        let of_graphs = self.standing.iter().filter(|it| it.key.2.is_some() && it.kind == Work::Overdue);
+        for it in of_graphs {
+            let come = &mut self.seen.entry((it.key, it.member)).or_default().come;
+            *come += 1;
+            let most = self.most.entry(it.key).or_default();
+            *most = (*most).max(*come);
+        }
+    }
+
+    /// Whether an operation ran on a rank. Where several share its key, all must have come there that came
+    /// to any.
+    pub(super) fn has_run(&self, key: Key, member: usize) -> bool {
+        let most = self.most.get(&key).copied().unwrap_or(0);
+        self.seen.get(&(key, member)).is_some_and(|seen| seen.ran.is_some() && seen.come >= most)
     }
 
     /// When a rank finalized a communicator in which it waited since then.

@@ -261,7 +261,8 @@ impl Job {
     fn was_over(&self, key: Key, on: &[&Standing]) -> bool {
         let Some(Finalized { ago_ns, .. }) = self.first_finalized(on) else { return false };
         let of_comm = (0..self.members.len()).filter(|index| self.members[*index].hash == key.0);
-        let mut ran = of_comm.filter_map(|index| Some((index, self.seen.get(&(key, index))?.ran?)));
+        let has_run = of_comm.filter(|index| self.has_run(key, *index));
+        let mut ran = has_run.filter_map(|index| Some((index, self.seen.get(&(key, index))?.ran?)));
         // Each recording has its own end.
         ran.any(|(index, ran)| self.age(index, ran).saturating_add(LAG_NS) > ago_ns)
     }
@@ -291,8 +292,7 @@ impl Job {
             None => self.newest(index, on[0]).zip(on[0].seq).is_some_and(|(newest, seq)| newest >= seq),
         };
         // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
-        let ran = seen.is_some_and(|seen| seen.ran.is_some());
-        let came = when.is_some() || is_beyond || ran || self.has_called(key, index);
+        let came = when.is_some() || is_beyond || self.has_run(key, index) || self.has_called(key, index);
         came.then_some(when)
     }
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, ends_with_its_comm, placed};
 use super::PATIENCE_NS;
-use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
+use super::job::{Job, Key, Member, Standing, UNNUMBERED, function, key};
 use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
@@ -275,8 +275,8 @@ impl Look<'_> {
         let (hash, replay, seq) = (self.job.members[member].hash, event.uint(nccl::REPLAY), event.uint(nccl::SEQ));
         let on = self.on.entry(member).or_default();
         on.handed_over += 1;
-        if self.wanted.contains(&(hash, correlation)) {
-            let key = (hash, correlation, replay);
+        let key = key(hash, correlation, replay, event.name);
+        if self.wanted.contains(&(hash, key.1)) {
             on.at.push((key, on.handed_over));
             self.job.seen.entry((key, member)).or_default().handed_over.get_or_insert(time);
             // A channel without an end does not say it.
@@ -310,9 +310,11 @@ impl Look<'_> {
         let hash = self.job.members[member].hash;
         let is_next =
             || self.job.next.values().flatten().any(|(of, next, _)| *of == member && next.correlation == correlation);
-        if self.wanted.contains(&(hash, correlation)) || !self.last.is_empty() && is_next() {
-            let key = (hash, correlation, event.uint(nccl::REPLAY));
-            self.job.seen.entry((key, member)).or_default().ran.get_or_insert(time);
+        let key = key(hash, correlation, event.uint(nccl::REPLAY), event.name);
+        if self.wanted.contains(&(hash, key.1)) || !self.last.is_empty() && is_next() {
+            let seen = self.job.seen.entry((key, member)).or_default();
+            seen.ran.get_or_insert(time);
+            seen.come += 1;
         }
     }
 }

@@ -142,6 +142,7 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     (0..survey.extents.len()).for_each(|file| look.at(file));
     job.stand_where_others_went_on(&silent);
     job.number();
+    job.count();
     let mut hangs = judge(&job);
     if !hangs.is_empty() {
         let (gone, again) = (running::gone(survey), started_again(&[survey]));

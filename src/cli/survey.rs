@@ -103,6 +103,8 @@ pub(super) struct Track {
     pub(super) calls: Calls,
     /// It shows how NCCL created the communicator.
     pub(super) has_init: bool,
+    /// Kernels ran on it.
+    pub(super) has_kernels: bool,
     /// The longest time from the hand-over of an operation to the end of its kernel, or of one of its
     /// channels, ns.
     pub(super) longest_ns: u64,

@@ -24,7 +24,8 @@ pub(in crate::cli) struct Idle {
 }
 
 impl Job {
-    /// Whether all ranks are alive, and none has handed over anything for far longer than it ever paused.
+    /// Whether all ranks are alive, and none has handed over anything for far longer than it ever paused, nor
+    /// does its GPU work on anything else.
     pub(super) fn idle(&self) -> Option<Idle> {
         let mut newest: Option<(u64, String)> = None;
         let mut has_ended = true;
@@ -38,7 +39,8 @@ impl Job {
             has_ended &= member.has_ended || member.last.is_none();
             let (Some(moved), Some((name, time))) = (member.moved, &member.last) else { continue };
             let age = self.age(index, moved);
-            if age < IDLE_NS.max(member.gap_ns.saturating_mul(BEYOND)) {
+            let works = self.kernels.get(&member.process).is_some_and(|last| self.age(index, *last) < IDLE_NS);
+            if works || age < IDLE_NS.max(member.gap_ns.saturating_mul(BEYOND)) {
                 return None;
             }
             if newest.as_ref().is_none_or(|(least, _)| age < *least) {

@@ -100,6 +100,8 @@ pub(super) struct Job {
     pub(super) processes: HashMap<u64, survey::Process>,
     /// When the job ended on the clock of each process. Each host has its own clock.
     pub(super) ends: HashMap<u64, HostNs>,
+    /// When the GPUs of a process last ran a kernel, NCCL's or the application's.
+    pub(super) kernels: HashMap<u64, HostNs>,
     /// Calls into NCCL that did not return: process, name, since when.
     pub(super) calls: Vec<(u64, String, HostNs)>,
     /// What unfinished transfers wait for: the rank, the track's name, what for, since when.

@@ -66,6 +66,12 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         job.members[index].has_ended = mark.is_some() && ran.is_some_and(|(_, ran)| ran == mark);
     }
     let moved = moved(survey);
+    for (uuid, track) in survey.tracks.iter().filter(|(_, track)| track.has_kernels) {
+        if let (Some(process), Some((_, last))) = (survey.process(*uuid), track.moved) {
+            let known: &mut HostNs = job.kernels.entry(process).or_default();
+            *known = last.max(*known);
+        }
+    }
     for (uuid, track) in survey.tracks.iter().filter(|(_, track)| track.name.contains(words::track::CHANNEL)) {
         let process = survey.process(*uuid);
         if let Some(index) = process.and_then(|process| job.working(process, worked_for(&track.name))) {

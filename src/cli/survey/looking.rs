@@ -308,8 +308,12 @@ impl Survey {
                         track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
                         Open::Run(time.saturating_sub(number(nccl::QUEUED_NS)))
                     }
-                    Some(Category::Kernel) if self.lists_work && comm.is_some() => {
-                        Open::Kernel(begun(&mut self.kernels, time))
+                    Some(Category::Kernel) => {
+                        track.has_kernels = true;
+                        match self.lists_work && comm.is_some() {
+                            true => Open::Kernel(begun(&mut self.kernels, time)),
+                            false => Open::Other,
+                        }
                     }
                     Some(Category::Proxy) if numbers.get(nccl::STEPS).is_some() => {
                         Open::Work(work(Work::Proxy, self.slices))

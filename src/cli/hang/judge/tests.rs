@@ -540,6 +540,9 @@ fn a_job_whose_ranks_ask_nothing_of_nccl_is_idle() {
     assert_eq!(changed(|_, process| process.last = HostNs(0)), None, "one has probably ended");
     assert_eq!(changed(|_, process| process.silence_ns = None), None, "it does not say whether it lives");
     assert_eq!(changed(|_, process| process.is_lossy = true), None, "it may have lost what came after");
+    let mut computes = idle_for(20);
+    computes.kernels.insert(2, computes.ends[&2].saturating_sub(SECOND));
+    assert_eq!(said(&computes), None, "a GPU works on something else");
     let unknown = changed(|member, _| member.has_ended = false).expect("it is idle");
     assert!(unknown.ends_with(last), "{unknown}");
 }

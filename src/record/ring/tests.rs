@@ -124,9 +124,6 @@ fn every_record_that_many_threads_lose_is_counted() {
             if finished {
                 break (kept, rings.dropped());
             }
-            if cfg!(miri) {
-                std::thread::yield_now();
-            }
         }
     });
     assert_eq!(kept + dropped, THREADS * EACH);

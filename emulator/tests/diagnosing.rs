@@ -216,7 +216,7 @@ fn the_first_rank_says_at_the_end_how_its_gpu_spent_the_time() {
     }
 }
 
-/// NCCL gives all collectives of a captured graph the same number.
+/// NCCL gives all collectives of a function that are captured the same number.
 #[test]
 fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
     let layer = |name: &str, size: u32| format!("compute {name} 3 ms\nall_reduce {size} KiB f32 sum\nwait world\n");

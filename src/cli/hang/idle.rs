@@ -36,7 +36,8 @@ impl Job {
             if !is_alive(process) || process.is_lossy || process.captures && !member.has_runs {
                 return None;
             }
-            has_ended &= member.has_ended || member.last.is_none();
+            // What is captured in graphs shares a number, so that number does not show what ran last.
+            has_ended &= !process.captures && (member.has_ended || member.last.is_none());
             let (Some(moved), Some((name, time))) = (member.moved, &member.last) else { continue };
             let age = self.age(index, moved);
             let works = self.kernels.get(&member.process).is_some_and(|last| self.age(index, *last) < IDLE_NS);

@@ -545,4 +545,6 @@ fn a_job_whose_ranks_ask_nothing_of_nccl_is_idle() {
     assert_eq!(said(&computes), None, "a GPU works on something else");
     let unknown = changed(|member, _| member.has_ended = false).expect("it is idle");
     assert!(unknown.ends_with(last), "{unknown}");
+    let captured = changed(|_, process| process.captures = true).expect("it is idle");
+    assert!(captured.ends_with(last), "{captured}");
 }

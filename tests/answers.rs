@@ -210,7 +210,7 @@ fn a_missing_rank_of_a_process_with_several_gpus_is_named() {
         let text = job(missing, 0);
         let expected = format!("3 of 4 ranks have come and waited 57.0 s, missing: {missing} (last seen");
         assert!(text.starts_with("hang") && text.contains(&expected), "{text}");
-        assert!(text.contains(&format!("rank {missing} is pid 4002 on node1\n")), "{text}");
+        assert!(text.contains(&format!("rank {missing} is pid 4002 on node1, GPU {}\n", missing - 2)), "{text}");
         let text = job(missing, 1);
         assert!(text.starts_with("waits") && text.contains("records were dropped there"), "{text}");
     }

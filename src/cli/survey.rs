@@ -55,6 +55,8 @@ pub(super) struct Survey {
     pub(super) tracks: FxHashMap<u64, Track>,
     /// The tracks of processes, by pid. Containers have processes with the same pid.
     pub(super) by_pid: FxHashMap<u64, Vec<u64>>,
+    /// By their recording, too: in it, each further GPU of a process has a track like a process's.
+    pub(super) by_tag: FxHashMap<u64, Vec<u64>>,
     pub(super) communicators: BTreeMap<u64, Communicator>,
     /// The time ranges of operations as the host handed them over, and of NCCL's kernels, in the
     /// order of the file. Those without an end end when they begin. Empty unless `lists_work`:
@@ -364,10 +366,12 @@ impl Survey {
     }
 
     fn put(&mut self, uuid: u64, track: Track) {
-        if let Some(pid) = track.pid.filter(|_| track.is_process) {
-            let of_pid = self.by_pid.entry(pid).or_default();
-            if !of_pid.contains(&uuid) {
-                of_pid.push(uuid);
+        let tag = Some(uuid >> TRACK_BITS);
+        for (map, key) in [(&mut self.by_pid, track.pid), (&mut self.by_tag, tag)] {
+            let Some(key) = key.filter(|_| track.is_process) else { continue };
+            let known = map.entry(key).or_default();
+            if !known.contains(&uuid) {
+                known.push(uuid);
             }
         }
         self.tracks.insert(uuid, track);
@@ -395,10 +399,14 @@ impl Survey {
         None
     }
 
-    /// A process, as in `pid 4711 on node17`. One without a rank has no host in its name.
+    /// A process, as in `pid 4711 on node17`, and which of its GPUs if it has several. One without a rank
+    /// has no host in its name.
     pub(super) fn place(&self, process: u64) -> Option<String> {
         let track = self.tracks.get(&process)?;
-        Some(format!("pid {} on {}", track.own_pid()?, host(&track.name)?))
+        let place = format!("pid {} on {}", track.own_pid()?, host(&track.name)?);
+        let has_several = self.by_tag.get(&(process >> TRACK_BITS)).is_some_and(|all| all.len() > 1);
+        let gpu = names::without_gpu(&track.name).1.filter(|_| has_several);
+        Some(gpu.map_or(place.clone(), |gpu| format!("{place}, GPU {gpu}")))
     }
 
     /// The host of a process: its name, and the id of its boot.
@@ -569,5 +577,22 @@ mod tests {
             let survey = Survey { tracks: [(1, track)].into_iter().collect(), ..Survey::default() };
             assert_eq!(survey.place(1).as_deref(), said, "{name}");
         }
+    }
+
+    #[test]
+    fn a_process_with_several_gpus_says_which() {
+        let gpu = |number| Track {
+            name: format!("python3 · node17 · GPU {number} (H200)"),
+            pid: Some(8),
+            is_process: true,
+            ..Track::default()
+        };
+        let (here, elsewhere) = (1 << TRACK_BITS, 2 << TRACK_BITS);
+        let mut survey = Survey::default();
+        survey.put(here | 1, gpu(0));
+        survey.put(elsewhere | 1, gpu(0));
+        survey.put(here | 2, gpu(3));
+        assert_eq!(survey.place(here | 2).as_deref(), Some("pid 8 on node17, GPU 3"));
+        assert_eq!(survey.place(elsewhere | 1).as_deref(), Some("pid 8 on node17"));
     }
 }

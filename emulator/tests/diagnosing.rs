@@ -96,12 +96,13 @@ fn check(job: &Job) -> Checked {
     let planted: Vec<String> =
         job.planted.iter().map(|Planted { cause, cost }| format!("{cause:?} {}", ms(cost * 1000))).collect();
     println!(
-        "{} {}: {word}: {:?}, {} hosts of {}, NCCL {}, {:?}: {}; steps of {} (mean {}){}; said: {}",
+        "{} {}: {word}: {:?}, {} hosts of {} ({}), NCCL {}, {:?}: {}; steps of {} (mean {}){}; said: {}",
         job.seed,
         Job::kind(job.seed),
         job.shape,
         job.hosts,
         job.ranks_per_host,
+        job.layout,
         job.nccl,
         job.lead,
         if planted.is_empty() { "nothing".into() } else { planted.join(" and ") },

@@ -178,8 +178,8 @@ impl Pair {
             }
             Planted::Link { from, to, .. } => {
                 let host = |rank: Option<i64>| rank.map(|rank| rank / i64::from(self.ranks_per_host));
-                let sender = first["link"][0].as_str().and_then(|rank| rank.strip_prefix("rank ")?.parse().ok());
-                host(sender) == Some(i64::from(from)) && host(first["link"][1].as_i64()) == Some(i64::from(to))
+                let end = |at: usize| host(first["link"][at].as_str()?.strip_prefix("rank ")?.parse().ok());
+                end(0) == Some(i64::from(from)) && end(1) == Some(i64::from(to))
             }
             Planted::Size { times } => {
                 let name = |kib: u64| serde_json::json!([format!("AllReduce {} f32 on world", names::size(kib << 10))]);

@@ -123,7 +123,7 @@ fn what_ran_is_imported_from_the_ends_of_a_file() {
             let (whole, part) = (profile(None), profile(Some(ends)));
             assert_eq!((part.begin, &part.processes, &part.clock), (whole.begin, &whole.processes, &whole.clock));
             // With several ranks in a process, any of them may come last.
-            let rank = |it: &Communicator| it.rank.filter(|_| it.device.is_some());
+            let rank = |it: &Communicator| it.rank.filter(|_| it.device().is_some());
             let text = |it: &Communicator| format!("{:?}", Communicator { rank: rank(it), ..it.clone() });
             let known = |of: &Profile| of.communicators.iter().map(text).collect::<BTreeSet<_>>();
             assert!(known(&part).is_subset(&known(&whole)), "{name}: {:?}\n{:?}", known(&part), known(&whole));

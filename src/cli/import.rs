@@ -434,7 +434,7 @@ fn comm(profile: &Profile, at: usize, communicator: &import::Communicator) -> Co
         nodes: -1,
         interface: 0,
         version: profile.nccl_versions.first().map_or(0, digits),
-        device: communicator.device,
+        device: communicator.device(),
         timer: GpuTimer::NANOSECONDS,
     }
 }

@@ -94,8 +94,6 @@ struct Reader {
     hosts: BTreeSet<String>,
     /// By process, hash, and the name of those without a hash.
     communicators: FxHashMap<(usize, u64, String), usize>,
-    /// Those with several ranks in a process.
-    with_several: FxHashSet<usize>,
     /// Operations by process, correlation number (the same on every rank) and [`IDENTITY`].
     operations: FxHashMap<(usize, u64, [Option<u64>; 4]), usize>,
     /// Kernels with several operations, by where and when they ran.
@@ -108,6 +106,8 @@ struct Reader {
     spare: Vec<Vec<u8>>,
     numbers: Box<Numbers>,
     versions: BTreeSet<String>,
+    /// The rank of a process in a communicator, by the communicator's name in it.
+    ranks: FxHashMap<(usize, Arc<str>), i32>,
     /// The tool whose file it was imported from.
     imported: Option<Source>,
     clock: Option<String>,
@@ -120,12 +120,21 @@ struct Track {
     parent: Option<u64>,
     name: Arc<str>,
     thread: Option<(i64, String)>,
-    /// For one with transfers: whether it sends, and to whom, or from whom.
-    transfers: Option<(bool, Option<i32>)>,
+    transfers: Option<Direction>,
     /// What has ended inside an open transfer.
     waits: Vec<(Arc<str>, u64)>,
     /// Its open slices, outermost first; `None` for those that are not read.
     open: Vec<Option<Open>>,
+}
+
+/// What a track with transfers says of them.
+struct Direction {
+    is_send: bool,
+    peer: Option<i32>,
+    /// The communicator as its process names it, and the process's rank in it once that is known: a
+    /// process with several ranks has a name for each.
+    label: Arc<str>,
+    rank: Option<i32>,
 }
 
 struct Open {
@@ -240,9 +249,19 @@ impl Reader {
         track.name = descriptor.name().into();
         track.thread = thread;
         // `dp · send → 4 · steps`.
-        let peer = |name: &str| name.trim_end_matches(track::STEPS).rsplit(' ').next().and_then(|it| it.parse().ok());
-        let transfers = Some(descriptor.name()).filter(|name| name.ends_with(track::STEPS));
-        track.transfers = transfers.map(|name| (name.contains(track::SEND), peer(name)));
+        track.transfers = descriptor.name().strip_suffix(track::STEPS).map(|name| Direction {
+            is_send: name.contains(track::SEND),
+            peer: name.rsplit(' ').next().and_then(|it| it.parse().ok()),
+            label: name.split(" · ").next().unwrap_or_default().into(),
+            rank: None,
+        });
+        // `dp · rank 3 of 8`.
+        let placed = descriptor.name().split_once(track::RANK);
+        let rank = placed.and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+        if let (Some((label, _)), Some(rank), Some(process)) = (placed, rank, self.processes.get(&(uuid >> TRACK_BITS)))
+        {
+            self.ranks.insert((*process, label.into()), rank);
+        }
     }
 
     /// What an imported trace says about its origin.
@@ -359,11 +378,7 @@ impl Reader {
         communicator.nodes = nccl.nodes;
         communicator.interface = nccl.interface;
         communicator.version = nccl.nccl_version;
-        // With several ranks in one process, none of them is the communicator's.
-        if communicator.device.is_some() && communicator.device != nccl.device {
-            self.with_several.insert(at);
-        }
-        communicator.device = nccl.device.filter(|_| !self.with_several.contains(&at));
+        communicator.gpus.extend(nccl.device.zip(nccl.rank));
         let version = nccl.nccl_version();
         if version > 0 {
             self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
@@ -533,14 +548,22 @@ impl Reader {
 
     fn transfer(&mut self, uuid: u64, process: usize, span: Span, open: &Open, depth: usize) {
         let Some(track) = self.tracks.get_mut(&uuid) else { return };
-        let Some((is_send, peer)) = track.transfers else { return };
+        let Some(Direction { is_send, peer, label, rank }) = &mut track.transfers else { return };
         if depth > 0 {
             return track.waits.push((Arc::clone(&open.name), span.duration()));
         }
-        let waits = std::mem::take(&mut track.waits);
-        let [bytes, channel] = reader::uints(&open.args, [nccl::BYTES, nccl::CHANNEL]);
-        let (correlation, channel) = (open.correlation, channel.map(|channel| channel as u32));
-        self.profile.transfers.push(Transfer { process, span, correlation, bytes, peer, channel, is_send, waits });
+        *rank = rank.or_else(|| self.ranks.get(&(process, Arc::clone(label))).copied());
+        let [channel] = reader::uints(&open.args, [nccl::CHANNEL]);
+        self.profile.transfers.push(Transfer {
+            process,
+            rank: *rank,
+            span,
+            correlation: open.correlation,
+            peer: *peer,
+            channel: channel.map(|channel| channel as u32),
+            is_send: *is_send,
+            waits: std::mem::take(&mut track.waits),
+        });
     }
 
     fn operation(&mut self, process: usize, open: &Open, args: Args<'_>) -> usize {

@@ -341,10 +341,22 @@ pub struct Communicator {
     pub interface: Option<u32>,
     /// NCCL's version as a number: 23007 is 2.30.7.
     pub version: Option<u32>,
-    /// Its GPU.
-    pub device: Option<u32>,
+    /// The rank of each of this process's GPUs, by device number.
+    pub gpus: BTreeMap<u32, i32>,
     /// World ranks of its members, as the tool writes them.
     pub members: Option<String>,
+}
+
+impl Communicator {
+    /// Its GPU, if the process has one for it.
+    pub fn device(&self) -> Option<u32> {
+        self.gpus.keys().next().copied().filter(|_| self.gpus.len() == 1)
+    }
+
+    /// The rank that this GPU of the process is, as far as the file says.
+    pub fn rank_on(&self, device: u32) -> Option<i32> {
+        self.gpus.get(&device).copied().or(self.rank.filter(|_| self.gpus.len() < 2))
+    }
 }
 
 /// An operation of NCCL's: one collective, one send or one receive.
@@ -463,8 +475,8 @@ pub struct Transfer {
     pub span: Span,
     /// The number of its operation, as in [`Operation::correlation`].
     pub correlation: Option<u64>,
-    /// Bytes, if NCCL reported them.
-    pub bytes: Option<u64>,
+    /// This process's rank in the communicator, if the file says it.
+    pub rank: Option<i32>,
     /// The other rank, by its number in the communicator.
     pub peer: Option<i32>,
     /// The channel, if NCCL reported it.

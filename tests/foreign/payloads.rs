@@ -137,7 +137,7 @@ fn payloads_of_nccl_s_ranges_have_sizes_peers_and_communicators() {
         let communicator = &profile.communicators[operation.communicator.unwrap()];
         let rank = (profile.processes[operation.process].pid - 144) as i32;
         assert_eq!((communicator.hash, communicator.ranks), (Some(COMMUNICATOR), Some(2)));
-        assert_eq!((communicator.rank, communicator.device), (Some(rank), Some(rank as u32)));
+        assert_eq!((communicator.rank, communicator.device()), (Some(rank), Some(rank as u32)));
     }
     // Each group has one send and one receive for each rank.
     for kernel in profile.nccl_kernels().filter(|kernel| kernel.carried.how == How::Launched) {

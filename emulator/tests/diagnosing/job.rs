@@ -5,6 +5,7 @@ use super::{CUPTI, TIMES};
 use crate::support::{Job as Run, Plan};
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -80,6 +81,8 @@ pub(super) struct Job {
     pub(super) shape: Shape,
     pub(super) hosts: u32,
     pub(super) ranks_per_host: u32,
+    /// How the ranks of a host are divided into processes, as a scenario says it.
+    pub(super) layout: &'static str,
     pub(super) lead: Lead,
     /// Whether the emulator's own network is between the hosts.
     pub(super) has_network: bool,
@@ -146,6 +149,7 @@ impl Job {
             shape,
             hosts,
             ranks_per_host,
+            layout: "processes",
             lead: *dice.one_of(&[Lead::Nothing, Lead::Steps(1), Lead::Steps(2)]),
             has_network: has_link || (hosts > 1 && hosts * ranks_per_host <= 8 && dice.percent(60)),
             channels: *dice.one_of(&[1, 1, 2]),
@@ -159,6 +163,13 @@ impl Job {
             planted: Vec::new(),
         };
         job.plant(kind, dice);
+        // One thread for all GPUs of a host is late on all of them. Eight in one process communicate more
+        // slowly, by more than what is planted.
+        let by_host = job.planted.iter().any(|it| matches!(it.cause, Cause::Host { .. } | Cause::Pauses { .. }));
+        let several = if by_host { "threads" } else { "devices" };
+        if ranks_per_host <= 4 {
+            job.layout = *dice.one_of(&["processes", "processes", "processes", "threads", several]);
+        }
         job
     }
 
@@ -471,9 +482,9 @@ impl Job {
             _ => format!("repeat {} {{\n{step}}}\n", self.steps),
         };
 
-        let Job { seed, hosts, ranks_per_host, .. } = self;
+        let Job { seed, hosts, ranks_per_host, layout, .. } = self;
         let mut text = format!(
-            "title = \"job {seed}\"\n[job]\nhosts = {hosts}\nranks_per_host = {ranks_per_host}\nseed = {seed}\nprogram = \"\"\"\n\
+            "title = \"job {seed}\"\n[job]\nhosts = {hosts}\nranks_per_host = {ranks_per_host}\nranks = \"{layout}\"\nseed = {seed}\nprogram = \"\"\"\n\
              {communicators}{capture}{steps}sync\n\"\"\"\n[nccl]\nNCCL_ALGO = \"Ring\"\nNCCL_MIN_NCHANNELS = \"{0}\"\n\
              NCCL_MAX_NCHANNELS = \"{0}\"\nNCCL_MAX_P2P_NCHANNELS = \"1\"\n\
              NCCL_BUFFSIZE = \"1048576\"\n",
@@ -585,15 +596,17 @@ impl Steps {
     pub(super) fn of(run: &Run) -> Steps {
         let mut all = Vec::new();
         for (_, lines) in run.truths() {
-            let mut begun: Vec<u64> = lines
-                .iter()
-                .filter_map(|line| match line {
-                    Line::Kernel(kernel) if kernel.symbol == "optimizer" => Some(kernel.start),
-                    _ => None,
-                })
-                .collect();
-            begun.sort_unstable();
-            all.extend(begun.windows(2).map(|pair| pair[1] - pair[0]));
+            let mut begun: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+            for line in lines {
+                if let Line::Kernel(kernel) = line
+                    && kernel.symbol == "optimizer"
+                {
+                    begun.entry(kernel.device).or_default().insert(kernel.start);
+                }
+            }
+            for of_gpu in begun.into_values() {
+                all.extend(of_gpu.iter().zip(of_gpu.iter().skip(1)).map(|(begin, next)| next - begin));
+            }
         }
         all.sort_unstable();
         assert!(!all.is_empty(), "no steps");

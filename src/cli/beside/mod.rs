@@ -163,7 +163,7 @@ impl Own<'_> {
 
     /// A communicator's GPU.
     fn device(&self, communicator: Option<usize>) -> Option<u32> {
-        self.profile.communicators[communicator?].device
+        self.profile.communicators[communicator?].device()
     }
 }
 
@@ -399,7 +399,7 @@ impl Records {
                 name,
                 interface: communicator.interface.and_then(|it| u8::try_from(it).ok()).unwrap_or(0),
                 version: communicator.version.unwrap_or(0),
-                device_plus_one: communicator.device.map_or(0, |device| device + 1),
+                device_plus_one: communicator.device().map_or(0, |device| device + 1),
                 ..CommInit::default()
             });
             self.push(begin, Order::Communicator, RingId(0), body);

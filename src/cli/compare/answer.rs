@@ -51,10 +51,9 @@ pub(crate) struct Cause {
     /// By how much it grew in a step, or in each execution, ns. 0 if a step contains other work and
     /// the noise hides what that costs.
     pub(crate) growth: f64,
-    /// For a transfer that takes longer over one link: the sender and the receiver, as ranks of the
-    /// communicator.
+    /// For a transfer that takes longer over one link: the sender and the receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) link: Option<(String, i32)>,
+    pub(crate) link: Option<(String, String)>,
     pub(crate) text: String,
 }
 
@@ -330,7 +329,7 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
         what: vec![what.clone()],
         instead_of: Vec::new(),
         growth: row.change.growth(),
-        link: link.map(|link| (link.from.clone(), link.to)),
+        link: link.map(|link| (link.from.clone(), link.to.clone())),
         text,
     }
 }
@@ -339,7 +338,7 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
 fn network(Link { from, to, change, .. }: &Link) -> String {
     let [a, b] = [duration(change.a.median), duration(change.b.median)];
     let longer = if change.growth() > 0.0 { "longer" } else { "less time" };
-    format!("the network from {from} to rank {to} takes {longer}, {b} a transfer instead of {a}")
+    format!("the network from {from} to {to} takes {longer}, {b} a transfer instead of {a}")
 }
 
 /// The links that changed this way, largest change first.

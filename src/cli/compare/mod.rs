@@ -82,10 +82,16 @@ fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Reaso
     let case = recognised.case;
     let of_both = knowledge::facts(a).into_iter().zip(knowledge::facts(b));
     let is_kernels = !a.kernels.is_empty() && !b.kernels.is_empty();
-    let [ranks_a, ranks_b] = [a, b].map(|run| {
+    let [mut ranks_a, mut ranks_b] = [a, b].map(|run| {
         let ranks = Ranks::of(run, is_kernels);
         if is_kernels { ranks.with_waits(run) } else { ranks }
     });
+    let numbers = [ranks_a.numbers(a), ranks_b.numbers(b)];
+    if numbers.iter().zip([&ranks_a, &ranks_b]).all(|(numbers, ranks)| numbers.is_some() || ranks.are_numbered()) {
+        for (ranks, numbers) in [&mut ranks_a, &mut ranks_b].into_iter().zip(numbers) {
+            ranks.number(&numbers.unwrap_or_default());
+        }
+    }
     let slower = (case == Case::TwoRuns).then(|| slower::compare([a, b], [&ranks_a, &ranks_b]));
     Ok(Report {
         format_version: FORMAT_VERSION,

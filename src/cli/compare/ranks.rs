@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use crate::import::{self, Kernel, Operation, Place, Profile, Request, Span, kernel_name};
+use crate::import::{self, Communicator, Kernel, Operation, Place, Profile, Request, Span, kernel_name};
 use crate::model::all_to_all::{AllToAll, Exchange};
 use crate::model::time::FileNs;
 use crate::trace::names;
@@ -63,8 +63,21 @@ pub(crate) struct Rank {
     pub(crate) number: Option<i32>,
     /// Index in the profile.
     pub(crate) process: usize,
+    /// Its GPU; `None` where only calls are known.
+    pub(crate) device: Option<u32>,
     /// In order of start.
     pub(crate) items: Vec<Item>,
+}
+
+impl Rank {
+    /// Its rank in a communicator, if it is a member.
+    pub(crate) fn in_communicator(&self, communicator: &Communicator) -> Option<i32> {
+        let own = match self.device {
+            Some(device) => communicator.rank_on(device),
+            None => communicator.rank,
+        };
+        own.filter(|_| communicator.process == self.process)
+    }
 }
 
 /// A profile by rank.
@@ -119,11 +132,45 @@ impl Ranks {
             let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
             let label = if is_alone(process) { who } else { format!("{who}, GPU {device}") };
             let number = number.filter(|_| is_alone(process));
-            ranks.all.push(Rank { label, number, process, items });
+            let device = with_kernels.then_some(device);
+            ranks.all.push(Rank { label, number, process, device, items });
         }
         // A stable sort keeps the GPUs of a process in order.
         ranks.all.sort_by_key(|rank| order(rank.process));
         ranks
+    }
+
+    /// Whether all have the launcher's numbers.
+    pub(crate) fn are_numbered(&self) -> bool {
+        self.all.iter().all(|rank| rank.number.is_some())
+    }
+
+    /// The number of each rank, by its index, where the launcher did not number them all: that in the
+    /// largest communicator with all of them.
+    pub(crate) fn numbers(&self, profile: &Profile) -> Option<BTreeMap<i32, usize>> {
+        if self.are_numbered() {
+            return None;
+        }
+        let (mut places, mut members) = (FxHashMap::default(), Vec::new());
+        for communicator in &profile.communicators {
+            let Some(size) = communicator.ranks else { continue };
+            let place = *places.entry(communicator.hash).or_insert(members.len());
+            if place == members.len() {
+                members.push((size, BTreeMap::new()));
+            }
+            for (at, rank) in self.all.iter().enumerate().filter(|(_, rank)| rank.process == communicator.process) {
+                members[place].1.extend(rank.in_communicator(communicator).map(|own| (own, at)));
+            }
+        }
+        largest_with_all(members.iter(), self.all.len()).cloned()
+    }
+
+    /// Gives the ranks these numbers, by index.
+    pub(crate) fn number(&mut self, numbers: &BTreeMap<i32, usize>) {
+        for (&own, &at) in numbers {
+            (self.all[at].label, self.all[at].number) = (format!("rank {own}"), Some(own));
+        }
+        self.all.sort_by_key(|rank| rank.number);
     }
 
     /// Adds how much of each collective was waiting for other ranks.
@@ -187,6 +234,17 @@ impl Ranks {
             lists.entry((process, place.device)).or_default().push(item);
         }
     }
+}
+
+/// Of communicators, by their sizes and whose each of their ranks is, the largest that has all of so
+/// many members: whose its ranks are.
+pub(crate) fn largest_with_all<'a>(
+    communicators: impl DoubleEndedIterator<Item = &'a (i32, BTreeMap<i32, usize>)>,
+    count: usize,
+) -> Option<&'a BTreeMap<i32, usize>> {
+    let has_all = |of: &BTreeMap<i32, usize>| of.values().collect::<BTreeSet<_>>().len() == count;
+    // Of several, the last is found.
+    Some(&communicators.rev().filter(|(_, of)| has_all(of)).max_by_key(|(size, _)| *size)?.1)
 }
 
 /// What an operation has in common on all ranks: its communicator's hash and name, its number, and

@@ -17,10 +17,13 @@ use super::steps::{Repeat, Source};
 use crate::cli::colour;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
+use crate::model::selection::Ranks;
 use crate::trace::names;
 
 /// Rows of a table for people; the JSON has all of them.
 const ROWS: usize = 25;
+/// How long a list of ranks may be in a table.
+const LONGEST: usize = 24;
 
 /// Everything a comparison found.
 #[derive(Debug, Serialize)]
@@ -328,6 +331,12 @@ fn source(source: &Source) -> String {
     }
 }
 
+/// `ranks 0-3,8`, if they are numbered and that is short.
+fn numbered(ranks: &[String]) -> Option<String> {
+    let numbers: Option<Vec<u32>> = ranks.iter().map(|rank| rank.strip_prefix("rank ")?.parse().ok()).collect();
+    Some(format!("ranks {}", Ranks::of(numbers?))).filter(|text| text.len() <= LONGEST)
+}
+
 /// What ranks do in their steps; what changed comes first.
 fn changes(slower: &Slower) -> Section {
     let columns = if slower.steps.is_some() { ["A in a step", "B in a step"] } else { ["A each time", "B each time"] };
@@ -337,7 +346,7 @@ fn changes(slower: &Slower) -> Section {
         let who = match &ranks[..] {
             [one] => one.clone(),
             several if several.len() == slower.ranks.len() => "every rank".into(),
-            several => format!("{} ranks", several.len()),
+            several => numbered(several).unwrap_or_else(|| format!("{} ranks", several.len())),
         };
         table.add_row([
             change.verdict.text().to_owned(),
@@ -380,7 +389,7 @@ fn links(all: &[Link]) -> Section {
         table.add_row([
             change.verdict.text().to_owned(),
             from.clone(),
-            format!("rank {to}"),
+            to.clone(),
             change.a.count.to_string(),
             change.b.count.to_string(),
             a,
@@ -390,9 +399,7 @@ fn links(all: &[Link]) -> Section {
         ]);
     }
     numbers(&mut table, 3..9);
-    let lines = vec![
-        "What a transfer waited for the network, on the side that sends; `to` is a rank of the communicator.".into(),
-    ];
+    let lines = vec!["What a transfer waited for the network, on the side that sends.".into()];
     Section { title: "Network transfers, link by link", lines, table: Some(table) }
 }
 

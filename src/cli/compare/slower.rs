@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::change::{self, Change, Pair};
 use super::ranks::{Class, Item, Kind, Rank, Ranks};
 use super::steps::{self, Source, Steps};
-use crate::import::Profile;
+use crate::import::{Operation, Profile};
 use crate::model::time::FileNs;
 use crate::trace::words::wait;
 
@@ -80,8 +81,8 @@ pub(crate) struct RankRow {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Link {
     pub(crate) from: String,
-    /// A rank of the communicator.
-    pub(crate) to: i32,
+    /// Where its file is not here, its rank in the communicator: `rank 3 of dp`.
+    pub(crate) to: String,
     /// How long a transfer waited for the network.
     pub(crate) change: Change,
     pub(crate) lost: f64,
@@ -325,30 +326,67 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
 
 /// How long transfers waited for the network, by sender and receiver; the largest loss comes first.
 fn links(profiles: [&Profile; 2], couples: &[[&Rank; 2]]) -> Vec<Link> {
-    let waits = |side: usize| {
-        let mut all: BTreeMap<(usize, i32), Vec<f64>> = BTreeMap::new();
-        for transfer in profiles[side].transfers.iter().filter(|transfer| transfer.is_send) {
-            let network = transfer.waits.iter().filter(|(what, _)| **what == *wait::NETWORK).map(|(_, ns)| *ns);
-            if let (Some(peer), Some(ns)) = (transfer.peer, network.reduce(|all, ns| all + ns)) {
-                all.entry((transfer.process, peer)).or_default().push(ns as f64);
-            }
-        }
-        all
-    };
-    let (of_a, of_b) = (waits(0), waits(1));
-    let both: Vec<(&Rank, i32, &[f64], &[f64])> = (of_a.iter())
-        .filter_map(|((process, peer), values)| {
-            let [rank, other] = couples.iter().find(|couple| couple[0].process == *process)?;
-            Some((*rank, *peer, &values[..], &of_b.get(&(other.process, *peer))?[..]))
-        })
-        .collect();
-    let pairs: Vec<Pair> = both.iter().map(|(_, _, a, b)| Pair::new(a, b)).collect();
+    let [of_a, of_b] = [0, 1].map(|side| {
+        let ranks: Vec<&Rank> = couples.iter().map(|couple| couple[side]).collect();
+        network_waits(profiles[side], &ranks)
+    });
+    let both: Vec<_> = of_a.iter().filter_map(|(ends, a)| Some((ends, &a[..], &of_b.get(ends)?[..]))).collect();
+    let pairs: Vec<Pair> = both.iter().map(|(_, a, b)| Pair::new(a, b)).collect();
     let mut links: Vec<Link> = (both.iter().zip(change::compare(&pairs, 0.0)))
-        .filter_map(|((rank, peer, _, b), change)| {
+        .filter_map(|(((from, to), _, b), change)| {
             let change = change?;
-            Some(Link { from: rank.label.clone(), to: *peer, lost: change.growth() * b.len() as f64, change })
+            let label = |rank: usize| couples[rank][0].label.clone();
+            let to = match to {
+                To::Rank(rank) => label(*rank),
+                To::Elsewhere(peer, communicator) => format!("rank {peer} of {communicator}"),
+            };
+            Some(Link { from: label(*from), to, lost: change.growth() * b.len() as f64, change })
         })
         .collect();
     links.sort_by(|one, other| other.lost.total_cmp(&one.lost));
     links
+}
+
+/// Whom a transfer goes to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum To {
+    /// One of the ranks that are compared.
+    Rank(usize),
+    /// This rank of the communicator with this name.
+    Elsewhere(i32, String),
+}
+
+/// How long each transfer between two ranks waited for the network, ns.
+fn network_waits(profile: &Profile, ranks: &[&Rank]) -> BTreeMap<(usize, To), Vec<f64>> {
+    let mut of_process: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+    for (at, rank) in ranks.iter().enumerate() {
+        of_process.entry(rank.process).or_default().push(at);
+    }
+    let of_process = |process: usize| of_process.get(&process).map_or(&[][..], Vec::as_slice);
+    let mut members = FxHashMap::default();
+    for communicator in &profile.communicators {
+        for &at in of_process(communicator.process) {
+            members.extend(ranks[at].in_communicator(communicator).map(|own| ((communicator.hash, own), at)));
+        }
+    }
+    let of_operation = |it: &Operation| Some(((it.process, it.correlation?), it.communicator?));
+    let communicators: FxHashMap<_, _> = profile.operations.iter().filter_map(of_operation).collect();
+    let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for transfer in profile.transfers.iter().filter(|transfer| transfer.is_send) {
+        let network = transfer.waits.iter().filter(|(what, _)| **what == *wait::NETWORK).map(|(_, ns)| *ns);
+        let (Some(peer), Some(ns)) = (transfer.peer, network.reduce(|all, ns| all + ns)) else { continue };
+        let number = transfer.correlation.and_then(|number| communicators.get(&(transfer.process, number)));
+        let Some(communicator) = number.map(|at| &profile.communicators[*at]) else { continue };
+        let is_sender = |at: &&usize| {
+            let own = ranks[**at].in_communicator(communicator);
+            own.is_some_and(|own| transfer.rank.is_none_or(|rank| rank == own))
+        };
+        let Some(&from) = of_process(transfer.process).iter().find(is_sender) else { continue };
+        let to = match members.get(&(communicator.hash, peer)) {
+            Some(rank) => To::Rank(*rank),
+            None => To::Elsewhere(peer, communicator.name.clone().unwrap_or_default()),
+        };
+        all.entry((from, to)).or_default().push(ns as f64);
+    }
+    all
 }

@@ -23,6 +23,9 @@ use crate::model::time::Shift;
 struct Job {
     tool: Tool,
     ranks: i32,
+    /// How many of them are GPUs of one process; of one alone, the launcher's number begins with `first`.
+    gpus: i32,
+    first: i32,
     steps: usize,
     /// A rank, and the time added to its `backward`.
     slow: Option<(i32, i64)>,
@@ -45,6 +48,8 @@ struct Job {
 const HEALTHY: Job = Job {
     tool: Tool::Ncclscope,
     ranks: 4,
+    gpus: 1,
+    first: 0,
     steps: 30,
     slow: None,
     pause: 100,
@@ -73,16 +78,22 @@ impl Job {
             us * 1000 + us * 10 * self.jitter * ((random >> 33) % 100) as i64 / 100
         };
         for rank in 0..self.ranks {
-            let pid = (self.seed * 1000) as i64 + i64::from(rank);
-            let name = format!("rank {rank} · node");
-            profile.processes.push(Process { pid, name, rank: Some(rank), threads: BTreeMap::new(), lost: 0 });
-            let communicator = Communicator {
-                name: Some("dp".into()),
-                ranks: Some(self.ranks),
-                hash: Some(self.seed),
-                ..Communicator::default()
-            };
-            profile.communicators.push(communicator);
+            if rank % self.gpus == 0 {
+                let pid = (self.seed * 1000) as i64 + i64::from(rank);
+                let name = format!("rank {rank} · node");
+                let number = (self.gpus == 1).then_some(self.first + rank);
+                profile.processes.push(Process { pid, name, rank: number, threads: BTreeMap::new(), lost: 0 });
+                profile.communicators.push(Communicator {
+                    process: self.process(rank),
+                    name: Some("dp".into()),
+                    ranks: Some(self.ranks),
+                    hash: Some(self.seed),
+                    ..Communicator::default()
+                });
+            }
+            let communicator = profile.communicators.last_mut().unwrap();
+            communicator.rank = Some(rank);
+            communicator.gpus.insert((rank % self.gpus) as u32, rank);
         }
         let mut now = vec![0; self.ranks as usize];
         for step in 0..self.steps {
@@ -91,7 +102,7 @@ impl Job {
                 let extra = |of: Option<(i32, i64)>| of.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
                 for (name, us) in [("forward", 3000), ("backward", 5000 + extra(self.slow))] {
                     let end = *at + about(us);
-                    kernel(&mut profile, rank, name, Span::of(*at, end));
+                    self.kernel(&mut profile, rank, name, Span::of(*at, end));
                     *at = end;
                 }
             }
@@ -108,18 +119,20 @@ impl Job {
                     ..Request::default()
                 };
                 profile.operations.push(Operation {
-                    process: rank as usize,
-                    communicator: Some(rank as usize),
+                    process: self.process(rank),
+                    communicator: Some(self.process(rank)),
                     request: request.into(),
                     correlation: Some(step as u64),
                     ..Operation::default()
                 });
-                kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span::of(*at, end));
+                self.kernel(&mut profile, rank, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", Span::of(*at, end));
                 let carried = &mut profile.kernels.last_mut().unwrap().carried;
                 *carried = Carried { count: 1, operations: vec![operation], how: How::Exact, replay: None };
                 let more = self.link.filter(|(from, _)| *from == rank).map_or(0, |(_, us)| us);
                 profile.transfers.push(Transfer {
-                    process: rank as usize,
+                    process: self.process(rank),
+                    rank: Some(rank),
+                    correlation: Some(step as u64),
                     span: Span::of(*at, end),
                     peer: Some((rank + 1) % self.ranks),
                     is_send: true,
@@ -127,13 +140,23 @@ impl Job {
                     ..Transfer::default()
                 });
                 let done = end + about(1000);
-                kernel(&mut profile, rank, "optimizer", Span::of(end, done));
+                self.kernel(&mut profile, rank, "optimizer", Span::of(end, done));
                 let late = self.late.filter(|(own, _)| *own == rank).map_or(0, |(_, us)| us);
                 *at = done + about(self.pause + late);
             }
         }
         profile.sort();
         profile
+    }
+
+    fn process(&self, rank: i32) -> usize {
+        (rank / self.gpus) as usize
+    }
+
+    fn kernel(&self, profile: &mut Profile, rank: i32, name: &str, span: Span) {
+        let process = self.process(rank);
+        let place = Place { device: (rank % self.gpus) as u32, ..Place::default() };
+        profile.kernels.push(Kernel { process, span, place, name: name.into(), ..Kernel::default() });
     }
 
     #[track_caller]
@@ -148,16 +171,6 @@ impl Job {
         assert!(text.contains(expected), "{text}");
         report
     }
-}
-
-fn kernel(profile: &mut Profile, rank: i32, name: &str, span: Span) {
-    profile.kernels.push(Kernel {
-        process: rank as usize,
-        span,
-        place: Place::default(),
-        name: name.into(),
-        ..Kernel::default()
-    });
 }
 
 fn text(report: &Report) -> String {
@@ -223,6 +236,19 @@ fn a_slower_transfer_blames_no_rank() {
     // Unless the network shows where.
     let link = Job { transfer: 4000, link: Some((3, 900)), ..HEALTHY };
     HEALTHY.says(&link, "the network from rank 3 to rank 0 takes longer, 1.21 ms a transfer instead of 30");
+}
+
+#[test]
+fn the_ends_of_a_link_are_named_as_ranks_of_the_job() {
+    let named = |from: i32, healthy: Job, expected: &str| {
+        let link = Job { transfer: 4000, link: Some((from, 900)), ..healthy.clone() };
+        healthy.says(&link, expected);
+    };
+    let of_larger = Job { first: 8, ..HEALTHY };
+    named(3, of_larger, "the network from rank 11 to rank 8 takes longer, 1.21 ms a transfer instead of 30");
+    let of_two_processes = Job { gpus: 2, ..HEALTHY };
+    named(1, of_two_processes.clone(), "the network from rank 1 to rank 2 takes longer, 1.21 ms a transfer instead of");
+    named(2, of_two_processes, "the network from rank 2 to rank 3 takes longer, 1.21 ms a transfer instead of");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(super) struct RankFacts {
     pub(super) label: String,
     pub(super) number: Option<i32>,
     pub(super) pid: i64,
+    /// Its GPU, as in `GPU 3`, if its process has several.
+    pub(super) gpu: Option<String>,
     pub(super) host: Option<String>,
     pub(super) file: PathBuf,
     /// The first time in its file.

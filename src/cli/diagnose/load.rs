@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use, often};
-use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks};
+use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks, largest_with_all};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
@@ -275,26 +275,30 @@ impl Loading {
         let number = self.ranks.len();
         let process = profile.processes.get(rank.process);
         let host = process.and_then(|it| survey::host(&it.name).map(str::to_owned)).or(profile.host.clone());
-        let gpu = rank.label.split_once(", ").map(|(_, gpu)| format!(", {gpu}")).unwrap_or_default();
-        let label = match process {
-            Some(it) if it.rank.is_none() => format!("process {}{gpu}", it.pid),
+        let gpu = rank.label.split_once(", ").map(|(_, gpu)| gpu.to_owned());
+        let label = match (process, &gpu) {
+            (Some(it), Some(gpu)) if it.rank.is_none() => format!("process {}, {gpu}", it.pid),
+            (Some(it), None) if it.rank.is_none() => format!("process {}", it.pid),
             _ => rank.label.clone(),
         };
         let carriers = self.items_of(profile, ranks, rank, &places);
-        self.sends(profile, rank.process, number, &carriers);
-        for communicator in profile.communicators.iter().filter(|it| it.process == rank.process) {
-            if let (Some(ranks), Some(own)) = (communicator.ranks, communicator.rank) {
+        let mut own_ranks = FxHashMap::default();
+        for communicator in &profile.communicators {
+            if let (Some(ranks), Some(own)) = (communicator.ranks, rank.in_communicator(communicator)) {
                 let hash = hash_of(communicator.hash, communicator.name.as_deref());
                 let members = self.members.entry(hash).or_insert((ranks, BTreeMap::new()));
                 members.1.insert(own, number);
+                own_ranks.insert(hash, own);
             }
         }
+        self.sends(profile, rank.process, number, &own_ranks, &carriers);
         let edges = edges.get(kept.start..=kept.end).unwrap_or_default();
         let last = rank.items[places.clone()].last().zip(profile.clock.to_utc);
         self.ranks.push(RankFacts {
             label,
             number: rank.number,
             pid: process.map_or(0, |it| it.pid),
+            gpu,
             host,
             file: path.to_owned(),
             begin: profile.begin.or(profile.extent().map(|extent| extent.start)).unwrap_or_default(),
@@ -403,8 +407,7 @@ impl Loading {
         if twice.is_empty() && self.ranks.iter().all(|rank| rank.number.is_some()) {
             return Ok(());
         }
-        let has_all = |of: &BTreeMap<i32, usize>| of.values().collect::<BTreeSet<_>>().len() == self.ranks.len();
-        let all = self.members.values().map(|(_, of)| of).find(|of| has_all(of));
+        let all = largest_with_all(self.members.values(), self.ranks.len());
         for (own, at) in all.into_iter().flatten() {
             (self.ranks[*at].label, self.ranks[*at].number) = (format!("rank {own}"), Some(*own));
         }
@@ -580,6 +583,24 @@ mod tests {
         assert_eq!(of(1_000, 1_000, 100), 992..1_000, "unless nothing could be said");
         assert_eq!(of(3, 1_000, 100), 0..3);
         assert_eq!((newest(&[], 100), newest(&[7], 100)), (0..0, 0..0));
+    }
+
+    #[test]
+    fn the_largest_communicator_numbers_the_ranks() {
+        let number = |sizes: [i32; 2]| {
+            let of_two = |own: [i32; 2]| own.into_iter().zip(0..).collect::<BTreeMap<i32, usize>>();
+            let [first, second] = sizes;
+            let mut loading = Loading {
+                ranks: vec![RankFacts::default(), RankFacts::default()],
+                members: [(1, (first, of_two([1, 0]))), (2, (second, of_two([4, 5])))].into(),
+                ..Loading::default()
+            };
+            loading.number().unwrap();
+            loading.ranks.into_iter().map(|rank| rank.label).collect::<Vec<_>>()
+        };
+        assert_eq!(number([2, 8]), ["rank 4", "rank 5"]);
+        assert_eq!(number([8, 2]), ["rank 1", "rank 0"]);
+        assert_eq!(number([8, 8]), ["rank 1", "rank 0"], "the first of several");
     }
 
     #[test]

@@ -343,7 +343,7 @@ impl Payloads {
                 hash: Some(hash),
                 ranks: (told.ranks.len() == 1).then(|| told.ranks.first().copied()).flatten(),
                 rank: member.map(|(rank, _)| rank),
-                device: member.and_then(|(_, device)| device),
+                gpus: member.and_then(|(rank, device)| Some((device?, rank))).into_iter().collect(),
                 ..Communicator::default()
             });
         }
@@ -575,7 +575,7 @@ mod tests {
         let of = |process, hash| {
             let communicator = &profile.communicators[places[&(process, hash)]];
             assert_eq!(communicator.hash, Some(hash));
-            (communicator.ranks, communicator.rank, communicator.device)
+            (communicator.ranks, communicator.rank, communicator.device())
         };
         assert_eq!(profile.communicators.len(), 5);
         assert_eq!(of(0, 10), (Some(8), Some(3), Some(1)));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{LookAt, OfLink, Told, look_at, percent};
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
-use crate::cli::diagnose::job::{Job, often};
+use crate::cli::diagnose::job::{Job, RankFacts, often};
 use crate::cli::diagnose::shares::OfRank;
 use crate::trace::names::{duration, quoted, short};
 
@@ -48,11 +48,18 @@ impl Names<'_> {
         }
     }
 
-    /// ` on node1`, if these are ranks of one host.
+    /// ` on node1`, if these are ranks of one host; and which GPU one rank is, if its process has several.
     fn on(&self, ranks: &[usize]) -> String {
         let hosts = self.hosts(ranks);
         let [host] = &hosts[..] else { return String::new() };
-        if ranks.len() == self.job.ranks.len() { String::new() } else { format!(" on {host}") }
+        match ranks {
+            all if all.len() == self.job.ranks.len() => String::new(),
+            [one] => match &self.job.ranks[*one] {
+                RankFacts { gpu: Some(gpu), pid, number: Some(_), .. } => format!(" on {host} ({gpu} of pid {pid})"),
+                _ => format!(" on {host}"),
+            },
+            _ => format!(" on {host}"),
+        }
     }
 
     fn hosts(&self, ranks: &[usize]) -> Vec<String> {

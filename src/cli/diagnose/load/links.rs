@@ -1,5 +1,7 @@
 //! How long the network had what a rank sent, and its GPU what it had received.
 
+use rustc_hash::FxHashMap;
+
 use super::super::job::{Taken, Use};
 use super::{Carrier, Loading};
 use crate::import::{Profile, Span};
@@ -21,13 +23,25 @@ struct Stretch {
 
 impl Loading {
     /// For how long the network had something of a rank's sends, by item and peer; and its GPU
-    /// something that it had received.
-    pub(super) fn sends(&mut self, profile: &Profile, process: usize, rank: usize, carriers: &[Carrier]) {
+    /// something that it had received. Its ranks in communicators tell its transfers from those of its
+    /// process's other GPUs.
+    pub(super) fn sends(
+        &mut self,
+        profile: &Profile,
+        process: usize,
+        rank: usize,
+        own_ranks: &FxHashMap<u64, i32>,
+        carriers: &[Carrier],
+    ) {
         let (mut sent, mut taken) = (Vec::new(), Vec::new());
         for transfer in profile.transfers.iter().filter(|it| it.process == process) {
             let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
             let of_it = &carriers[carriers.partition_point(|it| it.shared < number)..];
-            let of_it = of_it.iter().take_while(|it| it.shared == number);
+            let is_own = |it: &&Carrier| {
+                let own = own_ranks.get(&it.comm);
+                transfer.rank.zip(own).is_none_or(|(sender, own)| sender == *own)
+            };
+            let of_it = of_it.iter().take_while(|it| it.shared == number).filter(is_own);
             // Replays of a graph share a number.
             let far = |it: &&Carrier| {
                 let item = &self.items[rank][it.item];

@@ -170,13 +170,22 @@ fn hang(seed: u64) -> Case {
             let others: Vec<String> = (0..ranks).filter(|rank| *rank != victim).map(|rank| rank.to_string()).collect();
             let on_tp = format!("{operation} on tp\n");
             let earlier = repeated(before, &format!("{on_tp}wait tp\n{step}"));
+            // Its host waits in between, or all is queued and its GPU waits.
+            let is_queued = dice.percent(50);
+            let [on_world, on_tp] = [(&operation, "world"), (&on_tp, "tp")].map(|(it, comm)| match is_queued {
+                true => format!("{it}\nwait {comm}\n"),
+                false => format!("{it}\nsync\n"),
+            });
             let program = format!(
-                "communicator tp = blocks 2\n{earlier}only ranks {} {{\n{operation}\nsync\n{on_tp}sync\n}}\n\
-                 only rank {victim} {{\n{on_tp}sync\n{operation}\nsync\n}}\n",
+                "communicator tp = blocks 2\n{earlier}only ranks {} {{\n{on_world}{on_tp}}}\n\
+                 only rank {victim} {{\n{on_tp}{on_world}}}\nsync\n",
                 others.join(",")
             );
-            let mut expected = vec!["probably a deadlock".to_owned()];
-            expected.extend([victim, partner].map(|rank| format!(" for rank {rank} in {function} ")));
+            let mut expected = vec!["probably a deadlock".to_owned(), format!(" for rank {victim} in {function} ")];
+            expected.push(match is_queued {
+                true => format!("rank {victim} waits for rank "),
+                false => format!(" for rank {partner} in {function} "),
+            });
             (program, String::new(), expected)
         }
         // One rank stops calling.

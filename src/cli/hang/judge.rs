@@ -1,11 +1,13 @@
 //! Decides which operation a job hangs in and which ranks are missing (pure).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::{LAG_NS, Work};
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
-use super::{BEYOND, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
+use super::{BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
 use crate::cli::LISTED;
+use crate::model::selection::Ranks;
 use crate::model::time::HostNs;
 use crate::trace::words::{track, wait};
 
@@ -68,7 +70,7 @@ fn explain(hangs: &mut [Hang]) {
         }
     }
     let is_certain: Vec<bool> = hangs.iter().map(|hang| hang.is_certain).collect();
-    let mut leads = vec![Vec::new(); hangs.len()];
+    let (mut leads, sides) = in_other_orders(hangs);
     for ((hang, leads), is_from_certain) in hangs.iter_mut().zip(&mut leads).zip(&is_certain) {
         for missing in &mut hang.missing {
             let waits = hang.processes.get(&missing.rank).and_then(|process| waits.get(process));
@@ -80,7 +82,16 @@ fn explain(hangs: &mut [Hang]) {
             }
         }
     }
-    if let Some((first, circle)) = circle(&leads) {
+    if let Some((first, mut circle)) = circle(&leads) {
+        let ranks_of = |wait: &Wait| sides.iter().find(|(_, operation)| wait.operation == *operation);
+        // Those that do what only few do come first.
+        let fewest = (0..circle.len()).min_by_key(|at| ranks_of(&circle[*at]).map(|(ranks, _)| ranks.len()));
+        circle.rotate_left(fewest.unwrap_or(0));
+        let came = |(ranks, operation): &(Vec<u32>, Operation)| {
+            let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+            format!("{word} {} came to {operation} first", Ranks::of(ranks.clone()))
+        };
+        hangs[first].notes.extend(circle.iter().filter_map(ranks_of).map(came));
         hangs[first].circle = circle;
     }
     // An operation that all have come to may wait on the GPU for one that is older and not certain.
@@ -95,6 +106,44 @@ fn explain(hangs: &mut [Hang]) {
             hangs[index].is_certain = false;
         }
     }
+}
+
+/// For each operation, those that it leads to because a rank waits in them.
+type Leads = Vec<Vec<(usize, Wait)>>;
+
+/// Of operations that all have come to: where each leads to those that some rank came to before it, as a GPU
+/// works on one after the other; and the operations that ranks came to first, with these ranks.
+fn in_other_orders(hangs: &[Hang]) -> (Leads, Vec<(Vec<u32>, Operation)>) {
+    let all_came = |(_, hang): &(usize, &Hang)| hang.is_certain && hang.missing.is_empty() && hang.unseen.is_empty();
+    let mut firsts: BTreeMap<u64, (HostNs, Option<usize>)> = BTreeMap::new();
+    for (index, hang) in hangs.iter().enumerate().filter(all_came) {
+        for (process, Coming { at, .. }) in &hang.came_to_it {
+            let (known, first) = firsts.entry(*process).or_insert((*at, Some(index)));
+            match at.cmp(known) {
+                Ordering::Less => (*known, *first) = (*at, Some(index)),
+                // Both at once, as in a graph.
+                Ordering::Equal if *first != Some(index) => *first = None,
+                _ => {}
+            }
+        }
+    }
+    let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], Vec::new());
+    for (index, hang) in hangs.iter().enumerate().filter(all_came) {
+        let mut here = Vec::new();
+        for (process, Coming { rank, has_begun, .. }) in &hang.came_to_it {
+            match firsts.get(process) {
+                Some((_, Some(first))) if *first == index => here.push(*rank),
+                Some((_, Some(first))) if !has_begun => {
+                    leads[index].push((*first, Wait { rank: *rank, operation: hangs[*first].operation.clone() }));
+                }
+                _ => {}
+            }
+        }
+        if !here.is_empty() {
+            sides.push((here, hang.operation.clone()));
+        }
+    }
+    (leads, sides)
 }
 
 /// A circle of operations, each of which leads to the next because a rank that is missing in the one
@@ -128,6 +177,8 @@ struct Arrivals {
     unseen: Vec<u32>,
     /// The processes of the ranks whose files are here, by their tracks.
     processes: BTreeMap<u32, u64>,
+    /// How they came.
+    came_to_it: BTreeMap<u64, Coming>,
     /// How long before the end the first rank came, ns, with that time on its clock; and the last.
     first: (u64, HostNs),
     last: u64,
@@ -144,8 +195,9 @@ impl Job {
         let finalized = self.first_finalized(on);
         let over = finalized.as_ref().map_or(0, |it| it.ago_ns);
         let takes = self.takes(key, on);
-        let Arrivals { came, waiting, missing, unseen, processes, first: (age, begin), last, behind, has_paused } =
-            self.arrivals(key, on, &takes);
+        let arrivals = self.arrivals(key, on, &takes);
+        let Arrivals { came, waiting, missing, unseen, processes, came_to_it, .. } = arrivals;
+        let Arrivals { first: (age, begin), last, behind, has_paused, .. } = arrivals;
         let waited = last.saturating_sub(over);
         // Where records of kernels were lost, an operation may be over that was not seen to end.
         let may_be_over = on.iter().all(|it| self.may_be_over(it));
@@ -193,6 +245,7 @@ impl Job {
             circle: Vec::new(),
             notes,
             processes,
+            came_to_it,
             gone: BTreeMap::new(),
             is_again: false,
         }
@@ -232,6 +285,10 @@ impl Job {
             }
             if let Some(time) = time {
                 let age = self.age(index, time);
+                if let Member { world: Some(rank), process, .. } = self.members[index] {
+                    let has_begun = self.seen.get(&(key, index)).is_some_and(|seen| seen.has_begun);
+                    all.came_to_it.insert(process, Coming { rank, at: time, has_begun });
+                }
                 all.has_paused |= went_on;
                 (all.first, all.last) = (all.first.max((age, time)), all.last.min(age));
             }

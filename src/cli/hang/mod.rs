@@ -87,11 +87,23 @@ pub(super) struct Hang {
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
     /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
+    /// How each of these processes came to it, by its track, if all that is known.
+    pub(super) came_to_it: BTreeMap<u64, Coming>,
     pub(super) gone: BTreeMap<u32, Gone>,
     /// Its communicator was finalized with this under way, as after `ncclCommAbort`.
     pub(super) finalized: Option<Finalized>,
     /// It is of an earlier attempt of the job: its ranks were started again.
     pub(super) is_again: bool,
+}
+
+/// How a process came to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Coming {
+    /// Its rank in the job.
+    pub(super) rank: u32,
+    pub(super) at: HostNs,
+    /// Its GPU is known to have begun with it.
+    pub(super) has_begun: bool,
 }
 
 /// The end of a communicator with an operation under way.

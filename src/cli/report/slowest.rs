@@ -71,20 +71,24 @@ pub(super) struct Slowest {
 }
 
 impl Durations {
+    /// Keeps one of this rank. Its operations in one run of a graph may share a mark.
     fn keep(&mut self, found: Found) {
-        let is_slower = |it: &Found| it.ns >= found.ns;
-        if self.slowest.len() == KEPT && self.slowest.last().is_some_and(is_slower) {
-            return;
+        let at = self.slowest.partition_point(|it| it.ns >= found.ns);
+        if at < KEPT {
+            self.slowest.insert(at, found);
+            self.slowest.truncate(KEPT);
         }
-        if let Some(same) = self.slowest.iter().position(|it| it.mark.is_some() && it.mark == found.mark) {
-            if is_slower(&self.slowest[same]) {
-                return;
-            }
-            self.slowest.remove(same);
+    }
+
+    /// Keeps one that may be known from another rank already.
+    fn keep_once(&mut self, found: Found) {
+        let is_same = |it: &Found| it.mark.is_some() && it.mark == found.mark && it.place != found.place;
+        match self.slowest.iter().position(is_same) {
+            Some(same) if self.slowest[same].ns >= found.ns => return,
+            Some(same) => drop(self.slowest.remove(same)),
+            None => {}
         }
-        let at = self.slowest.partition_point(is_slower);
-        self.slowest.insert(at, found);
-        self.slowest.truncate(KEPT);
+        self.keep(found);
     }
 }
 
@@ -109,7 +113,7 @@ impl Slowest {
             }
             for found in durations.slowest {
                 let place = Some((summary.rank_name(), file, of.first.unwrap_or_default()));
-                all.keep(Found { place, ..found });
+                all.keep_once(Found { place, ..found });
             }
         }
     }
@@ -177,11 +181,24 @@ mod tests {
         for n in 0..40_u64 {
             let ns = (n * 7) % 40;
             let mark = Some((n / 2, 0));
-            durations.keep(Found { ns, begin: HostNs(0), mark, place: None });
+            let place = Some((String::new(), n as usize, HostNs(0)));
+            durations.keep_once(Found { ns, begin: HostNs(0), mark, place });
         }
         let marks: BTreeSet<_> = durations.slowest.iter().map(|it| it.mark).collect();
         assert_eq!((durations.slowest.len(), marks.len()), (KEPT, KEPT));
         assert!(durations.slowest.is_sorted_by_key(|it| std::cmp::Reverse(it.ns)));
         assert_eq!(durations.slowest[0].ns, 39);
+    }
+
+    #[test]
+    fn collectives_of_one_run_of_a_graph_are_all_kept() {
+        let mut all = Durations::default();
+        // Two in the first run, one in the second, as the two ranks saw them.
+        for (file, ns, run) in [(0, 50, 1), (0, 40, 1), (0, 30, 2), (1, 55, 1), (1, 45, 1), (1, 20, 2)] {
+            let place = Some((String::new(), file, HostNs(0)));
+            all.keep_once(Found { ns, begin: HostNs(0), mark: Some((7, run)), place });
+        }
+        let kept: Vec<_> = all.slowest.iter().map(|it| it.ns).collect();
+        assert_eq!(kept, [55, 45, 30]);
     }
 }

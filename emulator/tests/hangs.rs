@@ -451,6 +451,36 @@ fn a_hang_that_was_given_up_is_named() {
     assert!(open.is_empty(), "{open:?}");
 }
 
+/// Each rank queues its send before its receive, so its GPU sends to one that itself sends. In a group, both run at
+/// once: then it is the GPU with something else to do that all wait for.
+#[test]
+fn sends_that_wait_for_each_other_are_named_unless_they_are_in_a_group() {
+    let step = "compute forward 2 ms\nsend_recv ring 1 MiB f32\nwait world\n";
+    let play = |last: &str| {
+        let text = Shape { hosts: 1, per_host: 3 }.scenario(&format!("{}{last}sync\n", repeated(20, step)), "");
+        Case { limit: Some(Duration::from_secs(9)), ..Case::of(text) }.plan().run().info()
+    };
+    let send_first = |rank: u32| {
+        let [next, previous] = [(rank + 1) % 3, (rank + 2) % 3];
+        format!(
+            "only rank {rank} {{\nsend 64 MiB f32 from {rank} to {next}\nsend 64 MiB f32 from {previous} to {rank}\n}}\n"
+        )
+    };
+    let said = play(&[0, 1, 2].map(send_first).concat());
+    let line = first_lines(&said)[0];
+    assert!(
+        line.starts_with("hang          probably a deadlock, for ") && line.contains(" different orders"),
+        "{said}"
+    );
+    for (rank, next) in [(0, 1), (1, 2), (2, 0)] {
+        let waits = format!(" for rank {next} in Send 64 MiB f32 → {next} on world");
+        assert!(line.contains(&waits) && line.contains(&format!("rank {rank} ")), "{said}");
+    }
+    let said = play("only rank 1 {\ncompute endless 60000 ms\n}\nsend_recv ring 64 MiB f32\n");
+    let line = first_lines(&said)[0];
+    assert!(line.starts_with("hang ") && line.contains(" 64 MiB f32 ") && !said.contains("deadlock"), "{said}");
+}
+
 /// The collectives of all graphs share one number, and each graph counts its own runs.
 #[test]
 fn a_hang_in_one_of_several_graphs_is_named() {

@@ -78,6 +78,8 @@ pub(super) fn key(hash: u64, mark: u64, replay: Option<u64>, name: &str) -> Key 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) handed_over: Option<HostNs>,
+    /// When the outermost call began in which it was handed over.
+    pub(super) called: Option<HostNs>,
     /// Operations handed over after it.
     pub(super) behind: u64,
     /// When its kernel began, if that ended.

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::{LAG_NS, Work};
-use super::job::{Job, Key, Member, Standing, UNNUMBERED, function};
+use super::job::{Job, Key, Member, Seen, Standing, UNNUMBERED, function};
 use super::{BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
 use crate::cli::LISTED;
 use crate::model::selection::Ranks;
@@ -66,7 +66,7 @@ fn explain(hangs: &mut [Hang]) {
     let mut waits: HashMap<u64, Vec<(usize, Operation)>> = HashMap::new();
     for (index, hang) in hangs.iter().enumerate() {
         for process in hang.waiting.iter().filter_map(|rank| hang.processes.get(rank)) {
-            waits.entry(*process).or_default().push((index, hang.operation.clone()));
+            waits.entry(*process).or_default().push((index, hang.as_called_by(*process)));
         }
     }
     let is_certain: Vec<bool> = hangs.iter().map(|hang| hang.is_certain).collect();
@@ -83,16 +83,15 @@ fn explain(hangs: &mut [Hang]) {
         }
     }
     if let Some((first, mut circle)) = circle(&leads) {
-        let ranks_of = |wait: &Wait| sides.iter().find(|(_, operation)| wait.operation == *operation);
         // Those that do what only few do come first.
-        let fewest = (0..circle.len()).min_by_key(|at| ranks_of(&circle[*at]).map(|(ranks, _)| ranks.len()));
+        let fewest = (0..circle.len()).min_by_key(|at| sides.get(&circle[*at].0).map(Vec::len));
         circle.rotate_left(fewest.unwrap_or(0));
-        let came = |(ranks, operation): &(Vec<u32>, Operation)| {
+        for (to, Wait { operation, .. }) in &circle {
+            let Some(ranks) = sides.get(to) else { continue };
             let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-            format!("{word} {} came to {operation} first", Ranks::of(ranks.clone()))
-        };
-        hangs[first].notes.extend(circle.iter().filter_map(ranks_of).map(came));
-        hangs[first].circle = circle;
+            hangs[first].notes.push(format!("{word} {} came to {operation} first", Ranks::of(ranks.clone())));
+        }
+        hangs[first].circle = circle.into_iter().map(|(_, wait)| wait).collect();
     }
     // An operation that all have come to may wait on the GPU for one that is older and not certain.
     for index in 0..hangs.len() {
@@ -108,39 +107,47 @@ fn explain(hangs: &mut [Hang]) {
     }
 }
 
+impl Hang {
+    /// The operation, by the name that it has for this process.
+    fn as_called_by(&self, process: u64) -> Operation {
+        let own = self.came_to_it.get(&process).map(|it| it.name.clone());
+        Operation { name: own.unwrap_or_else(|| self.operation.name.clone()), ..self.operation.clone() }
+    }
+}
+
 /// For each operation, those that it leads to because a rank waits in them.
 type Leads = Vec<Vec<(usize, Wait)>>;
 
 /// Of operations that all have come to: where each leads to those that some rank came to before it, as a GPU
-/// works on one after the other; and the operations that ranks came to first, with these ranks.
-fn in_other_orders(hangs: &[Hang]) -> (Leads, Vec<(Vec<u32>, Operation)>) {
-    let all_came = |(_, hang): &(usize, &Hang)| hang.is_certain && hang.missing.is_empty() && hang.unseen.is_empty();
+/// works on one after the other; and the ranks that came to it first.
+fn in_other_orders(hangs: &[Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
+    let all_came = |(_, hang): &(usize, &Hang)| {
+        hang.is_certain && hang.missing.is_empty() && hang.unseen.is_empty() && !hang.is_behind_others
+    };
     let mut firsts: BTreeMap<u64, (HostNs, Option<usize>)> = BTreeMap::new();
     for (index, hang) in hangs.iter().enumerate().filter(all_came) {
-        for (process, Coming { at, .. }) in &hang.came_to_it {
-            let (known, first) = firsts.entry(*process).or_insert((*at, Some(index)));
+        for (process, it) in &hang.came_to_it {
+            let Some(at) = it.at else { continue };
+            let (known, first) = firsts.entry(*process).or_insert((at, Some(index)));
             match at.cmp(known) {
-                Ordering::Less => (*known, *first) = (*at, Some(index)),
-                // Both at once, as in a graph.
+                Ordering::Less => (*known, *first) = (at, Some(index)),
+                // Both at once, in a group.
                 Ordering::Equal if *first != Some(index) => *first = None,
                 _ => {}
             }
         }
     }
-    let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], Vec::new());
+    let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], BTreeMap::<_, Vec<_>>::new());
     for (index, hang) in hangs.iter().enumerate().filter(all_came) {
-        let mut here = Vec::new();
-        for (process, Coming { rank, has_begun, .. }) in &hang.came_to_it {
+        for (process, Coming { rank, has_begun, .. }) in hang.came_to_it.iter().filter(|(_, it)| it.at.is_some()) {
             match firsts.get(process) {
-                Some((_, Some(first))) if *first == index => here.push(*rank),
+                Some((_, Some(first))) if *first == index => sides.entry(index).or_default().push(*rank),
                 Some((_, Some(first))) if !has_begun => {
-                    leads[index].push((*first, Wait { rank: *rank, operation: hangs[*first].operation.clone() }));
+                    let operation = hangs[*first].as_called_by(*process);
+                    leads[index].push((*first, Wait { rank: *rank, operation }));
                 }
                 _ => {}
             }
-        }
-        if !here.is_empty() {
-            sides.push((here, hang.operation.clone()));
         }
     }
     (leads, sides)
@@ -148,7 +155,7 @@ fn in_other_orders(hangs: &[Hang]) -> (Leads, Vec<(Vec<u32>, Operation)>) {
 
 /// A circle of operations, each of which leads to the next because a rank that is missing in the one
 /// waits in the other; and one of these operations.
-fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<Wait>)> {
+fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<(usize, Wait)>)> {
     // Where an end can be reached only, there is no circle.
     let mut is_left = vec![true; leads.len()];
     let goes_on = |is_left: &[bool], from: usize| leads[from].iter().find(|(to, _)| is_left[*to]);
@@ -156,13 +163,13 @@ fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<Wait>)> {
         is_left[end] = false;
     }
     let mut at = is_left.iter().position(|is_left| *is_left)?;
-    let mut path: Vec<(usize, &Wait)> = Vec::new();
+    let mut path: Vec<(usize, &(usize, Wait))> = Vec::new();
     while !path.iter().any(|(from, _)| *from == at) {
-        let (to, wait) = goes_on(&is_left, at)?;
-        path.push((at, wait));
-        at = *to;
+        let lead = goes_on(&is_left, at)?;
+        path.push((at, lead));
+        at = lead.0;
     }
-    let waits = path.into_iter().skip_while(|(from, _)| *from != at).map(|(_, wait)| wait.clone());
+    let waits = path.into_iter().skip_while(|(from, _)| *from != at).map(|(_, lead)| lead.clone());
     Some((at, waits.collect()))
 }
 
@@ -218,6 +225,7 @@ impl Job {
         };
         let in_job = self.in_job(hash);
         let mut notes = self.notes(on, &in_job);
+        let is_behind_others = !notes.is_empty();
         if missing.is_empty() {
             notes.extend(self.not_begun(key, on, &in_job));
             notes.extend(self.links(hash, &in_job));
@@ -244,6 +252,7 @@ impl Job {
             finalized,
             circle: Vec::new(),
             notes,
+            is_behind_others,
             processes,
             came_to_it,
             gone: BTreeMap::new(),
@@ -283,12 +292,13 @@ impl Job {
             if !went_on {
                 all.waiting.push(rank);
             }
+            let name = on.iter().find(|it| it.member == index).map(|it| it.name.clone());
+            if let (Some(name), Member { world: Some(rank), process, .. }) = (name, &self.members[index]) {
+                let Seen { called: at, has_begun, .. } = self.seen.get(&(key, index)).copied().unwrap_or_default();
+                all.came_to_it.insert(*process, Coming { rank: *rank, name, at, has_begun });
+            }
             if let Some(time) = time {
                 let age = self.age(index, time);
-                if let Member { world: Some(rank), process, .. } = self.members[index] {
-                    let has_begun = self.seen.get(&(key, index)).is_some_and(|seen| seen.has_begun);
-                    all.came_to_it.insert(process, Coming { rank, at: time, has_begun });
-                }
                 all.has_paused |= went_on;
                 (all.first, all.last) = (all.first.max((age, time)), all.last.min(age));
             }

@@ -191,6 +191,8 @@ pub(super) struct OnRank {
 impl Look<'_> {
     /// Looks at a file, by its number in the survey.
     pub(super) fn at(&mut self, file: usize) {
+        // By recording and thread.
+        let mut threads: FxHashMap<(u64, u64), u64> = FxHashMap::default();
         // By track: open calls into NCCL, and transfers, outermost first.
         let mut calls: FxHashMap<u64, Vec<(Arc<str>, HostNs)>> = FxHashMap::default();
         let mut transfers = calls.clone();
@@ -214,11 +216,18 @@ impl Look<'_> {
                             self.called(event, time);
                         }
                         calls.entry(event.track).or_default().push((event.shared_name(), time));
+                        let tid = survey.tracks.get(&event.track).and_then(|track| track.pid);
+                        threads.extend(tid.map(|tid| ((event.track >> TRACK_BITS, tid), event.track)));
                     }
                     Some(Category::Proxy) if event.arg(nccl::STEPS).is_none() => {
                         transfers.entry(event.track).or_default().push((event.shared_name(), time));
                     }
-                    Some(Category::Operation) => self.handed_over(event, time),
+                    Some(Category::Operation) => {
+                        let thread = event.uint(nccl::TID).map(|tid| (event.track >> TRACK_BITS, tid));
+                        let thread = thread.and_then(|thread| threads.get(&thread));
+                        let open = thread.and_then(|thread| calls.get(thread)?.first());
+                        self.handed_over(event, time, open.map(|(_, since)| *since));
+                    }
                     Some(Category::Gpu) => self.channel(event),
                     Some(Category::Run) => self.ran(event, time),
                     _ => {}
@@ -276,7 +285,7 @@ impl Look<'_> {
         }
     }
 
-    fn handed_over(&mut self, event: &Event<'_>, time: HostNs) {
+    fn handed_over(&mut self, event: &Event<'_>, time: HostNs, called: Option<HostNs>) {
         let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
         let (hash, replay, seq) = (self.job.members[member].hash, event.uint(nccl::REPLAY), event.uint(nccl::SEQ));
         let on = self.on.entry(member).or_default();
@@ -284,7 +293,10 @@ impl Look<'_> {
         let key = key(hash, correlation, replay, event.name);
         if self.wanted.contains(&(hash, key.1)) {
             on.at.push((key, on.handed_over));
-            self.job.seen.entry((key, member)).or_default().handed_over.get_or_insert(time);
+            let seen = self.job.seen.entry((key, member)).or_default();
+            if seen.handed_over.is_none() {
+                (seen.handed_over, seen.called) = (Some(time), called);
+            }
             // A channel without an end does not say it.
             let untold = |it: &&mut Standing| it.kind == Work::Channel && (it.member, it.key) == (member, key);
             self.job.standing.iter_mut().filter(untold).for_each(|it| it.seq = seq);

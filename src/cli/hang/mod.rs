@@ -84,6 +84,8 @@ pub(super) struct Hang {
     pub(super) circle: Vec<Wait>,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
+    /// One of these names a kernel of the application that had not ended before.
+    pub(super) is_behind_others: bool,
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
     /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
@@ -97,11 +99,15 @@ pub(super) struct Hang {
 }
 
 /// How a process came to an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Coming {
     /// Its rank in the job.
     pub(super) rank: u32,
-    pub(super) at: HostNs,
+    /// What the operation is to this rank: a send to one is a receive to the other.
+    pub(super) name: String,
+    /// When the call began that handed it over, or the group around it: what a group has, comes at once.
+    /// Graphs are launched outside of these.
+    pub(super) at: Option<HostNs>,
     /// Its GPU is known to have begun with it.
     pub(super) has_begun: bool,
 }

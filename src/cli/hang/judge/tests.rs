@@ -305,31 +305,46 @@ fn a_rank_that_waits_elsewhere_is_not_the_cause() {
 #[test]
 fn ranks_whose_gpus_wait_for_each_other_are_named() {
     // All have come to both operations, so nobody is missing; rank 2 came to the second one first.
-    let job = |swapped: bool, has_begun: bool| {
+    let made = |swapped: bool, in_one_group: bool, has_begun: bool| {
         let mut job = Job::default();
         let all = [0, 1, 2, 3];
         add(&mut job, 7, &[10, 11, 12, 13], &all, 6);
         add(&mut job, 8, &[10, 11, 12, 13], &all, 5);
         for ((_, member), seen) in &mut job.seen {
             seen.has_begun = has_begun;
+            seen.called = seen.handed_over.filter(|_| !in_one_group);
             if swapped && job.members[*member].hash == 8 && job.members[*member].rank == 2 {
-                seen.handed_over = seen.handed_over.map(|time| time.saturating_sub(3 * SECOND / 2));
+                seen.called = seen.called.map(|time| time.saturating_sub(3 * SECOND / 2));
+            }
+            if in_one_group {
+                seen.called = Some(HostNs(SECOND));
             }
         }
-        let hangs = judge(&job);
+        job
+    };
+    let job = |swapped: bool, in_one_group: bool, has_begun: bool| {
+        let hangs = judge(&made(swapped, in_one_group, has_begun));
         (hangs[0].to_string(), hangs[0].notes.clone())
     };
     let on = |hash: u64| format!("AllReduce 1 MiB f32, seq 5 on comm {hash}");
     let (seven, eight) = (on(7), on(8));
     let all_came = format!("{seven}: all 4 ranks have come, and it has not been seen to end for 6.0 s");
-    assert_eq!(job(false, false), (all_came.clone(), Vec::new()));
-    let (text, notes) = job(true, false);
+    assert_eq!(job(false, false, false), (all_came, Vec::new()));
+    let (text, notes) = job(true, false, false);
     let expected = format!("rank 12 waits for rank 10 in {eight}; rank 10 for rank 12 in {seven}. They call");
     assert!(text.contains(&expected), "{text}");
     let first = [format!("rank 12 came to {eight} first"), format!("ranks 10-11,13 came to {seven} first")];
     assert_eq!(notes, first);
     // GPUs that work on both at once wait for something else.
-    let (text, notes) = job(true, true);
+    let (text, notes) = job(true, false, true);
+    assert!(!text.contains("deadlock") && notes.is_empty(), "{text}");
+    // A GPU that is busy with something else is the cause.
+    let mut busy = made(true, false, false);
+    busy.standing[1].note = "the GPU had not finished an earlier kernel: endless".into();
+    let hangs = judge(&busy);
+    assert!(hangs.iter().all(|hang| hang.circle.is_empty()), "{hangs:?}");
+    // What a group has is called at once.
+    let (text, notes) = job(true, true, false);
     assert!(!text.contains("deadlock") && notes.is_empty(), "{text}");
 }
 

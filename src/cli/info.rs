@@ -22,6 +22,7 @@ use super::capture;
 use super::colour;
 use super::compare::runs;
 use super::foreign;
+use super::hang;
 use super::merge;
 use super::running::{are_being_written, ended_first};
 use super::survey::{LARGE, Reach, Survey, size_of};
@@ -165,7 +166,8 @@ fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io:
     let Troubles { mismatches, hangs, idle, ended_first: gone, shared_gpus } = found;
     let bad = |what| colour::paint(colour::BAD, what);
     let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
-    let hangs = hangs.iter().map(|hang| {
+    let (hangs, more) = hang::told(hangs.iter());
+    let hangs = hangs.into_iter().map(|hang| {
         let what = format!("{:<13}", hang.verb());
         let colour = if hang.is_certain && !hang.is_over() { colour::BAD } else { colour::NOTE };
         (colour::paint(colour, &what), hang.to_string(), hang.details())
@@ -175,7 +177,9 @@ fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io:
     let idle = idle.iter().map(|it| (note("idle         "), it.to_string(), it.details()));
     let shared = shared_gpus.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
     let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
-    for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(idle).chain(shared).chain(mixed) {
+    let more = more.into_iter().map(|more| (note("             "), more, Vec::new()));
+    for (what, text, details) in mismatches.chain(hangs).chain(more).chain(gone).chain(idle).chain(shared).chain(mixed)
+    {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

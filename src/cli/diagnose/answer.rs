@@ -14,6 +14,7 @@ use super::shares::{self, OfCommunicator, OfOperation, OfRank};
 use crate::cli::LISTED;
 use crate::cli::colour;
 use crate::cli::compare::steps::Source;
+use crate::cli::hang;
 use crate::cli::info::json as info_json;
 use crate::cli::running::ended_first;
 use crate::cli::troubles::Troubles;
@@ -102,7 +103,9 @@ impl Troubles {
     /// Each in words, with its details. The one that is the answer comes first.
     fn lines(&self, verdict: Verdict) -> Vec<String> {
         let mismatches = self.mismatches.iter().map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
-        let hangs = self.standing().map(|it| (Verdict::Hang, it.to_string(), it.details()));
+        let (hangs, more) = hang::told(self.standing());
+        let hangs = hangs.into_iter().map(|it| (Verdict::Hang, it.to_string(), it.details()));
+        let hangs = hangs.chain(more.map(|more| (Verdict::Hang, more, Vec::new())));
         let shared = self.shared_gpus.iter().map(|it| (Verdict::SharedGpu, it.to_string(), it.details()));
         let mut all: Vec<_> = mismatches.chain(hangs).chain(shared).collect();
         all.sort_by_key(|it| it.0 != verdict);

@@ -37,7 +37,11 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let mut of_comms: BTreeMap<u64, Vec<(usize, Hang)>> = BTreeMap::new();
     for (place, (_, (_, hang))) in by_time.into_iter().enumerate() {
         let of_comm = of_comms.entry(hang.operation.hash).or_default();
-        if of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none() && hang.operation.seq.is_none()) {
+        // Of the sends from one rank to another, too, the first is waited for.
+        let is_told =
+            |(_, first): &(usize, Hang)| first.operation.name == hang.operation.name && first.is_for_same(&hang);
+        let is_first = of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none());
+        if of_comm.is_empty() || is_first && hang.operation.seq.is_none() && !of_comm.iter().any(is_told) {
             of_comm.push((place, hang));
         }
     }
@@ -51,12 +55,12 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     hangs.sort_by_key(|(place, _)| *place);
     let mut hangs: Vec<Hang> = hangs.into_iter().map(|(_, hang)| hang).collect();
     explain(&mut hangs);
-    // If a missing rank waits in another operation, that other operation is the cause.
-    let is_explained = |hang: &Hang| {
-        hang.circle.is_empty() && (hang.missing.is_empty() || hang.missing.iter().any(|it| it.waits.is_some()))
-    };
+    // If a rank waits in another operation, that other operation is the cause.
+    let is_less = |hang: &Hang| hang.circle.is_empty() && hang.missing.is_empty();
     let is_to_itself = |hang: &Hang| hang.of == 1 && hang.is_numbered;
-    hangs.sort_by_key(|hang| (!hang.is_certain, is_explained(hang), is_to_itself(hang), std::cmp::Reverse(hang.age)));
+    hangs.sort_by_key(|hang| {
+        (!hang.is_certain, hang.is_explained(), is_less(hang), is_to_itself(hang), std::cmp::Reverse(hang.age))
+    });
     hangs
 }
 
@@ -70,7 +74,7 @@ fn explain(hangs: &mut [Hang]) {
         }
     }
     let is_certain: Vec<bool> = hangs.iter().map(|hang| hang.is_certain).collect();
-    let (mut leads, sides) = in_other_orders(hangs);
+    let (mut leads, sides) = by_order(hangs);
     for ((hang, leads), is_from_certain) in hangs.iter_mut().zip(&mut leads).zip(&is_certain) {
         for missing in &mut hang.missing {
             let waits = hang.processes.get(&missing.rank).and_then(|process| waits.get(process));
@@ -108,6 +112,12 @@ fn explain(hangs: &mut [Hang]) {
 }
 
 impl Hang {
+    /// Whether the same ranks have come to both, and the same are missing.
+    fn is_for_same(&self, other: &Hang) -> bool {
+        let missing = |it: &Hang| it.missing.iter().map(|it| it.rank).collect::<Vec<_>>();
+        (&self.came, &self.unseen) == (&other.came, &other.unseen) && missing(self) == missing(other)
+    }
+
     /// The operation, by the name that it has for this process.
     fn as_called_by(&self, process: u64) -> Operation {
         let own = self.came_to_it.get(&process).map(|it| it.name.clone());
@@ -118,14 +128,11 @@ impl Hang {
 /// For each operation, those that it leads to because a rank waits in them.
 type Leads = Vec<Vec<(usize, Wait)>>;
 
-/// Of operations that all have come to: where each leads to those that some rank came to before it, as a GPU
-/// works on one after the other; and the ranks that came to it first.
-fn in_other_orders(hangs: &[Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
-    let all_came = |(_, hang): &(usize, &Hang)| {
-        hang.is_certain && hang.missing.is_empty() && hang.unseen.is_empty() && !hang.is_behind_others
-    };
+/// Notes what ranks came to before an operation that all have come to, as a GPU works on one after the other.
+/// Returns to what each leads by that, where both are certain; and the ranks that came to each first.
+fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
     let mut firsts: BTreeMap<u64, (HostNs, Option<usize>)> = BTreeMap::new();
-    for (index, hang) in hangs.iter().enumerate().filter(all_came) {
+    for (index, hang) in hangs.iter().enumerate() {
         for (process, it) in &hang.came_to_it {
             let Some(at) = it.at else { continue };
             let (known, first) = firsts.entry(*process).or_insert((at, Some(index)));
@@ -138,17 +145,26 @@ fn in_other_orders(hangs: &[Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
         }
     }
     let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], BTreeMap::<_, Vec<_>>::new());
-    for (index, hang) in hangs.iter().enumerate().filter(all_came) {
+    let may_be_deadlock = |hang: &Hang| hang.is_certain && !hang.is_behind_others;
+    let mut after = vec![None; hangs.len()];
+    for (index, hang) in hangs.iter().enumerate() {
+        let have_all_come = hang.missing.is_empty() && hang.unseen.is_empty();
         for (process, Coming { rank, has_begun, .. }) in hang.came_to_it.iter().filter(|(_, it)| it.at.is_some()) {
             match firsts.get(process) {
                 Some((_, Some(first))) if *first == index => sides.entry(index).or_default().push(*rank),
-                Some((_, Some(first))) if !has_begun => {
-                    let operation = hangs[*first].as_called_by(*process);
-                    leads[index].push((*first, Wait { rank: *rank, operation }));
+                Some((_, Some(first))) if have_all_come && !has_begun => {
+                    let wait = Wait { rank: *rank, operation: hangs[*first].as_called_by(*process) };
+                    after[index].get_or_insert(wait.clone());
+                    if may_be_deadlock(hang) && may_be_deadlock(&hangs[*first]) {
+                        leads[index].push((*first, wait));
+                    }
                 }
                 _ => {}
             }
         }
+    }
+    for (hang, after) in hangs.iter_mut().zip(after) {
+        hang.after = after;
     }
     (leads, sides)
 }
@@ -249,6 +265,7 @@ impl Job {
             is_certain,
             may_be_over,
             has_paused,
+            after: None,
             finalized,
             circle: Vec::new(),
             notes,

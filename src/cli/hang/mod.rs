@@ -48,6 +48,9 @@ pub(super) struct Operation {
     pub(super) hash: u64,
 }
 
+/// How many hangs are told that others explain.
+const EXPLAINED: usize = 4;
+
 /// Where a job hangs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hang {
@@ -73,6 +76,8 @@ pub(super) struct Hang {
     pub(super) waited: u64,
     /// Operations handed over after it.
     pub(super) behind: u64,
+    /// If all have come: a rank that had come to another operation before, which is not over either.
+    pub(super) after: Option<Wait>,
     /// It has waited longer than anything the job showed before.
     pub(super) is_certain: bool,
     /// Only kernels show that it is not over, and records of kernels were lost.
@@ -216,7 +221,33 @@ impl fmt::Display for Hang {
     }
 }
 
+/// Those of these hangs that are told, and what is said of the others: in a large job, thousands of operations
+/// wait for the one that hangs.
+pub(super) fn told<'a>(hangs: impl Iterator<Item = &'a Hang>) -> (Vec<&'a Hang>, Option<String>) {
+    let (mut room, mut left_out) = ([LISTED, EXPLAINED], [0, 0]);
+    let has_room = |hang: &&Hang| {
+        let kind = usize::from(hang.is_explained());
+        let has_room = room[kind] > 0;
+        room[kind] -= usize::from(has_room);
+        left_out[kind] += usize::from(!has_room);
+        has_room
+    };
+    let told = hangs.filter(has_room).collect();
+    let more = match left_out {
+        [0, 0] => None,
+        [0, explained] => Some(format!("{explained} more operations wait for these; the JSON has all")),
+        [others, explained] => Some(format!("{} more operations; the JSON has all", others + explained)),
+    };
+    (told, more)
+}
+
 impl Hang {
+    /// Whether another operation explains it, in which a rank waits that others here wait for.
+    pub(super) fn is_explained(&self) -> bool {
+        let is_behind = self.after.is_some() && !self.is_behind_others;
+        self.circle.is_empty() && (is_behind || self.missing.iter().any(|it| it.waits.is_some()))
+    }
+
     /// Whether the job went on without it.
     pub(super) fn is_over(&self) -> bool {
         self.is_again || self.finalized.as_ref().is_some_and(|it| it.went_on)
@@ -321,6 +352,10 @@ impl Hang {
         let waits =
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
+        lines.extend(self.after.iter().filter(|_| self.circle.is_empty()).map(|Wait { rank, operation }| {
+            let of_job = if self.in_job.is_empty() { "" } else { " of the job" };
+            format!("rank {rank}{of_job} waits in {operation}, which it came to before")
+        }));
         lines.extend(self.notes.iter().cloned());
         if self.is_call {
             lines.push("the hosts wait inside the call, as when NCCL connects ranks for the first time".to_owned());
@@ -383,6 +418,21 @@ mod tests {
         }
         let lines = |hang: &Hang| [vec![hang.to_string()], hang.details()].concat();
         (survey.ends.len(), find(&survey).iter().flat_map(lines).collect())
+    }
+
+    #[test]
+    fn of_thousands_of_operations_that_wait_for_one_few_are_told() {
+        let rank = |rank| Wait { rank, operation: Operation::default() };
+        let of = |roots: usize, explained: usize| {
+            let hang = |after: Option<Wait>| Hang { after, ..Hang::default() };
+            let all: Vec<Hang> =
+                (0..roots).map(|_| hang(None)).chain((0..explained).map(|_| hang(Some(rank(1))))).collect();
+            let (told, more) = told(all.iter());
+            (told.len(), more.unwrap_or_default())
+        };
+        assert_eq!(of(2, 4), (6, String::new()));
+        assert_eq!(of(2, 9), (6, "5 more operations wait for these; the JSON has all".into()));
+        assert_eq!(of(LISTED + 3, 5), (LISTED + EXPLAINED, "4 more operations; the JSON has all".into()));
     }
 
     #[test]

@@ -330,6 +330,10 @@ fn ranks_whose_gpus_wait_for_each_other_are_named() {
     let (seven, eight) = (on(7), on(8));
     let all_came = format!("{seven}: all 4 ranks have come, and it has not been seen to end for 6.0 s");
     assert_eq!(job(false, false, false), (all_came, Vec::new()));
+    let hangs = judge(&made(false, false, false));
+    assert_eq!((hangs[0].after.clone(), hangs[0].is_explained()), (None, false));
+    let after = "rank 10 of the job waits in AllReduce 1 MiB f32, seq 5 on comm 7, which it came to before";
+    assert!(hangs[1].details().contains(&after.to_owned()) && hangs[1].is_explained(), "{:?}", hangs[1].details());
     let (text, notes) = job(true, false, false);
     let expected = format!("rank 12 waits for rank 10 in {eight}; rank 10 for rank 12 in {seven}. They call");
     assert!(text.contains(&expected), "{text}");

@@ -309,10 +309,12 @@ impl Job {
             if !went_on {
                 all.waiting.push(rank);
             }
-            let name = on.iter().find(|it| it.member == index).map(|it| it.name.clone());
-            if let (Some(name), Member { world: Some(rank), process, .. }) = (name, &self.members[index]) {
+            // A collective has the same name on all ranks.
+            let own = on.iter().find(|it| it.member == index);
+            let own = own.or(on.first().filter(|it| it.peer.is_none()));
+            if let (Some(own), Member { world: Some(rank), process, .. }) = (own, &self.members[index]) {
                 let Seen { called: at, has_begun, .. } = self.seen.get(&(key, index)).copied().unwrap_or_default();
-                all.came_to_it.insert(*process, Coming { rank: *rank, name, at, has_begun });
+                all.came_to_it.insert(*process, Coming { rank: *rank, name: own.name.clone(), at, has_begun });
             }
             if let Some(time) = time {
                 let age = self.age(index, time);

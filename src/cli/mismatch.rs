@@ -117,7 +117,8 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
         let ([hash], Some((label, rank, _))) = (&track.communicators[..], placed(&track.name)) else { continue };
         let Some(process) = survey.process(uuid) else { continue };
         let comm = comms.entry(*hash).or_default();
-        if comm.label.is_empty() {
+        // A process with several of its ranks numbers their tracks: `world #2`.
+        if comm.label.is_empty() || label.len() < comm.label.len() {
             label.clone_into(&mut comm.label);
         }
         let member = comm.members.entry(rank).or_default();

@@ -247,7 +247,9 @@ impl Job {
             notes.extend(self.links(hash, &in_job));
         }
         let missing = missing.into_iter().map(|index| self.missing(index, first)).collect();
-        let comm = self.members[first.member].label.clone();
+        // A process with several of its ranks numbers their tracks: `world #2`.
+        let labels = self.members.iter().filter(|it| it.hash == hash).map(|it| &it.label);
+        let comm = labels.min_by_key(|label| label.len()).cloned().unwrap_or_default();
         Hang {
             operation: Operation { name: first.name.clone(), seq: first.seq, replay, comm, hash },
             of: takes.len(),

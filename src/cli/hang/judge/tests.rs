@@ -80,6 +80,13 @@ fn the_missing_rank_is_named() {
 }
 
 #[test]
+fn the_number_of_a_communicator_s_track_is_left_out() {
+    let mut several = job(7, 4, 0, &[0, 1, 3]);
+    several.members[0].label = "comm 7 #2".into();
+    assert!(said(&several)[0].1.starts_with("AllReduce 1 MiB f32, seq 5 on comm 7: "), "{:?}", said(&several));
+}
+
+#[test]
 fn a_wait_no_longer_than_earlier_ones_is_not_called_a_hang() {
     let mut late = job(7, 4, 0, &[0, 1, 3]);
     late.members[2].gap_ns = 2 * SECOND;

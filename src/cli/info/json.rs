@@ -58,6 +58,7 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
             "world_rank": wait.rank,
             "waits_in": wait.operation.to_string(),
         })).collect::<Vec<_>>(),
+        "explained": hang.is_explained(),
         "after": hang.after.as_ref().map(|wait| json!({
             "world_rank": wait.rank,
             "waits_in": wait.operation.to_string(),

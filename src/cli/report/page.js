@@ -233,7 +233,12 @@
       return;
     }
     const {steps, causes, mismatches, shared_gpus: shared, what_if: whatIf, look_at_all: all} = diagnosis;
-    const hangs = diagnosis.hangs.filter((it) => !it.over);
+    const standing = diagnosis.hangs.filter((it) => !it.over);
+    // In a large job, thousands of operations wait for the one that hangs.
+    const hangs = [...standing.filter((it) => !it.explained).slice(0, 16), ...standing.filter((it) => it.explained).slice(0, 4)];
+    if (hangs.length < standing.length) {
+      hangs.push({text: `${standing.length - hangs.length} more operations; the JSON of diagnose has all.`, details: []});
+    }
     const troubles = diagnosis.verdict === 'shared-gpu' ? [...shared, ...hangs] : [...mismatches, ...hangs, ...shared];
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
     const isCause = diagnosis.verdict === 'causes';

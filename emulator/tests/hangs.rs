@@ -481,6 +481,27 @@ fn sends_that_wait_for_each_other_are_named_unless_they_are_in_a_group() {
     assert!(line.starts_with("hang ") && line.contains(" 64 MiB f32 ") && !said.contains("deadlock"), "{said}");
 }
 
+/// The ranks are threads of one process, which no launcher has numbered.
+#[test]
+fn threads_that_call_two_communicators_in_other_orders_are_named() {
+    let [on_world, on_dp] = [("1 MiB", "world"), ("64 KiB", "dp")]
+        .map(|(size, comm)| format!("all_reduce {size} f32 sum on {comm}\nwait {comm}\n"));
+    let program = format!(
+        "communicator world = all\ncommunicator dp = split world by rank / 4\n{}only rank 2 {{\n{on_dp}{on_world}}}\n\
+         except rank 2 {{\n{on_world}{on_dp}}}\nsync\n",
+        repeated(20, &format!("compute forward 2 ms\n{on_world}{on_dp}"))
+    );
+    let text = Shape { hosts: 1, per_host: 4 }.scenario(&program, "").replace("[job]", "[job]\nranks = \"threads\"");
+    let said = Case { limit: Some(Duration::from_secs(9)), ..Case::of(text) }.plan().run().info();
+    let lines = first_lines(&said);
+    let deadlock = lines[0].contains("probably a deadlock, for ") && lines[0].contains("rank 2 waits for rank ");
+    assert!(deadlock && lines[0].contains(" in AllReduce 64 KiB f32, seq 20 on dp; "), "{said}");
+    assert!(
+        lines.iter().any(|line| line.ends_with(" rank 2 came to AllReduce 64 KiB f32, seq 20 on dp first")),
+        "{said}"
+    );
+}
+
 /// The collectives of all graphs share one number, and each graph counts its own runs.
 #[test]
 fn a_hang_in_one_of_several_graphs_is_named() {

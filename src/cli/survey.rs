@@ -86,8 +86,10 @@ pub(super) struct Survey {
 pub(super) struct Track {
     pub(super) parent: Option<u64>,
     pub(super) name: String,
-    /// The pid of its process, or the id of its thread.
+    /// The pid of its process.
     pub(super) pid: Option<u64>,
+    /// For a thread's track: the thread's id.
+    pub(super) tid: Option<u64>,
     pub(super) is_process: bool,
     /// The pid that its process has on its host, if that is another one.
     pub(super) told_pid: Option<u64>,
@@ -482,7 +484,7 @@ impl Survey {
 }
 
 impl Track {
-    /// The pid of its process, or the id of its thread, on its host.
+    /// The pid of its process on its host.
     pub(super) fn own_pid(&self) -> Option<u64> {
         self.told_pid.or(self.pid)
     }

@@ -1,6 +1,6 @@
 //! What the traces of a job show about its ranks, as far as it matters for a hang (pure).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher as _;
 
 use rustc_hash::FxBuildHasher;
@@ -134,6 +134,26 @@ pub(super) fn function(name: &str) -> &str {
 }
 
 impl Job {
+    /// Where no launcher numbered the ranks, the largest communicator with all of them does.
+    pub(super) fn number_ranks(&mut self) {
+        if self.members.iter().any(|member| member.world.is_some()) {
+            return;
+        }
+        // Without its kernels, which GPU of a process has which rank may be unknown.
+        let mut of_comms: BTreeMap<u64, (usize, BTreeMap<u64, u32>)> = BTreeMap::new();
+        for Member { hash, process, rank, .. } in &self.members {
+            let (count, of_comm) = of_comms.entry(*hash).or_default();
+            *count += 1;
+            of_comm.insert(*process, *rank);
+        }
+        let processes = self.members.iter().map(|member| member.process).collect::<BTreeSet<_>>().len();
+        let with_all = of_comms.into_iter().filter(|(_, (count, of))| (*count, of.len()) == (processes, processes));
+        let Some((_, (_, numbers))) = with_all.max_by_key(|(hash, _)| self.ranks.get(hash).copied()) else { return };
+        for member in &mut self.members {
+            member.world = numbers.get(&member.process).copied();
+        }
+    }
+
     /// Numbers operations without a mark from NCCL by the calls that asked for them. Sends and
     /// receives get no number, because these calls do not name the peer.
     pub(super) fn number(&mut self) {

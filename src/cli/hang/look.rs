@@ -65,6 +65,7 @@ pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
         let mark = last.and_then(|(_, mark)| mark);
         job.members[index].has_ended = mark.is_some() && ran.is_some_and(|(_, ran)| ran == mark);
     }
+    job.number_ranks();
     let moved = moved(survey);
     for (uuid, track) in survey.tracks.iter().filter(|(_, track)| track.has_kernels) {
         if let (Some(process), Some((_, last))) = (survey.process(*uuid), track.moved) {
@@ -216,7 +217,7 @@ impl Look<'_> {
                             self.called(event, time);
                         }
                         calls.entry(event.track).or_default().push((event.shared_name(), time));
-                        let tid = survey.tracks.get(&event.track).and_then(|track| track.pid);
+                        let tid = survey.tracks.get(&event.track).and_then(|track| track.tid);
                         threads.extend(tid.map(|tid| ((event.track >> TRACK_BITS, tid), event.track)));
                     }
                     Some(Category::Proxy) if event.arg(nccl::STEPS).is_none() => {

@@ -258,14 +258,17 @@ impl Survey {
                     track.name =
                         part(process_descriptor::PROCESS_NAME).map_or_else(String::new, |name| text(name.bytes()));
                 }
-                track_descriptor::THREAD => track.pid = part(thread_descriptor::PID).map(|pid| pid.uint()),
+                track_descriptor::THREAD => {
+                    track.pid = part(thread_descriptor::PID).map(|pid| pid.uint());
+                    track.tid = part(thread_descriptor::TID).map(|tid| tid.uint());
+                }
                 _ => {}
             }
         }
         // A restart of the file describes it again.
         if let Some(known) = self.tracks.get_mut(&uuid) {
-            let Track { parent, name, pid, is_process, told_pid, .. } = track;
-            track = Track { parent, name, pid, is_process, told_pid, ..std::mem::take(known) };
+            let Track { parent, name, pid, tid, is_process, told_pid, .. } = track;
+            track = Track { parent, name, pid, tid, is_process, told_pid, ..std::mem::take(known) };
         }
         self.put(uuid, track);
     }

@@ -80,6 +80,25 @@ fn the_missing_rank_is_named() {
 }
 
 #[test]
+fn without_a_launcher_s_numbers_the_largest_communicator_numbers_the_ranks() {
+    let numbered = |with_world: bool, launched: bool| {
+        let mut job = Job::default();
+        add(&mut job, 8, &[3, 2], &[], 4);
+        add(&mut job, 9, &[1, 0], &[], 4);
+        if with_world {
+            add(&mut job, 7, &[0, 1, 2, 3], &[], 4);
+        }
+        job.members.iter_mut().for_each(|member| member.world = None);
+        job.members[0].world = launched.then_some(5);
+        job.number_ranks();
+        job.members.iter().map(|member| member.world).collect::<Vec<_>>()
+    };
+    assert_eq!(numbered(true, false), [3, 2, 1, 0, 0, 1, 2, 3].map(Some));
+    assert_eq!(numbered(false, false), [None; 4]);
+    assert_eq!(numbered(false, true), [Some(5), None, None, None]);
+}
+
+#[test]
 fn the_number_of_a_communicator_s_track_is_left_out() {
     let mut several = job(7, 4, 0, &[0, 1, 3]);
     several.members[0].label = "comm 7 #2".into();

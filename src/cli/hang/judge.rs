@@ -64,8 +64,8 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     hangs
 }
 
-/// For ranks that are missing in one operation, notes the other operation in which they wait, and
-/// whether that leads back to the first.
+/// For ranks that are missing in one operation, or whose GPU works on another one first, notes the
+/// operation in which they wait, and whether that leads back to the first.
 fn explain(hangs: &mut [Hang]) {
     let mut waits: HashMap<u64, Vec<(usize, Operation)>> = HashMap::new();
     for (index, hang) in hangs.iter().enumerate() {
@@ -128,8 +128,9 @@ impl Hang {
 /// For each operation, those that it leads to because a rank waits in them.
 type Leads = Vec<Vec<(usize, Wait)>>;
 
-/// Notes what ranks came to before an operation that all have come to, as a GPU works on one after the other.
-/// Returns to what each leads by that, where both are certain; and the ranks that came to each first.
+/// Notes what ranks came to before an operation that all have come to, as a GPU works on one after
+/// the other. Returns to what each leads by that, where both are certain; and the ranks that came to
+/// each first.
 fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
     let mut firsts: BTreeMap<u64, (HostNs, Option<usize>)> = BTreeMap::new();
     for (index, hang) in hangs.iter().enumerate() {
@@ -169,8 +170,8 @@ fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
     (leads, sides)
 }
 
-/// A circle of operations, each of which leads to the next because a rank that is missing in the one
-/// waits in the other; and one of these operations.
+/// A circle of operations, each of which leads to the next: for each, its index and the rank that
+/// waits in it; and the index of the one that leads to the first of these.
 fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<(usize, Wait)>)> {
     // Where an end can be reached only, there is no circle.
     let mut is_left = vec![true; leads.len()];

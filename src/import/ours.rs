@@ -249,11 +249,11 @@ impl Reader {
         track.name = descriptor.name().into();
         track.thread = thread;
         // `dp · send → 4 · steps`.
-        track.transfers = descriptor.name().strip_suffix(track::STEPS).map(|name| Direction {
-            is_send: name.contains(track::SEND),
-            peer: name.rsplit(' ').next().and_then(|it| it.parse().ok()),
-            label: name.split(" · ").next().unwrap_or_default().into(),
-            rank: None,
+        track.transfers = descriptor.name().strip_suffix(track::STEPS).map(|name| {
+            let sent = name.split_once(track::SEND);
+            let label = sent.or_else(|| name.split_once(track::RECEIVE)).map_or(name, |(label, _)| label);
+            let peer = name.rsplit(' ').next().and_then(|it| it.parse().ok());
+            Direction { is_send: sent.is_some(), peer, label: label.into(), rank: None }
         });
         // `dp · rank 3 of 8`.
         let placed = descriptor.name().split_once(track::RANK);

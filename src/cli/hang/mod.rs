@@ -94,7 +94,7 @@ pub(super) struct Hang {
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
     /// seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
-    /// How each of these processes came to it, by its track, if all that is known.
+    /// How each of these processes came to it, by its track, where its rank in the job is known.
     pub(super) came_to_it: BTreeMap<u64, Coming>,
     pub(super) gone: BTreeMap<u32, Gone>,
     /// Its communicator was finalized with this under way, as after `ncclCommAbort`.
@@ -242,7 +242,7 @@ pub(super) fn told<'a>(hangs: impl Iterator<Item = &'a Hang>) -> (Vec<&'a Hang>,
 }
 
 impl Hang {
-    /// Whether another operation explains it, in which a rank waits that others here wait for.
+    /// Whether it waits for a rank that waits in another operation.
     pub(super) fn is_explained(&self) -> bool {
         let is_behind = self.after.is_some() && !self.is_behind_others;
         self.circle.is_empty() && (is_behind || self.missing.iter().any(|it| it.waits.is_some()))

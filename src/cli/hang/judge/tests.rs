@@ -338,12 +338,9 @@ fn ranks_whose_gpus_wait_for_each_other_are_named() {
         add(&mut job, 8, &[10, 11, 12, 13], &all, 5);
         for ((_, member), seen) in &mut job.seen {
             seen.has_begun = has_begun;
-            seen.called = seen.handed_over.filter(|_| !in_one_group);
-            if swapped && job.members[*member].hash == 8 && job.members[*member].rank == 2 {
+            seen.called = if in_one_group { Some(HostNs(SECOND)) } else { seen.handed_over };
+            if swapped && !in_one_group && job.members[*member].hash == 8 && job.members[*member].rank == 2 {
                 seen.called = seen.called.map(|time| time.saturating_sub(3 * SECOND / 2));
-            }
-            if in_one_group {
-                seen.called = Some(HostNs(SECOND));
             }
         }
         job

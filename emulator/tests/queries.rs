@@ -10,8 +10,6 @@ use serde_json::{Value, json};
 
 const NCCL: &str = "2.30.7";
 const CUPTI: &str = "13.0";
-/// How often a job is played until the machine has let it run undisturbed.
-const TIMES: usize = 3;
 
 const TABLES: &str = include_str!("../../sql/ncclscope.sql");
 const QUESTIONS: &str = include_str!("../../docs/queries.md");
@@ -96,22 +94,9 @@ fn a_straggler_comes_last_and_sizes_and_bandwidths_add_up() {
 
 #[test]
 fn a_slow_link_and_what_waits_for_it_are_found() {
-    // Three hosts with two ranks each; host 1 sends to host 2 at a tenth of the others' speed. On a busy
-    // machine a thread may be held up before it notes that a transfer has begun. The query asks for the best
-    // transfer, so one of these is enough to make the link look fast.
-    let play = || {
-        let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
-        let links = trace.ask(2);
-        (trace, links)
-    };
-    let (mut trace, mut links) = play();
-    for _ in 1..TIMES {
-        if links[0].f64("times_slower") > 2.0 {
-            break;
-        }
-        println!("played again: {links:?}");
-        (trace, links) = play();
-    }
+    let trace = Asked::new(Plan::new(NCCL, "network").with_cupti(CUPTI));
+    // Three hosts with two ranks each; host 1 sends to host 2 at a tenth of the others' speed.
+    let links = trace.ask(2);
     assert_eq!(links.len(), 3);
     let slow = &links[0];
     assert_eq!((rank(slow, "sender"), slow.i64("peer")), (3, 4));

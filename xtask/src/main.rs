@@ -15,7 +15,6 @@ mod imports;
 mod instructions;
 mod package;
 mod pictures;
-mod play;
 mod reliability;
 mod steps;
 
@@ -27,11 +26,9 @@ usage: cargo xtask CHORE [STEP...]
        cargo xtask e2e [--all]
        cargo xtask gpu-bundle [--nccl FILE] [--cupti FILE] [--output FOLDER] [--native]
        cargo xtask pictures [SCENARIO...]
-       cargo xtask play [SCENARIO]
 
   accuracy  how many kernels are matched rightly, in many jobs on emulated GPUs: a table
   demo      the real NCCL on emulated GPUs, with the plugin: a trace of a whole job; --list for more
-  play      a trace to look at: the scripted host plays a scenario of tests/scenarios
   bindings  CUPTI's functions, constants and record layouts, from its headers; --check compares
   check     everything that must hold before a change is taken
   e2e       the real NCCL on emulated GPUs against the plugin; --all with every release
@@ -53,7 +50,6 @@ fn main() -> ExitCode {
         Some((name, rest)) if name == "e2e" => return e2e::run(rest),
         Some((name, rest)) if name == "gpu-bundle" => return gpu_bundle::run(rest),
         Some((name, rest)) if name == "pictures" => return pictures::run(rest),
-        Some((name, rest)) if name == "play" => return play::run(rest),
         _ => {}
     }
     if let Some((name, wanted)) = words.split_first()

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::survey::{LAG_NS, Work};
 use super::job::{Job, Key, Member, Seen, Standing, UNNUMBERED, function};
-use super::{BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named};
+use super::{
+    After, BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named,
+};
 use crate::cli::LISTED;
 use crate::model::selection::Ranks;
 use crate::model::time::HostNs;
@@ -38,8 +40,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     for (place, (_, (_, hang))) in by_time.into_iter().enumerate() {
         let of_comm = of_comms.entry(hang.operation.hash).or_default();
         // Of the sends from one rank to another, too, the first is waited for.
-        let is_told =
-            |(_, first): &(usize, Hang)| first.operation.name == hang.operation.name && first.is_for_same(&hang);
+        let is_told = |(_, first): &(usize, Hang)| hang.is_told_by(first);
         let is_first = of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none());
         if of_comm.is_empty() || is_first && hang.operation.seq.is_none() && !of_comm.iter().any(is_told) {
             of_comm.push((place, hang));
@@ -48,6 +49,7 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     // Of many sends and receives, those with a missing rank tell most; what a rank sends to itself
     // tells least.
     for of_comm in of_comms.values_mut() {
+        *of_comm = exchanges(std::mem::take(of_comm));
         of_comm.sort_by_key(|(_, hang)| (hang.missing.is_empty(), hang.of == 1));
         of_comm.truncate(PAIRS);
     }
@@ -59,9 +61,68 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     let is_less = |hang: &Hang| hang.circle.is_empty() && hang.missing.is_empty();
     let is_to_itself = |hang: &Hang| hang.of == 1 && hang.is_numbered;
     hangs.sort_by_key(|hang| {
-        (!hang.is_certain, hang.is_explained(), is_less(hang), is_to_itself(hang), std::cmp::Reverse(hang.age))
+        let is_in_group = hang.after.as_ref().is_some_and(|after| after.is_in_group);
+        let is_explained = (hang.is_explained(), hang.is_explained() && is_in_group);
+        (!hang.is_certain, is_explained, is_less(hang), is_to_itself(hang), std::cmp::Reverse(hang.age))
     });
     hangs
+}
+
+/// The hangs of a communicator, with its sends and receives as one where they wait for the same rank,
+/// or the same ranks wait, or a group has them: an exchange among all waits in very many.
+fn exchanges(of_comm: Vec<(usize, Hang)>) -> Vec<(usize, Hang)> {
+    let (sent, mut told): (Vec<_>, Vec<_>) =
+        of_comm.into_iter().partition(|(_, hang)| hang.is_sent() && hang.unseen.is_empty());
+    let (complete, partial): (Vec<_>, Vec<_>) = sent.into_iter().partition(|(_, hang)| hang.missing.is_empty());
+    let kind = |it: &Hang| (it.operation.replay, it.is_certain, it.has_paused, it.finalized.is_some());
+    let mut for_same: BTreeMap<_, Vec<(usize, Hang)>> = BTreeMap::new();
+    for (place, hang) in partial {
+        let missing: Vec<u32> = hang.missing.iter().map(|it| it.rank).collect();
+        for_same.entry((missing, kind(&hang))).or_default().push((place, hang));
+    }
+    let mut by_same: BTreeMap<_, Vec<(usize, Hang)>> = BTreeMap::new();
+    for ((_, kind), sent) in for_same {
+        let came: BTreeSet<u32> = sent.iter().flat_map(|(_, hang)| hang.came.iter().copied()).collect();
+        by_same.entry((came, kind)).or_default().extend(sent);
+    }
+    let mut in_one: Vec<Vec<(usize, Hang)>> = by_same.into_values().collect();
+    // Which of `in_one` has what a process called at one time.
+    let mut called: BTreeMap<_, usize> = BTreeMap::new();
+    for (place, hang) in complete {
+        let calls: Vec<_> =
+            hang.came_to_it.iter().filter_map(|(process, it)| Some((*process, it.at?, kind(&hang)))).collect();
+        let known: BTreeSet<usize> = calls.iter().filter_map(|call| called.get(call).copied()).collect();
+        let mut all = vec![(place, hang)];
+        known.iter().for_each(|at| all.append(&mut in_one[*at]));
+        called.values_mut().filter(|at| known.contains(at)).for_each(|at| *at = in_one.len());
+        called.extend(calls.into_iter().map(|call| (call, in_one.len())));
+        in_one.push(all);
+    }
+    told.extend(in_one.into_iter().filter_map(|mut sent| {
+        sent.sort_by_key(|(place, _)| *place);
+        let names: BTreeSet<String> = sent.iter().map(|(_, hang)| hang.operation.name.clone()).collect();
+        let (place, mut all) = sent.into_iter().reduce(|(place, all), (_, next)| (place, all.with(next)))?;
+        all.operation.name = shared_name(&names, &all);
+        Some((place, all))
+    }));
+    told.sort_by_key(|(place, _)| *place);
+    told
+}
+
+/// A name for all that these sends and receives are: `Send and Recv 1 MiB f32 with 2`.
+fn shared_name(names: &BTreeSet<String>, all: &Hang) -> String {
+    if let (1, Some(name)) = (names.len(), names.first()) {
+        return name.clone();
+    }
+    let data = names.iter().filter_map(|name| Some(name.split_once(' ')?.1.split(['→', '←']).next()?.trim_end()));
+    let data: BTreeSet<&str> = data.collect();
+    let data = data.first().filter(|_| data.len() == 1).map_or_else(String::new, |data| format!(" {data}"));
+    if all.missing.is_empty() {
+        return format!("Send and Recv{data} among {}", Ranks::of(all.came.clone()));
+    }
+    let functions: BTreeSet<&str> = names.iter().map(|name| function(name)).collect();
+    let functions = Vec::from_iter(functions.into_iter().rev()).join(" and ");
+    format!("{functions}{data} with {}", Ranks::of(all.missing.iter().map(|it| it.rank).collect::<Vec<_>>()))
 }
 
 /// For ranks that are missing in one operation, or whose GPU works on another one first, notes the
@@ -112,10 +173,61 @@ fn explain(hangs: &mut [Hang]) {
 }
 
 impl Hang {
-    /// Whether the same ranks have come to both, and the same are missing.
-    fn is_for_same(&self, other: &Hang) -> bool {
-        let missing = |it: &Hang| it.missing.iter().map(|it| it.rank).collect::<Vec<_>>();
-        (&self.came, &self.unseen) == (&other.came, &other.unseen) && missing(self) == missing(other)
+    /// Whether it is a send or a receive.
+    fn is_sent(&self) -> bool {
+        matches!(function(&self.operation.name), "Send" | "Recv")
+    }
+
+    /// Whether both are one operation asked for again: by name, or sent from the same rank to the same;
+    /// and the same ranks have come to both.
+    fn is_told_by(&self, first: &Hang) -> bool {
+        let ranks = |it: &Hang| it.missing.iter().map(|it| it.rank).collect::<Vec<_>>();
+        let is_same = match (self.receiver(), first.receiver()) {
+            (None, None) => self.operation.name == first.operation.name,
+            (own, other) => own == other,
+        };
+        is_same && (&self.came, &self.unseen, ranks(self)) == (&first.came, &first.unseen, ranks(first))
+    }
+
+    /// Of a send or receive, the rank that receives.
+    fn receiver(&self) -> Option<u32> {
+        let name = &self.operation.name;
+        let peer = name.rsplit(' ').next().filter(|_| self.is_sent())?.parse().ok()?;
+        let missing = self.missing.iter().map(|it| it.rank);
+        let mut all = self.came.iter().copied().chain(missing).chain(self.unseen.iter().copied());
+        if function(name) == "Recv" { all.find(|rank| *rank != peer) } else { Some(peer) }
+    }
+
+    /// This and another send or receive, which wait for the same.
+    fn with(mut self, other: Hang) -> Hang {
+        for (ranks, more) in [(&mut self.came, other.came), (&mut self.waiting, other.waiting)] {
+            ranks.extend(more);
+            ranks.sort_unstable();
+            ranks.dedup();
+        }
+        let is_new = |it: &Missing| !self.missing.iter().any(|known| known.rank == it.rank);
+        let more: Vec<Missing> = other.missing.into_iter().filter(is_new).collect();
+        self.missing.extend(more);
+        self.missing.sort_by_key(|it| it.rank);
+        self.of = self.came.len() + self.missing.len();
+        if other.age > self.age {
+            (self.age, self.begin) = (other.age, other.begin);
+        }
+        self.waited = self.waited.min(other.waited);
+        self.behind = self.behind.max(other.behind);
+        self.is_call &= other.is_call;
+        self.may_be_over |= other.may_be_over;
+        self.is_behind_others |= other.is_behind_others;
+        let more: Vec<String> = other.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
+        self.notes.extend(more);
+        self.processes.extend(other.processes);
+        for (process, coming) in other.came_to_it {
+            let known = self.came_to_it.entry(process).or_insert_with(|| coming.clone());
+            if coming.at < known.at {
+                *known = coming;
+            }
+        }
+        self
     }
 
     /// The operation, by the name that it has for this process.
@@ -132,35 +244,41 @@ type Leads = Vec<Vec<(usize, Wait)>>;
 /// the other. Returns to what each leads by that, where both are certain; and the ranks that came to
 /// each first.
 fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
-    let mut firsts: BTreeMap<u64, (HostNs, Option<usize>)> = BTreeMap::new();
+    // What a group has, a process comes to at once.
+    let mut firsts: BTreeMap<u64, (HostNs, Vec<usize>)> = BTreeMap::new();
     for (index, hang) in hangs.iter().enumerate() {
         for (process, it) in &hang.came_to_it {
             let Some(at) = it.at else { continue };
-            let (known, first) = firsts.entry(*process).or_insert((at, Some(index)));
+            let (known, first) = firsts.entry(*process).or_insert((at, Vec::new()));
             match at.cmp(known) {
-                Ordering::Less => (*known, *first) = (at, Some(index)),
-                // Both at once, in a group.
-                Ordering::Equal if *first != Some(index) => *first = None,
-                _ => {}
+                Ordering::Less => (*known, *first) = (at, vec![index]),
+                Ordering::Equal => first.push(index),
+                Ordering::Greater => {}
             }
         }
     }
+    // Those with a missing rank tell most.
+    for (_, first) in firsts.values_mut() {
+        first.sort_by_key(|at| hangs[*at].missing.is_empty());
+    }
     let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], BTreeMap::<_, Vec<_>>::new());
     let may_be_deadlock = |hang: &Hang| hang.is_certain && !hang.is_behind_others;
-    let mut after = vec![None; hangs.len()];
+    let mut after: Vec<Option<After>> = vec![None; hangs.len()];
     for (index, hang) in hangs.iter().enumerate() {
         let have_all_come = hang.missing.is_empty() && hang.unseen.is_empty();
         for (process, Coming { rank, has_begun, .. }) in hang.came_to_it.iter().filter(|(_, it)| it.at.is_some()) {
-            match firsts.get(process) {
-                Some((_, Some(first))) if *first == index => sides.entry(index).or_default().push(*rank),
-                Some((_, Some(first))) if have_all_come && !has_begun => {
-                    let wait = Wait { rank: *rank, operation: hangs[*first].as_called_by(*process) };
-                    after[index].get_or_insert(wait.clone());
-                    if may_be_deadlock(hang) && may_be_deadlock(&hangs[*first]) {
-                        leads[index].push((*first, wait));
-                    }
-                }
-                _ => {}
+            let Some((_, first)) = firsts.get(process) else { continue };
+            let wait = |first: usize| Wait { rank: *rank, operation: hangs[first].as_called_by(*process) };
+            if first.contains(&index) {
+                sides.entry(index).or_default().push(*rank);
+                // The GPU ends with all that a group has at once.
+                let cause = first.iter().find(|at| have_all_come && !hangs[**at].missing.is_empty());
+                after[index] =
+                    after[index].take().or(cause.map(|cause| After { wait: wait(*cause), is_in_group: true }));
+            } else if have_all_come && !has_begun {
+                after[index].get_or_insert_with(|| After { wait: wait(first[0]), is_in_group: false });
+                let may_lead = first.iter().filter(|at| may_be_deadlock(hang) && may_be_deadlock(&hangs[**at]));
+                leads[index].extend(may_lead.map(|at| (*at, wait(*at))));
             }
         }
     }

@@ -55,7 +55,8 @@ const EXPLAINED: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hang {
     pub(super) operation: Operation,
-    /// How many ranks take part: all for a collective, two for a send or receive.
+    /// How many ranks take part: all for a collective, two for a send or receive, more where several
+    /// wait for the same rank.
     pub(super) of: usize,
     /// It has a number on all ranks, so it is known who has come.
     pub(super) is_numbered: bool,
@@ -77,7 +78,7 @@ pub(super) struct Hang {
     /// Operations handed over after it.
     pub(super) behind: u64,
     /// If all have come: a rank that had come to another operation before, which is not over either.
-    pub(super) after: Option<Wait>,
+    pub(super) after: Option<After>,
     /// It has waited longer than anything the job showed before.
     pub(super) is_certain: bool,
     /// Only kernels show that it is not over, and records of kernels were lost.
@@ -145,6 +146,13 @@ pub(super) struct Missing {
 pub(super) struct Wait {
     pub(super) rank: u32,
     pub(super) operation: Operation,
+}
+
+/// What a rank had come to before, or in the same group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct After {
+    pub(super) wait: Wait,
+    pub(super) is_in_group: bool,
 }
 
 /// Where the job of these traces hangs, the causes of other waits first; empty if it does not hang.
@@ -308,6 +316,9 @@ impl Hang {
                 match self.came[..] {
                     // A send or receive names only the peer.
                     [one] if self.operation.seq.is_none() => write!(f, "rank {} has", named(one, &self.in_job))?,
+                    [one, other] if self.operation.seq.is_none() => {
+                        write!(f, "ranks {} and {} have", named(one, &self.in_job), named(other, &self.in_job))?;
+                    }
                     _ => write!(f, "{came} of {of} ranks have")?,
                 }
                 write!(f, " come and waited {waited}, missing: {names}")?;
@@ -352,9 +363,10 @@ impl Hang {
         let waits =
             self.missing.iter().filter_map(|it| Some(format!("rank {} waits in {}", name(it), it.waits.as_ref()?)));
         lines.extend(waits.take(LISTED));
-        lines.extend(self.after.iter().filter(|_| self.circle.is_empty()).map(|Wait { rank, operation }| {
-            let of_job = if self.in_job.is_empty() { "" } else { " of the job" };
-            format!("rank {rank}{of_job} waits in {operation}, which it came to before")
+        lines.extend(self.after.iter().filter(|_| self.circle.is_empty()).map(|After { wait, is_in_group }| {
+            let (Wait { rank, operation }, of_job) = (wait, if self.in_job.is_empty() { "" } else { " of the job" });
+            let when = if *is_in_group { "has in the same group" } else { "came to before" };
+            format!("rank {rank}{of_job} waits in {operation}, which it {when}")
         }));
         lines.extend(self.notes.iter().cloned());
         if self.is_call {
@@ -422,11 +434,11 @@ mod tests {
 
     #[test]
     fn of_thousands_of_operations_that_wait_for_one_few_are_told() {
-        let rank = |rank| Wait { rank, operation: Operation::default() };
+        let after = After { wait: Wait { rank: 1, operation: Operation::default() }, is_in_group: false };
         let of = |roots: usize, explained: usize| {
-            let hang = |after: Option<Wait>| Hang { after, ..Hang::default() };
+            let hang = |after: Option<After>| Hang { after, ..Hang::default() };
             let all: Vec<Hang> =
-                (0..roots).map(|_| hang(None)).chain((0..explained).map(|_| hang(Some(rank(1))))).collect();
+                (0..roots).map(|_| hang(None)).chain((0..explained).map(|_| hang(Some(after.clone())))).collect();
             let (told, more) = told(all.iter());
             (told.len(), more.unwrap_or_default())
         };

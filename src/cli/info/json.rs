@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Operations, Seen};
-use crate::cli::hang::{Hang, Idle};
+use crate::cli::hang::{After, Hang, Idle};
 use crate::cli::mismatch::{Mismatch, Side};
 use crate::cli::running::Gone;
 use crate::cli::shared_gpus::SharedGpu;
@@ -59,9 +59,10 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
             "waits_in": wait.operation.to_string(),
         })).collect::<Vec<_>>(),
         "explained": hang.is_explained(),
-        "after": hang.after.as_ref().map(|wait| json!({
+        "after": hang.after.as_ref().map(|After { wait, is_in_group }| json!({
             "world_rank": wait.rank,
             "waits_in": wait.operation.to_string(),
+            "in_group": is_in_group,
         })),
         "unseen": hang.unseen,
         "age_ns": hang.age,

@@ -441,11 +441,62 @@ fn of_many_sends_those_to_a_missing_rank_are_named() {
         }
     }
     let hangs = judge(&job);
-    assert!(hangs.len() == PAIRS && hangs[..7].iter().all(|hang| hang.missing.len() == 1), "{hangs:?}");
+    assert!(hangs.len() == PAIRS && hangs[1..].iter().all(|hang| hang.missing.is_empty()), "{hangs:?}");
+    // All that wait for it are told of at once.
     assert_eq!((&*hangs[0].operation.name, hangs[0].missing[0].rank), ("Send 1 MiB f32 → 5", 5));
     let text = hangs[0].to_string();
-    assert!(text.contains(" has come and waited 4.0 s, missing: 5 (last seen"), "{text}");
-    assert!(hangs.iter().all(|hang| hang.of == 2), "none is to itself");
+    assert!(text.contains(": 7 of 8 ranks have come and waited 4.0 s, missing: 5 (last seen"), "{text}");
+    assert!(hangs[1..].iter().all(|hang| hang.of == 2), "none is to itself");
+}
+
+#[test]
+fn an_exchange_is_told_of_once() {
+    // Each of four ranks sends to each other in one group, and then comes to operation 5 of communicator 8.
+    let job = |came: &[u32]| {
+        let mut job = job(7, 4, 10, &[]);
+        add(&mut job, 8, &[10, 11, 12, 13], came, 3);
+        for (rank, peer) in (0..4).flat_map(|rank| (0..4).map(move |peer| (rank, peer))) {
+            let key = (7, u64::from(rank) << 32 | u64::from(peer), None);
+            for (member, peer, function) in [(rank, peer, "Send"), (peer, rank, "Recv")] {
+                if came.contains(&member) && (member != peer || function == "Send") {
+                    let arrow = if function == "Send" { '→' } else { '←' };
+                    let (kind, name) = (Work::Overdue, format!("{function} 1 MiB f32 {arrow} {peer}"));
+                    let begin = END[member as usize % 2].saturating_sub(4 * SECOND);
+                    let seen = Seen { handed_over: Some(begin), called: Some(begin), ..Seen::default() };
+                    job.seen.insert((key, member as usize), seen);
+                    let (member, seq, peer, note, is_doubted) =
+                        (member as usize, None, Some(peer), String::new(), false);
+                    job.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });
+                }
+            }
+        }
+        for ((hash, _, _), member) in job.seen.keys().copied().collect::<Vec<_>>() {
+            if hash == 8 {
+                let it = job.seen.get_mut(&((8, mark(8, 5), None), member)).expect("it has come");
+                it.called = it.handed_over;
+            }
+        }
+        judge(&job)
+    };
+    let hangs = job(&[0, 1, 2, 3]);
+    let said: Vec<String> = hangs.iter().map(ToString::to_string).collect();
+    let end = "all 4 ranks have come, and it has not been seen to end for";
+    let exchange = "Send and Recv 1 MiB f32 among 0-3 on comm 7";
+    assert_eq!(
+        said,
+        [format!("{exchange}: {end} 4.0 s"), format!("AllReduce 1 MiB f32, seq 5 on comm 8: {end} 3.0 s")]
+    );
+    assert!(!hangs[0].is_explained() && hangs[1].is_explained(), "{hangs:?}");
+
+    let hangs = job(&[0, 1, 3]);
+    let names: Vec<(&str, u64, usize)> =
+        hangs.iter().map(|it| (&*it.operation.name, it.operation.hash, it.of)).collect();
+    let exchange = ("Send and Recv 1 MiB f32 with 2", 7, 4);
+    assert_eq!(names[0], exchange);
+    assert_eq!(names[1..], [("AllReduce 1 MiB f32", 8, 4), ("Send and Recv 1 MiB f32 among 0-1,3", 7, 3)]);
+    // Their GPUs end with the whole group at once.
+    let after = "rank 10 of the job waits in Send 1 MiB f32 → 2 on comm 7, which it has in the same group";
+    assert!(hangs[2].is_explained() && hangs[2].details().contains(&after.into()), "{:?}", hangs[2].details());
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn hang(seed: u64) -> Case {
         vec![format!("on {comm}: {} of {of} ranks", of - 1), format!(" missing: {rank} (")]
     };
     let earlier = repeated(before, &step);
-    let (program, rest, mut expected) = match dice.below(10) {
+    let (program, rest, mut expected) = match dice.below(11) {
         // Between the ranks of a communicator of two.
         0 | 1 if ranks.is_multiple_of(2) && ranks >= 4 => {
             let on_tp = format!("{operation} on tp\n");
@@ -163,8 +163,18 @@ fn hang(seed: u64) -> Case {
                 vec!["Send 32 MiB f32".into(), " has come and waited".into(), format!(" missing: {victim} (")];
             (program, String::new(), expected)
         }
+        // One rank takes no part in an exchange among all.
+        6 if before.is_multiple_of(2) => {
+            has_cupti = true;
+            let program = format!(
+                "all_to_all 8 KiB f32\n{earlier}only rank {victim} {{\nhang\n}}\nall_to_all 256 KiB f32\n\
+                 all_to_all 256 KiB f32\nsync\n"
+            );
+            let exchange = format!("Send and Recv 256 KiB f32 with {victim} on world: ");
+            (program, String::new(), vec![exchange, format!(" missing: {victim} (")])
+        }
         // One rank calls two operations in another order than the rest.
-        6 if ranks.is_multiple_of(2) && ranks >= 4 && before > 1 => {
+        7 if ranks.is_multiple_of(2) && ranks >= 4 && before > 1 => {
             limit = Some(Duration::from_secs(8));
             let partner = victim ^ 1;
             let others: Vec<String> = (0..ranks).filter(|rank| *rank != victim).map(|rank| rank.to_string()).collect();
@@ -172,6 +182,8 @@ fn hang(seed: u64) -> Case {
             let earlier = repeated(before, &format!("{on_tp}wait tp\n{step}"));
             // Its host waits in between, or all is queued and its GPU waits.
             let is_queued = dice.percent(50);
+            // Without kernels and channels, nothing shows that a GPU waits.
+            has_cupti |= is_queued;
             let [on_world, on_tp] = [(&operation, "world"), (&on_tp, "tp")].map(|(it, comm)| match is_queued {
                 true => format!("{it}\nwait {comm}\n"),
                 false => format!("{it}\nsync\n"),

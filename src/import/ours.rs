@@ -347,6 +347,9 @@ impl Reader {
             }
             instant::IMPORT_STARTED => self.profile.notes.push(nccl.note().to_owned()),
             instant::IMPORT_NOTE if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
+            remark::FORCED if nccl.note().rsplit_once(": ").is_some_and(|(_, unfinished)| unfinished != "0") => {
+                self.profile.flushes.push((process, time));
+            }
             remark::LEFT_OUT => {
                 self.profile.gaps = Some(nccl.note().to_owned()).filter(|parts| selection::leaves_gaps(parts));
                 self.profile.notes.push(format!("{name}: {}", nccl.note()));

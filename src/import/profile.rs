@@ -57,6 +57,9 @@ pub struct Profile {
     pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
+    /// When CUPTI was flushed by force while kernels had not ended, so that these have no record: the
+    /// process, and the time.
+    pub flushes: Vec<(usize, FileNs)>,
     /// What the settings of the recording left out of it, if what ran in between is missing.
     pub gaps: Option<String>,
     /// The reader's remarks about the file: what was left out, and what could not be read.

@@ -52,6 +52,8 @@ pub(crate) struct Item {
     pub(crate) correlation: u32,
     /// For kernels, the index in the profile.
     pub(crate) kernel: Option<usize>,
+    /// For kernels without a record, the index in [`Ranks::unrecorded`].
+    pub(crate) unrecorded: Option<usize>,
 }
 
 /// What one rank's GPU did.
@@ -85,6 +87,9 @@ impl Rank {
 pub(crate) struct Ranks {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) all: Vec<Rank>,
+    /// Where kernels have no record: the operations that these carried, as indices into
+    /// [`Profile::operations`].
+    pub(crate) unrecorded: Vec<Vec<usize>>,
     /// Some members of collectives have no file here, so the rank that all wait for may be missing.
     pub(crate) is_partial: bool,
 }
@@ -127,6 +132,7 @@ impl Ranks {
         places.dedup();
         for ((process, device), mut items) in lists {
             items.sort_by_key(|item| item.span);
+            ranks.take_unrecorded(profile, &mut kinds, (process, device), &mut items);
             let number = profile.processes.get(process).and_then(|it| it.rank);
             let place = places.iter().position(|it| *it == process).unwrap_or(0);
             let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
@@ -223,18 +229,67 @@ impl Ranks {
             });
             let &Kernel { process, span, place, correlation, .. } = kernel;
             let launched = calls.get(&(process, correlation)).copied();
-            let item = Item { kind, span, waited: None, launched, place, correlation, kernel: Some(at) };
+            let kernel = Some(at);
+            let item = Item { kind, span, launched, place, correlation, kernel, ..Item::default() };
             lists.entry((process, place.device)).or_default().push(item);
         }
         for copy in &profile.copies {
             let kind = self.kind(kinds, Class::Copy, names::copy(copy.kind).to_owned());
             let &import::Copy { process, span, place, correlation, .. } = copy;
             let launched = calls.get(&(process, correlation)).copied();
-            let item = Item { kind, span, waited: None, launched, place, correlation, kernel: None };
+            let item = Item { kind, span, launched, place, correlation, ..Item::default() };
             lists.entry((process, place.device)).or_default().push(item);
         }
     }
+
+    /// Adds to what a GPU did, in order of start, where it worked on kernels without a record: between
+    /// what ended before CUPTI was flushed by force and what began after it.
+    fn take_unrecorded(
+        &mut self,
+        profile: &Profile,
+        kinds: &mut HashMap<Kind, usize>,
+        (process, device): (usize, u32),
+        items: &mut Vec<Item>,
+    ) {
+        let flushes = profile.flushes.iter().filter(|(of, _)| *of == process).map(|(_, time)| *time);
+        let mut spans = BTreeMap::new();
+        for flush in flushes {
+            let next = items.partition_point(|item| item.span.start <= flush);
+            let until = items[..next].iter().map(|item| item.span.end).max();
+            if let (Some(start), Some(item)) = (until, items.get(next).filter(|item| Some(item.span.start) > until)) {
+                spans.insert((start, item.span.start), flush);
+            }
+        }
+        if spans.is_empty() {
+            return;
+        }
+        let is_its = |operation: &Operation| {
+            let own = operation.communicator.and_then(|at| profile.communicators[at].rank_on(device));
+            operation.process == process && own.is_some()
+        };
+        let mut has_kernel = vec![false; profile.operations.len()];
+        profile.kernels.iter().flat_map(|it| &it.carried.operations).for_each(|at| has_kernel[*at] = true);
+        for ((start, end), flush) in spans {
+            // What was handed over after the last one that had begun before.
+            let before = items.iter().filter(|item| item.span.start < start);
+            let before = before.filter_map(|item| Some(&profile.kernels[item.kernel?].carried.operations)).flatten();
+            let called = |at: usize| profile.operations[at].call.map(|call| call.start);
+            let last = before.filter_map(|at| called(*at)).max();
+            let is_lost = |at: &usize| called(*at).is_some_and(|it| Some(it) > last && it <= flush) && !has_kernel[*at];
+            let lost: Vec<usize> =
+                (0..profile.operations.len()).filter(|at| is_its(&profile.operations[*at]) && is_lost(at)).collect();
+            let class = if lost.is_empty() { Class::Kernel } else { Class::Communication };
+            let kind = self.kind(kinds, class, UNRECORDED.to_owned());
+            let (span, place) = (Span { start, end }, Place { device, ..Place::default() });
+            items.push(Item { kind, span, place, unrecorded: Some(self.unrecorded.len()), ..Item::default() });
+            self.unrecorded.push(lost);
+        }
+        items.sort_by_key(|item| item.span);
+    }
 }
+
+/// What stands for kernels without a record.
+pub(crate) const UNRECORDED: &str = "kernels without a record";
 
 /// Of communicators, by their sizes and whose each of their ranks is, the largest that has all of so
 /// many members: whose its ranks are.

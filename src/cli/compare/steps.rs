@@ -160,7 +160,8 @@ fn repeating(ranks: &Ranks, rank: &Rank) -> BTreeMap<Repeat, Repeating> {
 /// Everything that divides the items of these classes into equal stretches.
 fn repeating_among(ranks: &Ranks, rank: &Rank, is_in: fn(Class) -> bool) -> BTreeMap<Repeat, Repeating> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    let items: Vec<&Item> = rank.items.iter().filter(|item| is_in(ranks.kinds[item.kind].class)).collect();
+    let repeats = |item: &&Item| item.unrecorded.is_none() && is_in(ranks.kinds[item.kind].class);
+    let items: Vec<&Item> = rank.items.iter().filter(repeats).collect();
     for (at, item) in items.iter().enumerate() {
         places.entry(item.kind).or_default().push(at);
     }

@@ -323,7 +323,8 @@ impl Loading {
         for (at, item) in rank.items.iter().enumerate().take(places.end) {
             let is_kept = places.contains(&at);
             let kernel = item.kernel.map(|kernel| &profile.kernels[kernel]);
-            for operation in kernel.iter().flat_map(|it| &it.carried.operations) {
+            let recorded = kernel.map_or(&[][..], |it| &it.carried.operations);
+            for operation in item.unrecorded.map_or(recorded, |at| &ranks.unrecorded[at]) {
                 let operation = &profile.operations[*operation];
                 let Some(shared) = operation.correlation.or(operation.seq) else { continue };
                 let communicator = operation.communicator.map(|at| &profile.communicators[at]);

@@ -251,17 +251,21 @@ impl Ranks {
         (process, device): (usize, u32),
         items: &mut Vec<Item>,
     ) {
-        let flushes = profile.flushes.iter().filter(|(of, _)| *of == process).map(|(_, time)| *time);
+        let flushes: Vec<FileNs> = profile.flushes.iter().filter(|it| it.0 == process).map(|it| it.1).collect();
+        if flushes.is_empty() {
+            return;
+        }
+        let transfers = profile.transfers.iter().filter(|it| it.process == process);
+        let last = transfers.map(|it| it.span.end).max();
         let mut spans = BTreeMap::new();
         for flush in flushes {
             let next = items.partition_point(|item| item.span.start <= flush);
             let until = items[..next].iter().map(|item| item.span.end).max();
-            if let (Some(start), Some(item)) = (until, items.get(next).filter(|item| Some(item.span.start) > until)) {
-                spans.insert((start, item.span.start), flush);
+            // All that was still to run may have been lost.
+            let end = items.get(next).map_or(last, |item| Some(item.span.start)).filter(|end| Some(*end) > until);
+            if let Some(span) = until.zip(end) {
+                spans.insert(span, flush);
             }
-        }
-        if spans.is_empty() {
-            return;
         }
         let is_its = |operation: &Operation| {
             let own = operation.communicator.and_then(|at| profile.communicators[at].rank_on(device));

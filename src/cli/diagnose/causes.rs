@@ -73,6 +73,8 @@ struct Suspect {
     /// For stalls: how many there are, and what they add up to, ns.
     times: usize,
     sum: f64,
+    /// These are of one moment.
+    is_once: bool,
     /// The steps with stalls, and how long each is, ns.
     in_steps: Vec<(usize, f64)>,
     lengths: Vec<(usize, i64)>,
@@ -96,6 +98,8 @@ pub(super) struct Cause {
     pub(super) names: Vec<String>,
     /// Its period in steps, if it recurs regularly.
     pub(super) every: Option<usize>,
+    /// It happened once.
+    pub(super) is_once: bool,
     /// What it amounts to in a step (pauses: each time) on its ranks or its link, and what it does
     /// on the others, ns.
     pub(super) amounts: [f64; 2],
@@ -311,8 +315,8 @@ fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<
         .into_iter()
         .filter(|(_, cost, _)| *cost >= least)
         .map(|(suspect, cost, without)| {
-            let Suspect { what, ranks, links, channel, names, every, amounts, step, .. } = suspect;
-            Cause { what, ranks, links, channel, names, every, amounts, step, cost, without }
+            let Suspect { what, ranks, links, channel, names, every, is_once, amounts, step, .. } = suspect;
+            Cause { what, ranks, links, channel, names, every, is_once, amounts, step, cost, without }
         })
         .collect();
     causes.sort_by(|one, other| other.cost.total_cmp(&one.cost));

@@ -40,6 +40,8 @@ pub(super) struct RankFacts {
     pub(super) steps: usize,
     /// When its last item began, in ns since 1970, if its clock can be related to that.
     pub(super) last: Option<i64>,
+    /// For how long its GPU worked on kernels without a record, ns.
+    pub(super) unrecorded_ns: u64,
 }
 
 /// The network in one direction between two ranks.
@@ -90,6 +92,9 @@ pub(super) struct Job {
     pub(super) uses: Vec<Use>,
     /// What GPUs took of what they had received over links, by item.
     pub(super) taken: FxHashMap<usize, Taken>,
+    /// For how long data from a rank had arrived and an item's GPU did not take it, ns, where that was for
+    /// a millisecond or more.
+    pub(super) untaken: FxHashMap<(usize, usize), f64>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,
     /// The steps of each rank that are looked at, without those that are left out as warm-up;

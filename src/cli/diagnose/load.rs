@@ -75,6 +75,9 @@ struct Loading {
     uses: Vec<(u64, i32, Use)>,
     /// The rank, the item's place there, and what its GPU took that it had received.
     taken: Vec<(usize, usize, Taken)>,
+    /// The rank, the item's place there, the sender by communicator and rank there, and for how long the
+    /// GPU did not take what had arrived, ns.
+    untaken: Vec<(usize, usize, (u64, i32), f64)>,
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
     sources: Vec<Option<Source>>,
@@ -216,6 +219,7 @@ impl Loading {
         self.sources.append(&mut of_file.sources);
         self.joined.extend(of_file.joined.into_iter().map(|(what, rank, item)| (what, before as u32 + rank, item)));
         self.taken.extend(of_file.taken.into_iter().map(|(rank, item, it)| (before + rank, item, it)));
+        self.untaken.extend(of_file.untaken.into_iter().map(|(rank, item, by, ns)| (before + rank, item, by, ns)));
         let uses = of_file.uses.into_iter();
         self.uses.extend(uses.map(|(comm, peer, it)| (comm, peer, Use { link: before + it.link, ..it })));
         for (own, name) in of_file.communicators {
@@ -307,6 +311,7 @@ impl Loading {
             first: kept.start,
             steps: count,
             last: last.map(|(item, to_utc)| item.span.start.0 + to_utc.ns),
+            unrecorded_ns: rank.items.iter().filter(|it| it.unrecorded.is_some()).map(|it| it.span.duration()).sum(),
         });
         self.sources.push(source);
     }
@@ -469,6 +474,13 @@ impl Loading {
             let link = *links.entry(Link { from: rank, to, peer }).or_insert(count);
             all_uses.push(Use { link, item: graph.rank(rank).start + it.item, ..it });
         }
+        let sender = |(comm, peer): &(u64, i32)| self.members.get(comm)?.1.get(peer).copied();
+        let mut untaken: FxHashMap<(usize, usize), f64> = FxHashMap::default();
+        for (rank, item, by, ns) in &self.untaken {
+            if let Some(from) = sender(by) {
+                *untaken.entry((graph.rank(*rank).start + item, from)).or_default() += ns;
+            }
+        }
         let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
         in_order.sort_unstable_by_key(|it| it.1);
         let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
@@ -487,6 +499,7 @@ impl Loading {
             uses: all_uses,
             taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
             source: source.filter(|_| has_all),
+            untaken,
             steps: if has_all { warm..kept } else { 0..0 },
             first,
             all_steps: most,

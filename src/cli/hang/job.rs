@@ -88,6 +88,8 @@ pub(super) struct Seen {
     pub(super) come: u64,
     /// A channel of the GPU has begun with it.
     pub(super) has_begun: bool,
+    /// The kernel of a later one had begun when the rank still handed over others.
+    pub(super) is_over: bool,
 }
 
 /// What a rank handed over next: the rank, the operation, and when.
@@ -226,6 +228,15 @@ impl Job {
 
     pub(super) fn age_in(&self, process: u64, time: HostNs) -> u64 {
         self.ends.get(&process).map_or(0, |end| end.since(time))
+    }
+
+    /// Forgets what a rank waited in until its communicator was finalized, where it had come to the kernel of a
+    /// later operation and then handed over more: only the record of its own was lost. NCCL works on the
+    /// operations of a communicator in order; in one that is aborted they run to an end, too, but no more are
+    /// handed over.
+    pub(super) fn forget_what_is_over(&mut self) {
+        let is_over = |it: &Standing| self.seen.get(&(it.key, it.member)).is_some_and(|seen| seen.is_over);
+        self.standing.retain(|it| !is_over(it));
     }
 
     /// Counts for each run of a graph what has come on each rank, and on the one that waits in most.

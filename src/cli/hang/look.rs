@@ -185,6 +185,10 @@ pub(super) struct Look<'a> {
 pub(super) struct OnRank {
     pub(super) handed_over: u64,
     pub(super) before: Option<u64>,
+    /// Of what was handed over after the first open operation: which, and how many had been up to it.
+    pub(super) later: FxHashMap<u64, u64>,
+    /// The last kernel that began before the last operation was handed over: when, and its operation.
+    pub(super) ran: Option<(HostNs, u64)>,
     /// Open operations, and how many had been handed over up to each.
     pub(super) at: Vec<(Key, u64)>,
 }
@@ -246,11 +250,13 @@ impl Look<'_> {
                 self.waits(track, &phase, since);
             }
         }
-        for (member, OnRank { handed_over, at, .. }) in self.on.drain() {
+        for (member, OnRank { handed_over, at, later, ran, .. }) in self.on.drain() {
+            let ran = ran.and_then(|(_, operation)| later.get(&operation)).copied().unwrap_or(0);
             let its = &mut self.job.members[member];
             its.is_at_first = its.newest.is_empty() && at.iter().any(|(_, count)| *count == 1);
             for (key, count) in at {
-                self.job.seen.entry((key, member)).or_default().behind = handed_over - count;
+                let seen = self.job.seen.entry((key, member)).or_default();
+                (seen.behind, seen.is_over) = (handed_over - count, ran > count);
             }
         }
     }
@@ -302,6 +308,9 @@ impl Look<'_> {
             let untold = |it: &&mut Standing| it.kind == Work::Channel && (it.member, it.key) == (member, key);
             self.job.standing.iter_mut().filter(untold).for_each(|it| it.seq = seq);
         }
+        if !on.at.is_empty() && replay.is_none() {
+            on.later.insert(correlation, on.handed_over);
+        }
         if let (Some(seq), None) = (seq, replay) {
             let last = (hash, on.before.replace(correlation));
             if self.last.contains(&last) {
@@ -329,7 +338,13 @@ impl Look<'_> {
         let hash = self.job.members[member].hash;
         let is_next =
             || self.job.next.values().flatten().any(|(of, next, _)| *of == member && next.correlation == correlation);
-        let key = key(hash, correlation, event.uint(nccl::REPLAY), event.name);
+        let replay = event.uint(nccl::REPLAY);
+        let key = key(hash, correlation, replay, event.name);
+        let Member { finalized, ref last, .. } = self.job.members[member];
+        if replay.is_none() && finalized.is_some() && last.as_ref().is_some_and(|(_, last)| *last > time) {
+            let on = self.on.entry(member).or_default();
+            on.ran = on.ran.max(Some((time, correlation)));
+        }
         if self.wanted.contains(&(hash, key.1)) || !self.last.is_empty() && is_next() {
             let seen = self.job.seen.entry((key, member)).or_default();
             seen.ran.get_or_insert(time);

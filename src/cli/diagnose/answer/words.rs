@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{LookAt, OfLink, Told, look_at, percent};
+use crate::cli::compare::ranks::UNRECORDED;
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
 use crate::cli::diagnose::job::{Job, RankFacts, often};
 use crate::cli::diagnose::shares::OfRank;
@@ -104,11 +105,12 @@ impl Names<'_> {
                 format!("{link} {are} slow: a transfer of {name} takes {own} there, on the other links {others}")
             }
             What::Stall => {
-                let link = match cause.links.len() {
-                    1 => format!("the link from {} stalls", self.link(cause)),
-                    more => format!("the link from {} and {} more stall", self.link(cause), more - 1),
+                let (link, s) = match cause.links.len() {
+                    1 => (format!("the link from {}", self.link(cause)), "s"),
+                    more => (format!("the link from {} and {} more", self.link(cause), more - 1), ""),
                 };
-                format!("{link} now and then: {name} kept it busy for {own}, usually for {others}")
+                let what = if cause.is_once { "stood still once".into() } else { format!("stall{s} now and then") };
+                format!("{link} {what}: {name} kept it busy for {own}, usually for {others}")
             }
             What::Pauses => {
                 let when = match cause.every {
@@ -307,6 +309,17 @@ impl Names<'_> {
         let mut notes = job.notes.clone();
         if job.gaps.is_some() {
             notes.push("What the settings left out counts as idle time".to_owned());
+        }
+        let unrecorded: Vec<f64> =
+            job.ranks.iter().filter(|it| it.unrecorded_ns > 0).map(|it| it.unrecorded_ns as f64).collect();
+        if let Some(most) = unrecorded.iter().copied().reduce(f64::max) {
+            notes.push(format!(
+                "On {} of {} ranks GPUs worked for up to {} on {UNRECORDED}: none had ended for seconds, so CUPTI was \
+                 flushed by force, which shows a hang and costs the records of what was still to run",
+                unrecorded.len(),
+                job.ranks.len(),
+                duration(most)
+            ));
         }
         if job.ranks.len() > 1 && job.has_kernels() && job.graph.meetings().len() == 0 {
             notes.push(

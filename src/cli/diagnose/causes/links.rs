@@ -3,12 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::super::job::{Job, Taken, Use};
+use super::super::job::{Job, Link, Taken, Use};
 use super::super::load::SLOW;
 use super::{ALIKE, HABIT, Suspect, What, median, quarter};
+use crate::cli::compare::ranks::UNRECORDED;
 
 /// A link at fault stalls this many times longer than any other.
 const STANDS_OUT: f64 = 3.0;
+/// It stalls once if that makes up so much of all its stalls.
+const MOST: f64 = 0.9;
+/// A link that stalls once is at fault if it does so for as long, ns: on a busy machine many do, for less.
+const ONCE_NS: f64 = 1e9;
 
 /// How each link was used by the operations of one kind, in order.
 type Uses = BTreeMap<usize, Vec<Use>>;
@@ -70,9 +75,17 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
 }
 
 fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<usize, Suspect>) {
+    // Kernels without a record are no operation that others are like.
+    let usual_on = |link: usize, uses: &[Use]| {
+        let is_recorded = |it: &&Use| job.kinds[job.graph.items[it.item].kind as usize].name != UNRECORDED;
+        let own = uses.iter().map(|it| it.busy);
+        let all = job.uses.iter().filter(|it| it.link == link).filter(is_recorded).map(|it| it.busy);
+        median(&if name == UNRECORDED { Vec::from_iter(all) } else { Vec::from_iter(own) })
+    };
     for (link, uses) in of_links {
-        let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
-        for it in uses.iter().filter(|it| it.busy > 3.0 * usual && it.busy > usual + 1e6) {
+        let usual = usual_on(*link, uses);
+        let is_long = |it: &&Use| it.busy > 3.0 * usual && it.busy > usual + 1e6;
+        for it in uses.iter().filter(is_long).filter(|it| !is_held_up(job, it, it.busy - usual)) {
             let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
             if it.busy > stall.amounts[0] {
                 stall.amounts = [it.busy, usual];
@@ -85,6 +98,13 @@ fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<u
             shorten(job, it.item, it.busy - usual, stall);
         }
     }
+}
+
+/// Whether what was sent had arrived for most of this time, ns, and the receiver's GPU did not take it.
+fn is_held_up(job: &Job, it: &Use, time: f64) -> bool {
+    let Link { from, to: Some(to), .. } = job.links[it.link] else { return false };
+    let mut received = job.graph.partners(it.item).filter(|item| job.graph.rank_of(*item as u32) == to);
+    received.any(|item| job.untaken.get(&(item, from)).is_some_and(|untaken| 2.0 * untaken > time))
 }
 
 /// How long GPUs need to take what they receive, in operations of one kind.
@@ -135,7 +155,12 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
         first.in_steps.extend(other.in_steps.iter().copied());
         take(&mut first, other);
     }
-    (first.times > 1).then_some(first)
+    // What stands still in one step may do so until the next.
+    let is_near = |(step, _): &&(usize, f64)| step.abs_diff(first.step) < 2;
+    let (near, all) = (first.in_steps.iter().filter(is_near), &first.in_steps);
+    let sum = |of: &mut dyn Iterator<Item = f64>| of.sum::<f64>();
+    first.is_once = sum(&mut near.map(|it| it.1)) >= MOST * sum(&mut all.iter().map(|it| it.1));
+    (first.times > 1 && !first.is_once || first.amounts[0] >= ONCE_NS).then_some(first)
 }
 
 /// How links were used in the steps that are looked at, by kind of operation and link, in order.

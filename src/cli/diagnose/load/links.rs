@@ -10,6 +10,9 @@ use crate::trace::words::wait;
 /// How many times longer than others a slow link, or a slow channel, takes.
 pub(in super::super) const SLOW: f64 = 1.7;
 
+/// From how long on it is known for each sender that a GPU did not take its data, ns.
+const LONG_NS: f64 = 1e6;
+
 /// From when to when the network, or a GPU, had something of a transfer of an item.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
@@ -68,6 +71,14 @@ impl Loading {
             let it = &mut self.items[rank][item];
             it.sent = it.sent.max(of_use.iter().map(|it| it.to).max().unwrap_or(0) - it.start);
             self.uses.push((comm, peer, Use { link: rank, item, busy: covered(of_use), each, channel }));
+        }
+        taken.sort_unstable_by_key(|it| (it.item, it.comm, it.peer));
+        for of_peer in
+            taken.chunk_by(|one, other| (one.item, one.comm, one.peer) == (other.item, other.comm, other.peer))
+        {
+            let Stretch { item, comm, peer, .. } = of_peer[0];
+            let untaken = covered(of_peer);
+            self.untaken.extend((untaken >= LONG_NS).then_some((rank, item, (comm, peer), untaken)));
         }
         taken.sort_unstable_by_key(|it| (it.item, it.channel));
         for of_item in taken.chunk_by(|one, other| one.item == other.item) {

@@ -349,6 +349,7 @@ impl Reader {
             instant::IMPORT_NOTE if self.imported.is_some() => self.profile.notes.push(nccl.note().to_owned()),
             remark::FORCED if nccl.note().rsplit_once(": ").is_some_and(|(_, unfinished)| unfinished != "0") => {
                 self.profile.flushes.push((process, time));
+                self.profile.notes.push(format!("{name}: {}", nccl.note()));
             }
             remark::LEFT_OUT => {
                 self.profile.gaps = Some(nccl.note().to_owned()).filter(|parts| selection::leaves_gaps(parts));

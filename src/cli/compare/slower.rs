@@ -183,7 +183,8 @@ fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
         Some(edges) => edges.partition_point(|edge| *edge <= start).checked_sub(1).filter(|at| at + 1 < edges.len()),
         None => Some(0),
     };
-    for item in &rank.items {
+    // Kernels without a record are nothing that a step has.
+    for item in rank.items.iter().filter(|item| item.unrecorded.is_none()) {
         let Some(step) = step(item.span.start) else { continue };
         let mut add = |part, ns: u64| {
             let (values, count) = by_kind.entry((part, item.kind)).or_default();

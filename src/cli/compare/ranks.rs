@@ -132,7 +132,7 @@ impl Ranks {
         places.dedup();
         for ((process, device), mut items) in lists {
             items.sort_by_key(|item| item.span);
-            ranks.take_unrecorded(profile, &mut kinds, (process, device), &mut items);
+            ranks.take_unrecorded(profile, &mut kinds, (process, device, is_alone(process)), &mut items);
             let number = profile.processes.get(process).and_then(|it| it.rank);
             let place = places.iter().position(|it| *it == process).unwrap_or(0);
             let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
@@ -248,7 +248,7 @@ impl Ranks {
         &mut self,
         profile: &Profile,
         kinds: &mut HashMap<Kind, usize>,
-        (process, device): (usize, u32),
+        (process, device, is_alone): (usize, u32, bool),
         items: &mut Vec<Item>,
     ) {
         let flushes: Vec<FileNs> = profile.flushes.iter().filter(|it| it.0 == process).map(|it| it.1).collect();
@@ -282,6 +282,10 @@ impl Ranks {
             let is_lost = |at: &usize| called(*at).is_some_and(|it| Some(it) > last && it <= flush) && !has_kernel[*at];
             let lost: Vec<usize> =
                 (0..profile.operations.len()).filter(|at| is_its(&profile.operations[*at]) && is_lost(at)).collect();
+            // Which of several GPUs lost kernels is known by these alone.
+            if lost.is_empty() && !is_alone {
+                continue;
+            }
             let class = if lost.is_empty() { Class::Kernel } else { Class::Communication };
             let kind = self.kind(kinds, class, UNRECORDED.to_owned());
             let (span, place) = (Span { start, end }, Place { device, ..Place::default() });

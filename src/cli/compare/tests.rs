@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::change::Verdict;
+use super::ranks::{Class, UNRECORDED};
 use super::report::{Report, Style};
 use super::slower::Part;
 use super::steps::{Repeat, Source};
@@ -10,7 +11,7 @@ use super::*;
 use crate::import::{
     Carried, Communicator, How, Kernel, NcclCall, Operation, Place, Process, Range, Request, Span, Tool, Transfer,
 };
-use crate::model::time::Shift;
+use crate::model::time::{FileNs, Shift};
 
 /// A job. Each step is `forward`, `backward`, an AllReduce in which all ranks wait for each other,
 /// and `optimizer`. Times are microseconds.
@@ -398,6 +399,42 @@ fn steps_repeat_in_spite_of_a_long_pause_that_cost_records() {
     };
     let ranks = compare(&paused(1), &paused(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
     assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats(Repeat::once("forward")))));
+}
+
+#[test]
+fn a_gpu_is_not_idle_where_its_kernels_have_no_record() {
+    let mut profile = HEALTHY.profile();
+    // What rank 1 hands over from step 10 on is lost, up to step 12.
+    let of_rank: Vec<FileNs> =
+        profile.kernels.iter().filter(|it| it.process == 1 && &*it.name == "forward").map(|it| it.span.start).collect();
+    let (from, until) = (of_rank[10], of_rank[12]);
+    let is_lost = |span: Span| (from..until).contains(&span.start);
+    for kernel in &profile.kernels {
+        for at in &kernel.carried.operations {
+            profile.operations[*at].call = Some(kernel.span);
+        }
+    }
+    let ran = profile.kernels.iter().filter(|it| it.process == 1 && it.span.start < from).map(|it| it.span.end).max();
+    profile.kernels.retain(|it| it.process != 1 || !is_lost(it.span));
+    let found = |profile: &Profile| {
+        let ranks = Ranks::of(profile, true);
+        let rank = ranks.all.iter().find(|it| it.process == 1).unwrap().clone();
+        let item = rank.items.into_iter().find(|item| item.unrecorded.is_some());
+        item.map(|item| (ranks.kinds[item.kind].clone(), item.span, ranks.unrecorded.clone()))
+    };
+    assert_eq!(found(&profile), None);
+    profile.flushes = vec![(1, FileNs(until.0 - 1))];
+    let (kind, span, carried) = found(&profile).unwrap();
+    assert_eq!(
+        (kind.class, &*kind.name, span),
+        (Class::Communication, UNRECORDED, Span { start: ran.unwrap(), end: until })
+    );
+    let steps: Vec<Option<u64>> = carried[0].iter().map(|at| profile.operations[*at].correlation).collect();
+    assert_eq!((carried.len(), steps), (1, vec![Some(10), Some(11)]));
+    // If all that was still to run was lost, it ran until the last transfer had ended.
+    profile.kernels.retain(|it| it.process != 1 || it.span.start < until);
+    let last = profile.transfers.iter().filter(|it| it.process == 1).map(|it| it.span.end).max();
+    assert_eq!(found(&profile).map(|it| it.1.end), last);
 }
 
 #[test]

@@ -309,6 +309,19 @@ fn a_link_that_stalls_is_not_called_slow() {
 }
 
 #[test]
+fn a_link_that_stands_still_once_is_named_if_the_receiver_waits_for_it() {
+    let made = Made { link: |rank, step| if rank == 0 && step == 13 { 6_000_000 } else { 900 }, ..Made::healthy() };
+    let mut job = made.job();
+    let says = first_line(&job);
+    assert!(says.starts_with("The link from rank 0 to rank 1 stood still once: AllReduce"), "{says}");
+    // The receiver's GPU does not take what has arrived.
+    let received: Vec<usize> = job.uses.iter().filter(|it| it.link == 1).map(|it| it.item).collect();
+    job.untaken = received.into_iter().map(|item| ((item, 0), 5.9e9)).collect();
+    let says = first_line(&job);
+    assert!(says.starts_with("Cannot tell: one step takes much longer"), "{says}");
+}
+
+#[test]
 fn one_long_step_is_no_disease() {
     let made = Made { pause: |_, step| if step == 20 { 90_000 } else { 20 }, ..Made::healthy() };
     assert!(made.says().starts_with("Healthy: "), "{}", made.says());

@@ -25,7 +25,9 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
     let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
     for (kind, of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
-        slow_ones(job, name, &of_links, &mut slow);
+        if name != UNRECORDED {
+            slow_ones(job, name, &of_links, &mut slow);
+        }
         stalled_ones(job, name, &of_links, &mut stalled);
     }
     let mut suspects = together(slow.into_values().collect());

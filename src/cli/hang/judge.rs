@@ -644,6 +644,12 @@ impl Job {
                 (*count, *oldest) = (*count + 1, age.max(*oldest));
             }
         }
+        // What a GPU does not take fills its buffers, so that more stays in flight.
+        let untaken: BTreeSet<(u32, u32)> = (links.keys().filter(|(.., is_send)| !is_send))
+            .filter_map(|(rank, peer, _)| Some((peer.parse().ok()?, *rank)))
+            .collect();
+        let is_held_up = |rank: u32, peer: &str| peer.parse().is_ok_and(|peer| untaken.contains(&(rank, peer)));
+        links.retain(|(rank, peer, is_send), _| !*is_send || !is_held_up(*rank, peer));
         let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
             let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
             let rank = named(rank, in_job);

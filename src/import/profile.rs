@@ -521,6 +521,7 @@ impl Profile {
             .chain(self.transfers.iter_mut().map(|it| &mut it.span))
             .chain(self.operations.iter_mut().filter_map(|it| it.call.as_mut()));
         spans.for_each(|span| *span = span.shifted(by));
+        self.flushes.iter_mut().for_each(|(_, time)| *time = time.saturating_add(by.ns));
         self.begin = self.begin.map(|begin| begin.saturating_add(by.ns));
         self.clock = Clock { error_ns: self.clock.error_ns.saturating_add(by.error_ns), ..to.clone() };
         self

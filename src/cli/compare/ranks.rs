@@ -130,9 +130,13 @@ impl Ranks {
         let is_alone = |process: usize| processes.iter().filter(|other| **other == process).count() == 1;
         let mut places = processes.clone();
         places.dedup();
+        let untold = untold(profile);
         for ((process, device), mut items) in lists {
             items.sort_by_key(|item| item.span);
-            ranks.take_unrecorded(profile, &mut kinds, (process, device, is_alone(process)), &mut items);
+            if let Some(untold) = untold.get(&process) {
+                let of_gpu = (process, device, is_alone(process));
+                ranks.take_unrecorded(profile, untold, of_gpu, &mut kinds, &mut items);
+            }
             let number = profile.processes.get(process).and_then(|it| it.rank);
             let place = places.iter().position(|it| *it == process).unwrap_or(0);
             let who = number.map_or_else(|| format!("process {place}"), |number| format!("rank {number}"));
@@ -243,18 +247,17 @@ impl Ranks {
     }
 
     /// Adds to what a GPU did, in order of start, where it worked on kernels without a record: between
-    /// what ended before CUPTI was flushed by force and what began after it.
+    /// what ended before CUPTI was flushed by force and what began after it. `untold` is what [`untold`]
+    /// gives for its process.
     fn take_unrecorded(
         &mut self,
         profile: &Profile,
-        kinds: &mut HashMap<Kind, usize>,
+        untold: &[usize],
         (process, device, is_alone): (usize, u32, bool),
+        kinds: &mut HashMap<Kind, usize>,
         items: &mut Vec<Item>,
     ) {
-        let flushes: Vec<FileNs> = profile.flushes.iter().filter(|it| it.0 == process).map(|it| it.1).collect();
-        if flushes.is_empty() {
-            return;
-        }
+        let flushes = profile.flushes.iter().filter(|it| it.0 == process).map(|it| it.1);
         let transfers = profile.transfers.iter().filter(|it| it.process == process);
         let last = transfers.map(|it| it.span.end).max();
         let mut spans = BTreeMap::new();
@@ -267,21 +270,17 @@ impl Ranks {
                 spans.insert(span, flush);
             }
         }
-        let is_its = |operation: &Operation| {
-            let own = operation.communicator.and_then(|at| profile.communicators[at].rank_on(device));
-            operation.process == process && own.is_some()
+        let called = |at: usize| profile.operations[at].call.map(|call| call.start);
+        let is_its = |at: usize| {
+            profile.operations[at].communicator.is_some_and(|at| profile.communicators[at].rank_on(device).is_some())
         };
-        let mut has_kernel = vec![false; profile.operations.len()];
-        profile.kernels.iter().flat_map(|it| &it.carried.operations).for_each(|at| has_kernel[*at] = true);
         for ((start, end), flush) in spans {
             // What was handed over after the last one that had begun before.
             let before = items.iter().filter(|item| item.span.start < start);
             let before = before.filter_map(|item| Some(&profile.kernels[item.kernel?].carried.operations)).flatten();
-            let called = |at: usize| profile.operations[at].call.map(|call| call.start);
             let last = before.filter_map(|at| called(*at)).max();
-            let is_lost = |at: &usize| called(*at).is_some_and(|it| Some(it) > last && it <= flush) && !has_kernel[*at];
-            let lost: Vec<usize> =
-                (0..profile.operations.len()).filter(|at| is_its(&profile.operations[*at]) && is_lost(at)).collect();
+            let is_lost = |at: &usize| is_its(*at) && called(*at).is_some_and(|it| Some(it) > last && it <= flush);
+            let lost: Vec<usize> = untold.iter().copied().filter(is_lost).collect();
             // Which of several GPUs lost kernels is known by these alone.
             if lost.is_empty() && !is_alone {
                 continue;
@@ -294,6 +293,23 @@ impl Ranks {
         }
         items.sort_by_key(|item| item.span);
     }
+}
+
+/// The operations of each process whose CUPTI was flushed by force while kernels had not ended, of which no
+/// kernel is known to have carried them.
+fn untold(profile: &Profile) -> HashMap<usize, Vec<usize>> {
+    let mut untold: HashMap<usize, Vec<usize>> = profile.flushes.iter().map(|it| (it.0, Vec::new())).collect();
+    if untold.is_empty() {
+        return untold;
+    }
+    let mut is_told = vec![false; profile.operations.len()];
+    profile.kernels.iter().flat_map(|it| &it.carried.operations).for_each(|at| is_told[*at] = true);
+    for (at, operation) in profile.operations.iter().enumerate().filter(|(at, _)| !is_told[*at]) {
+        if let Some(of_process) = untold.get_mut(&operation.process) {
+            of_process.push(at);
+        }
+    }
+    untold
 }
 
 /// What stands for kernels without a record.

@@ -171,6 +171,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     all.launches.append(&mut one.launches);
     all.nccl_calls.append(&mut one.nccl_calls);
     all.transfers.append(&mut one.transfers);
+    all.flushes.append(&mut one.flushes);
     all.nccl_versions.append(&mut one.nccl_versions);
     all.notes.append(&mut one.notes);
     for words in [&mut all.nccl_versions, &mut all.notes] {
@@ -196,6 +197,7 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
     profile.cuda_calls.iter_mut().for_each(|it| it.process += processes);
     profile.ranges.iter_mut().for_each(|it| it.process += processes);
     profile.transfers.iter_mut().for_each(|it| it.process += processes);
+    profile.flushes.iter_mut().for_each(|it| it.0 += processes);
     profile.communicators.iter_mut().for_each(|it| it.process += processes);
     for launch in &mut profile.launches {
         launch.process += processes;
@@ -211,6 +213,20 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
 mod tests {
     use super::*;
     use crate::cli::run as typed;
+    use crate::import::Process;
+    use crate::model::time::{FileNs, Shift};
+
+    #[test]
+    fn forced_flushes_stay_with_their_process() {
+        let process =
+            |rank| Process { pid: 7, name: String::new(), rank: Some(rank), threads: Default::default(), lost: 0 };
+        let of = |rank| Profile { processes: vec![process(rank)], flushes: vec![(0, FileNs(7))], ..Profile::default() };
+        let second = of(1);
+        let clock = second.clock.clone();
+        let second = second.shifted(Shift { ns: 30, error_ns: 0 }, &clock);
+        let both = added(of(0), second, Path::new("a"), Path::new("b")).unwrap();
+        assert_eq!(both.flushes, [(0, FileNs(7)), (1, FileNs(37))]);
+    }
 
     #[test]
     fn folders_without_traces_do_not_stand_in_the_way_of_others() {

@@ -223,9 +223,11 @@ impl Hang {
         self.processes.extend(other.processes);
         for (process, coming) in other.came_to_it {
             let known = self.came_to_it.entry(process).or_insert_with(|| coming.clone());
-            if coming.at < known.at {
+            let has_begun = known.has_begun || coming.has_begun;
+            if coming.at.is_some_and(|at| known.at.is_none_or(|known| at < known)) {
                 *known = coming;
             }
+            known.has_begun = has_begun;
         }
         self
     }

@@ -308,7 +308,7 @@ impl Look<'_> {
             let untold = |it: &&mut Standing| it.kind == Work::Channel && (it.member, it.key) == (member, key);
             self.job.standing.iter_mut().filter(untold).for_each(|it| it.seq = seq);
         }
-        if !on.at.is_empty() && replay.is_none() {
+        if !on.at.is_empty() && replay.is_none() && self.job.members[member].finalized.is_some() {
             on.later.insert(correlation, on.handed_over);
         }
         if let (Some(seq), None) = (seq, replay) {

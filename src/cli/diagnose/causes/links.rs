@@ -158,10 +158,8 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
         take(&mut first, other);
     }
     // What stands still in one step may do so until the next.
-    let is_near = |(step, _): &&(usize, f64)| step.abs_diff(first.step) < 2;
-    let (near, all) = (first.in_steps.iter().filter(is_near), &first.in_steps);
-    let sum = |of: &mut dyn Iterator<Item = f64>| of.sum::<f64>();
-    first.is_once = sum(&mut near.map(|it| it.1)) >= MOST * sum(&mut all.iter().map(|it| it.1));
+    let near = first.in_steps.iter().filter(|(step, _)| step.abs_diff(first.step) < 2).map(|it| it.1);
+    first.is_once = near.sum::<f64>() >= MOST * first.in_steps.iter().map(|it| it.1).sum::<f64>();
     (first.times > 1 && !first.is_once || first.amounts[0] >= ONCE_NS).then_some(first)
 }
 

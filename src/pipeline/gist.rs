@@ -46,6 +46,12 @@ struct Gpu {
     communication_end: HostNs,
     /// The kernel of NCCL that runs longest, by its place in `kinds`.
     running: Option<usize>,
+    /// Kernels had not ended that CUPTI will report nothing more about.
+    has_lost: bool,
+    /// When it was forced to return these, unless that time is accounted for; and for how long kernels
+    /// without a record ran, ns.
+    flushes: Vec<HostNs>,
+    unrecorded: u64,
     /// When the first kernel of NCCL began.
     first: Option<HostNs>,
     /// Own work, communication alone and idle time since the last kernel of NCCL began, ns.
@@ -97,7 +103,17 @@ impl Gist {
             What::Copy { copy, of: None } => self.own(copy.place, copy.span),
             What::Kernel { kernel, owner } => self.communication(kernel.place, kernel.span, owner),
             What::Copy { copy, of: Some(_) } => self.gpu(copy.place).communicates(copy.span, None),
+            What::Unfinished { kernel, .. } => self.gpu(kernel.place).has_lost = true,
             _ => {}
+        }
+    }
+
+    /// CUPTI was forced to return its buffers, with their content of this time: kernels that had not ended
+    /// have no record.
+    pub(super) fn flushed_by_force(&mut self, time: HostNs) {
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.has_lost) {
+            gpu.has_lost = false;
+            gpu.flushes.push(time);
         }
     }
 
@@ -144,6 +160,14 @@ impl Gist {
     /// What this process saw, in a clause; `None` if it saw too little, or may have missed
     /// something.
     pub(super) fn told(&self) -> Option<String> {
+        let unrecorded = self.gpus.values().map(|gpu| gpu.unrecorded).max().filter(|ns| *ns > 0);
+        let more = unrecorded
+            .map_or_else(String::new, |ns| format!("; for another {} its kernels have no record", duration(ns as f64)));
+        Some(self.shares()? + &more)
+    }
+
+    /// How the GPU that lost most spent its time.
+    fn shares(&self) -> Option<String> {
         if self.is_doubtful {
             return None;
         }
@@ -178,7 +202,11 @@ impl Gpu {
             return;
         }
         let [own, communication] = [self.own_end, self.communication_end].map(|end| end.min(now).since(self.until));
-        let idle = now.since(self.until) - own.max(communication);
+        let mut idle = now.since(self.until) - own.max(communication);
+        let until = self.until;
+        if self.flushes.extract_if(.., |flush| *flush <= now).filter(|flush| *flush >= until).count() > 0 {
+            self.unrecorded += std::mem::take(&mut idle);
+        }
         let more = [own, communication.saturating_sub(own), idle];
         self.pending.iter_mut().zip(more).for_each(|(sum, ns)| *sum += ns);
         self.until = now;
@@ -385,6 +413,29 @@ mod tests {
             gist.of_kernel(other, span(now, now + 90_000), Owner::Unmatched(Unmatched::UnknownNode));
         }
         assert_eq!(gist.told().unwrap(), "GPU 1 only communicated for 90 % of the time");
+    }
+
+    #[test]
+    fn a_gpu_with_kernels_without_a_record_is_not_idle() {
+        let told = |has_lost: bool| {
+            let mut gist = Gist::new(None);
+            let now = steps(&mut gist, 0, 100, [50, 40, 10]);
+            let name = "stuck".into();
+            let kernel = &activity::Unfinished { place: GPU, correlation: 1, graph_node: 0, name };
+            if has_lost {
+                gist.take(&Entry {
+                    time: HostNs(now),
+                    what: What::Unfinished { kernel, comm: None, operations: &[], replay: None },
+                });
+            }
+            gist.flushed_by_force(HostNs(now + 3_000_000));
+            steps(&mut gist, now + 20_000_000, 100, [50, 40, 10]);
+            gist.told().unwrap()
+        };
+        assert!(told(false).starts_with("its GPU had nothing to do for "), "{}", told(false));
+        let told = told(true);
+        assert!(told.starts_with("its GPU only communicated for 40 % of the time"), "{told}");
+        assert!(told.ends_with("; for another 20.0 ms its kernels have no record"), "{told}");
     }
 
     #[test]

@@ -376,6 +376,7 @@ impl Pipeline {
     fn note(&mut self, time: HostNs, name: &str, text: &str) {
         if name == remark::FORCED {
             self.correlator.all_seen(time);
+            self.gist.flushed_by_force(time);
             self.tracks.flushed_by_force(time, text, self.gpu_moved);
             return;
         }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::super::survey::{LAG_NS, Work};
 use super::job::{Job, Key, Member, Seen, Standing, UNNUMBERED, function};
 use super::{
-    After, BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, Hang, Missing, Operation, PAIRS, PATIENCE_NS, Wait, named,
+    After, BEYOND, Coming, FIRST_PATIENCE_NS, Finalized, GRAPH_PATIENCE_NS, Hang, Missing, Operation, PAIRS,
+    PATIENCE_NS, Wait, named,
 };
 use crate::cli::LISTED;
 use crate::model::selection::Ranks;
@@ -358,6 +359,8 @@ impl Job {
             }
             [] => waited >= patience && !self.have_ended(hash) && !may_be_over,
             _ if may_be_over && replay.is_some() => false,
+            // Only what its GPU does not end shows that a rank has come, and that takes a while.
+            _ if replay.is_some() && waited < GRAPH_PATIENCE_NS => false,
             missing => missing.iter().all(|&index| self.is_missing(index, first, (age, over))),
         };
         let in_job = self.in_job(hash);

@@ -30,6 +30,9 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// A wait for a rank that has called at most once is no hang before this, ns: it may be loading
 /// something. Nor is a first operation, for which NCCL connects the ranks.
 const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
+/// Nor is a wait for a rank in a replayed graph, of which NCCL hands nothing over: its recording shows that
+/// it has come only seconds later (`trace::not_done`).
+const GRAPH_PATIENCE_NS: u64 = 10_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
 /// How many sends and receives of one communicator are named.

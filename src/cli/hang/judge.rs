@@ -274,7 +274,7 @@ fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
             let wait = |first: usize| Wait { rank: *rank, operation: hangs[first].as_called_by(*process) };
             if first.contains(&index) {
                 sides.entry(index).or_default().push(*rank);
-                // The GPU ends with all that a group has at once.
+                // A GPU ends all operations of a group at once.
                 let cause = first.iter().find(|at| have_all_come && !hangs[**at].missing.is_empty());
                 after[index] =
                     after[index].take().or(cause.map(|cause| After { wait: wait(*cause), is_in_group: true }));

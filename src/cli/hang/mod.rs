@@ -30,8 +30,8 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// A wait for a rank that has called at most once is no hang before this, ns: it may be loading
 /// something. Nor is a first operation, for which NCCL connects the ranks.
 const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
-/// Nor is a wait for a rank in a replayed graph, of which NCCL hands nothing over: its recording shows that
-/// it has come only seconds later (`trace::not_done`).
+/// A wait for a missing rank in a replayed graph is no hang before this, ns. NCCL reports no hand-over there,
+/// and that a rank has come is shown by its recording only seconds later (`trace::not_done`).
 const GRAPH_PATIENCE_NS: u64 = 10_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
@@ -369,8 +369,8 @@ impl Hang {
         lines.extend(waits.take(LISTED));
         lines.extend(self.after.iter().filter(|_| self.circle.is_empty()).map(|After { wait, is_in_group }| {
             let (Wait { rank, operation }, of_job) = (wait, if self.in_job.is_empty() { "" } else { " of the job" });
-            let when = if *is_in_group { "has in the same group" } else { "came to before" };
-            format!("rank {rank}{of_job} waits in {operation}, which it {when}")
+            let which = if *is_in_group { "is in the same group" } else { "it came to before" };
+            format!("rank {rank}{of_job} waits in {operation}, which {which}")
         }));
         lines.extend(self.notes.iter().cloned());
         if self.is_call {

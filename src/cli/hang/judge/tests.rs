@@ -499,9 +499,19 @@ fn an_exchange_is_told_of_once() {
     let exchange = ("Send and Recv 1 MiB f32 with 2", 7, 4);
     assert_eq!(names[0], exchange);
     assert_eq!(names[1..], [("AllReduce 1 MiB f32", 8, 4), ("Send and Recv 1 MiB f32 among 0-1,3", 7, 3)]);
-    // Their GPUs end with the whole group at once.
-    let after = "rank 10 of the job waits in Send 1 MiB f32 → 2 on comm 7, which it has in the same group";
+    // A GPU ends all operations of a group at once.
+    let after = "rank 10 of the job waits in Send 1 MiB f32 → 2 on comm 7, which is in the same group";
     assert!(hangs[2].is_explained() && hangs[2].details().contains(&after.into()), "{:?}", hangs[2].details());
+}
+
+#[test]
+fn what_a_rank_went_on_after_is_forgotten_on_that_rank() {
+    let mut job = job(7, 2, 0, &[0, 1]);
+    let names = |job: &Job| job.standing.iter().map(|it| it.member).collect::<Vec<_>>();
+    job.seen.get_mut(&((7, mark(7, 5), None), 1)).expect("rank 1 has come").is_over = true;
+    assert_eq!(names(&job), [0, 1]);
+    job.forget_what_is_over();
+    assert_eq!(names(&job), [0]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::graph::{Graph, Item};
 use super::since::{Since, since};
-use crate::cli::compare::ranks::{Class, Kind};
+use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::Source;
 use crate::model::time::FileNs;
 use crate::trace::names;
@@ -133,6 +133,11 @@ pub(super) fn often<'a>(kinds: &[Kind], items: impl Iterator<Item = &'a Item>) -
 }
 
 impl Job {
+    /// Whether items of a kind are known: not only that some kernels ran.
+    pub(super) fn is_recorded(&self, kind: u32) -> bool {
+        self.kinds[kind as usize].name != UNRECORDED
+    }
+
     /// The items of a rank in one of its steps.
     pub(super) fn step(&self, rank: usize, step: usize) -> Range<usize> {
         let (base, edges) = (self.graph.rank(rank).start, &self.ranks[rank].edges);

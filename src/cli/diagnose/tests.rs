@@ -6,7 +6,7 @@ use super::answer::Report;
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, RankFacts, Taken, Use};
-use crate::cli::compare::ranks::{Class, Kind};
+use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
@@ -219,6 +219,13 @@ fn a_kernel_that_no_other_rank_runs_is_named() {
         says.starts_with("Rank 1 on node0 runs `check` for 3.00 ms a step, which the other ranks do not"),
         "{says}"
     );
+}
+
+#[test]
+fn kernels_without_a_record_are_not_said_to_be_a_rank_s_own() {
+    let mut job = Made { checks: Some(1), ..Made::healthy() }.job();
+    job.kinds[CHECK as usize].name = UNRECORDED.to_owned();
+    assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));
 }
 
 #[test]

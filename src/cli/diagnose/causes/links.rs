@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::super::job::{Job, Link, Taken, Use};
 use super::super::load::SLOW;
 use super::{ALIKE, HABIT, Suspect, What, median, quarter};
-use crate::cli::compare::ranks::UNRECORDED;
 
 /// A link at fault stalls this many times longer than any other.
 const STANDS_OUT: f64 = 3.0;
@@ -25,10 +24,10 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
     let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
     for (kind, of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
-        if name != UNRECORDED {
+        if job.is_recorded(kind) {
             slow_ones(job, name, &of_links, &mut slow);
         }
-        stalled_ones(job, name, &of_links, &mut stalled);
+        stalled_ones(job, kind, &of_links, &mut stalled);
     }
     let mut suspects = together(slow.into_values().collect());
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
@@ -76,13 +75,14 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
     }
 }
 
-fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<usize, Suspect>) {
+fn stalled_ones(job: &Job, kind: u32, of_links: &Uses, stalled: &mut BTreeMap<usize, Suspect>) {
+    let name = &job.kinds[kind as usize].name;
     // Kernels without a record are no operation that others are like.
     let usual_on = |link: usize, uses: &[Use]| {
-        let is_recorded = |it: &&Use| job.kinds[job.graph.items[it.item].kind as usize].name != UNRECORDED;
+        let is_recorded = |it: &&Use| job.is_recorded(job.graph.items[it.item].kind);
         let own = uses.iter().map(|it| it.busy);
         let all = job.uses.iter().filter(|it| it.link == link).filter(is_recorded).map(|it| it.busy);
-        median(&if name == UNRECORDED { Vec::from_iter(all) } else { Vec::from_iter(own) })
+        median(&if job.is_recorded(kind) { Vec::from_iter(own) } else { Vec::from_iter(all) })
     };
     for (link, uses) in of_links {
         let usual = usual_on(*link, uses);
@@ -92,7 +92,7 @@ fn stalled_ones(job: &Job, name: &str, of_links: &Uses, stalled: &mut BTreeMap<u
             if it.busy > stall.amounts[0] {
                 stall.amounts = [it.busy, usual];
                 stall.step = job.step_of(it.item).unwrap_or(job.steps.start);
-                stall.names = vec![name.to_owned()];
+                stall.names = vec![name.clone()];
             }
             stall.times += 1;
             stall.sum += it.busy - usual;

@@ -74,7 +74,8 @@ impl Sums {
                 for item in job.step(rank, step) {
                     let it = &job.graph.items[item];
                     sums.idle[rank][at] += job.graph.idle(item) as f64;
-                    if it.is_communication {
+                    // What nobody knows is nobody's own work.
+                    if it.is_communication || !job.is_recorded(it.kind) {
                         continue;
                     }
                     let (kind, length) = (it.kind, it.end - it.start);

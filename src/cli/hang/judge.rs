@@ -157,6 +157,7 @@ fn explain(hangs: &mut [Hang]) {
             let word = if ranks.len() == 1 { "rank" } else { "ranks" };
             hangs[first].notes.push(format!("{word} {} came to {operation} first", Ranks::of(ranks.clone())));
         }
+        hangs[first].circle_lacks = circle.iter().any(|(at, _)| !hangs[*at].missing.is_empty());
         hangs[first].circle = circle.into_iter().map(|(_, wait)| wait).collect();
     }
     // An operation that all have come to may wait on the GPU for one that is older and not certain.
@@ -394,6 +395,7 @@ impl Job {
             after: None,
             finalized,
             circle: Vec::new(),
+            circle_lacks: false,
             notes,
             is_behind_others,
             processes,

@@ -91,6 +91,8 @@ pub(super) struct Hang {
     /// If ranks wait for each other: each of them, and the operation in which it waits for the next
     /// one; the last waits for the first. On one of the operations only.
     pub(super) circle: Vec<Wait>,
+    /// A rank has not come to an operation of the circle. Perhaps it never will.
+    pub(super) circle_lacks: bool,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
     /// One of these names a kernel of the application that had not ended before.
@@ -229,7 +231,8 @@ impl fmt::Display for Hang {
         if self.circle.len() > LISTED {
             write!(f, "; and {} more", self.circle.len() - LISTED)?;
         }
-        f.write_str(". They call these in different orders")
+        f.write_str(". They call these in different orders")?;
+        f.write_str(if self.circle_lacks { ", or one of them leaves a call out" } else { "" })
     }
 }
 

@@ -394,7 +394,7 @@ fn ranks_that_wait_for_each_other_are_named() {
     let (seven, eight, nine) = (on(7), on(8), on(9));
     let text = format!(
         "probably a deadlock, for 4.0 s: rank 1 waits for rank 2 in {eight}; rank 2 for rank 0 in {nine}; \
-         rank 0 for rank 1 in {seven}. They call these in different orders"
+         rank 0 for rank 1 in {seven}. They call these in different orders, or one of them leaves a call out"
     );
     assert_eq!((hangs[0].to_string(), hangs[0].operation.hash), (text, 7));
     let own = "1 of 2 ranks have come and waited 4.0 s, missing: 1 (last seen: AllReduce 1 MiB f32, seq 4";

@@ -42,6 +42,16 @@ mod tests {
         }
     }
 
+    /// The file of a process that has no rank from a launcher, on host `a`, in a communicator of this size.
+    fn program(name: &str, ran: (u64, u64), (hash, size): (u64, u64)) -> Survey {
+        let mut survey = file(name, ran, &[hash]);
+        survey.communicators = [(hash, Communicator { ranks: Some(size), ..Communicator::default() })].into();
+        let mut track = Track::default();
+        (track.parent, track.communicators) = (Some(1), vec![hash]);
+        survey.tracks.insert(2, track);
+        survey
+    }
+
     fn earlier_of(files: &[Survey]) -> Vec<usize> {
         earlier(&files.iter().collect::<Vec<_>>()).into_iter().collect()
     }
@@ -60,6 +70,20 @@ mod tests {
         // The last of three attempts.
         files.push(file("rank 0 · a", (50, 60), &[]));
         assert_eq!(earlier_of(&files), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn without_ranks_the_same_program_in_a_job_of_the_same_size_is_another_attempt() {
+        let (first, second) = (("python · a", (10, 20), (7, 8)), ("python · a · GPU 0", (30, 40), (9, 8)));
+        let is_earlier = |one: (_, _, _), other: (_, _, _)| {
+            earlier_of(&[program(one.0, one.1, one.2), program(other.0, other.1, other.2)]) == [0]
+        };
+        assert!(is_earlier(first, second));
+        assert!(!is_earlier(first, (second.0, (15, 40), second.2)), "side by side");
+        assert!(!is_earlier(first, (second.0, second.1, (9, 2))), "of another size");
+        assert!(!is_earlier(first, ("python · b", second.1, second.2)), "on another host");
+        assert!(!is_earlier(first, ("eval · a", second.1, second.2)), "another program");
+        assert!(!is_earlier(first, (second.0, second.1, first.2)), "in the same communicator");
     }
 
     #[test]

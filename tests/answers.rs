@@ -243,9 +243,12 @@ fn a_hang_before_a_restart_is_over() {
             (rank.hash, rank.begin) = (number, number * 100 * SECOND);
             let process = rank.process(&format!("rank {own} · node"), 0);
             let track = rank.comm(process, own as i32, 2);
+            let thread = rank.thread(9000);
             for seq in 0..calls[own as usize] {
                 let at = rank.begin + SECOND + seq * SECOND / 10;
                 let args = Nccl { comm: Some(number), ..all_reduce(Some(seq), 1 << 20) };
+                rank.event(at - 2000, Type::SliceBegin, thread, "ncclAllReduce 1 MiB f32", "api", None, args.clone());
+                rank.event(at - 1000, Type::SliceEnd, thread, "", "api", None, Nccl::default());
                 rank.event(
                     at,
                     Type::SliceBegin,
@@ -270,4 +273,13 @@ fn a_hang_before_a_restart_is_over() {
     // The one that goes on comes first.
     let both = folder([30, 20]);
     assert!(both.starts_with("hang") && both.contains(over) && both.find("seq 20") < both.find("seq 10"), "{both}");
+    // A comparison takes the last attempt, and says first that it hangs.
+    let [healthy, restarted] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    attempt(3, [20, 20]).into_iter().for_each(|rank| rank.write(healthy.path()));
+    attempt(1, [20, 10]).into_iter().chain(attempt(2, [30, 20])).for_each(|rank| rank.write(restarted.path()));
+    let paths = [healthy.path(), restarted.path()].map(Path::as_os_str);
+    let compared = ncclscope(&["compare".as_ref(), paths[0], paths[1]]).unwrap();
+    assert!(compared.starts_with("In B, the job hangs: AllReduce 1 MiB f32, seq 20 "), "{compared}");
+    let swapped = ncclscope(&["compare".as_ref(), paths[1], paths[0]]).unwrap();
+    assert!(swapped.starts_with("In A, the job hangs: ") && !swapped.contains("In B, "), "{swapped}");
 }

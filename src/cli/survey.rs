@@ -1,5 +1,6 @@
 //! A first pass over a trace: its time range, tracks, processes, communicators and operations.
 
+pub(super) mod attempts;
 mod calls;
 mod looking;
 
@@ -443,18 +444,6 @@ impl Survey {
         groups.into_values().collect()
     }
 
-    /// The size of the largest communicator of each process that has one, by its track.
-    fn largest(&self) -> BTreeMap<u64, u64> {
-        let mut sizes = BTreeMap::new();
-        for (uuid, track) in &self.tracks {
-            let all = track.communicators.iter().filter_map(|hash| self.communicators.get(hash)?.ranks);
-            let (Some(size), Some(process)) = (all.max(), self.process(*uuid)) else { continue };
-            let known = sizes.entry(process).or_insert(size);
-            *known = size.max(*known);
-        }
-        sizes
-    }
-
     /// The processes with their rank in the job, if known.
     pub(super) fn ranks(&self) -> BTreeMap<u64, Option<u32>> {
         let processes = self.tracks.iter().filter(|(_, track)| track.is_process);
@@ -500,39 +489,6 @@ impl Track {
     pub(super) fn own_pid(&self) -> Option<u64> {
         self.told_pid.or(self.pid)
     }
-}
-
-/// What a process is again when it is started again on its host.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Role<'a> {
-    Rank(u32),
-    /// Without a number from a launcher: its program, and the size of its largest communicator.
-    Program(&'a str, u64),
-}
-
-/// Processes that had ended when another with the same rank was started on the same host, or without a rank
-/// the same program in a job of the same size; and the last such one. Each by the number of its survey, and
-/// its track.
-pub(super) fn started_again(surveys: &[&Survey]) -> BTreeMap<(usize, u64), (usize, u64)> {
-    let mut of_role: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (number, survey) in surveys.iter().enumerate() {
-        let sizes = survey.largest();
-        for (uuid, it) in &survey.processes {
-            let name = survey.tracks.get(uuid).map_or("", |track| &track.name);
-            let role = match (rank(name), host(name), sizes.get(uuid)) {
-                (Some(rank), _, _) => Role::Rank(rank),
-                (None, Some(_), Some(size)) => Role::Program(names::without_gpu(name).0, *size),
-                _ => continue,
-            };
-            of_role.entry((role, survey.host(*uuid))).or_default().push((it.first, it.last, (number, *uuid)));
-        }
-    }
-    let mut again = BTreeMap::new();
-    for all in of_role.values() {
-        let Some(newest) = all.iter().max_by_key(|it| it.0) else { continue };
-        again.extend(all.iter().filter(|it| it.1 < newest.0).map(|it| (it.2, newest.2)));
-    }
-    again
 }
 
 /// The rank in the job that is part of a process's name: `rank 3 · node17`.

@@ -1,5 +1,7 @@
 //! What is worse than being slow.
 
+use std::fmt;
+
 use super::hang::{self, Hang, Idle};
 use super::mismatch::{self, Mismatch};
 use super::running::Gone;
@@ -21,6 +23,21 @@ pub(super) struct Troubles {
     pub(super) shared_gpus: Vec<SharedGpu>,
 }
 
+/// What keeps a job from going on.
+pub(super) enum Stuck<'a> {
+    Mismatch(&'a Mismatch),
+    Hang(&'a Hang),
+}
+
+impl fmt::Display for Stuck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stuck::Mismatch(mismatch) => write!(f, "the ranks do not call the same collectives: {mismatch}"),
+            Stuck::Hang(hang) => write!(f, "the job hangs: {hang}"),
+        }
+    }
+}
+
 impl Troubles {
     /// What these traces show.
     pub(super) fn of(survey: &Survey) -> Troubles {
@@ -29,6 +46,12 @@ impl Troubles {
         let is_stuck = !mismatches.is_empty() || !ended_first.is_empty() || hangs.iter().any(|hang| !hang.is_over());
         let idle = if is_stuck { None } else { hang::idle(survey) };
         Troubles { mismatches, hangs, idle, ended_first, shared_gpus: shared_gpus::find(survey) }
+    }
+
+    /// What certainly keeps the job from going on. A mismatch explains a hang.
+    pub(super) fn stuck(&self) -> Option<Stuck<'_>> {
+        let hang = || self.standing().find(|hang| hang.is_certain).map(Stuck::Hang);
+        self.mismatches.first().map(Stuck::Mismatch).or_else(hang)
     }
 
     /// The hangs that the job did not go on after.

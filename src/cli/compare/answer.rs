@@ -21,6 +21,10 @@ const IDLE: f64 = 0.7;
 const EXPLAINED: f64 = 0.5;
 /// How many times more than any other link one link has to have lost to be named alone.
 const STANDS_OUT: f64 = 1.5;
+/// How many times the median a step is long; and by how much of the median step such ones have to lengthen
+/// the average.
+const LONG: f64 = 10.0;
+const LONG_PART: f64 = 0.25;
 /// How many ranks are named one by one.
 const NAMED: usize = 4;
 
@@ -94,6 +98,7 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
             beside.for_each(|cause| text.push_str(&format!("; also, {}", cause.text)));
         }
     }
+    text.push_str(&slower.steps.as_ref().and_then(long_ones).unwrap_or_default());
     text.push('.');
     let waiting: BTreeSet<String> = waiting.iter().flat_map(|row| row.ranks.clone()).collect();
     Answer {
@@ -128,6 +133,23 @@ fn taken(slower: &Slower) -> String {
     slower.steps.as_ref().map_or_else(String::new, |steps| {
         let [a, b] = [duration(steps.a.median), duration(steps.b.median)];
         format!("B's steps take {b} instead of {a} ({})", percent(steps))
+    })
+}
+
+/// Says where few long steps make the steps of one run longer on average, which medians do not show.
+fn long_ones(steps: &Change) -> Option<String> {
+    let [(a, more_a), (b, more_b)] = [&steps.a, &steps.b].map(|it| {
+        let mean = it.sum / it.count as f64;
+        (mean, mean - it.median)
+    });
+    let (name, run) = if more_a > more_b { ("A", &steps.a) } else { ("B", &steps.b) };
+    let is_so = (more_a - more_b).abs() >= LONG_PART * steps.a.median && run.max >= LONG * run.median;
+    let [a, b, longest] = [a, b, run.max].map(duration);
+    is_so.then(|| {
+        format!(
+            ". On average they take {a} in A and {b} in B, because of few long ones: the longest takes {longest} in {name}; \
+             ncclscope diagnose looks for the cause"
+        )
     })
 }
 
@@ -357,7 +379,13 @@ fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
 /// What the steps of one run contain and those of the other do not; and by how much it may at most have
 /// changed them in this direction, ns. That it differs is certain even where its cost is not.
 fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<(Cause, f64)> {
-    let only: Vec<&Row> = slower.rows.iter().filter(|row| row.only.is_some() && row.part != Part::Waits).collect();
+    // Of some executions it may be unknown how much of them is waiting.
+    let is_in_both = |it: &Row| {
+        let is_same = |row: &Row| row.what == it.what && row.ranks.iter().any(|rank| it.ranks.contains(rank));
+        slower.rows.iter().any(|row| row.only.is_none() && is_same(row))
+    };
+    let only = slower.rows.iter().filter(|row| row.only.is_some() && row.part != Part::Waits);
+    let only: Vec<&Row> = only.filter(|row| !is_in_both(row)).collect();
     let of = |side: char| -> Vec<String> {
         let names: BTreeSet<&str> =
             only.iter().filter(|row| row.only == Some(side)).map(|row| row.what.as_str()).collect();

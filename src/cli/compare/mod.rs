@@ -34,6 +34,8 @@ use self::ranks::Ranks;
 pub(super) use self::report::Side;
 use self::report::{Knowledge, Report, Style};
 use crate::cli::reason::Reason;
+use crate::cli::survey::Survey;
+use crate::cli::troubles::Troubles;
 use crate::import::{Profile, knowledge};
 
 /// The version of the report's JSON.
@@ -61,8 +63,14 @@ pub(super) struct Wish {
 pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     wish.json.as_deref().map_or(Ok(()), super::must_be_new_json)?;
     wish.markdown.as_deref().map_or(Ok(()), super::must_be_new)?;
-    let (a, b) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
-    let report = compare(&a, &b, wish.case)?;
+    let ((a, looked_a), (b, looked_b)) = (runs::open(&wish.a)?, runs::open(&wish.b)?);
+    let troubles = [troubles(&looked_a), troubles(&looked_b)];
+    let mut report =
+        compare(&a, &b, wish.case).map_err(|reason| match report::of_both(troubles.each_ref()).next() {
+            Some(trouble) => Reason::Refused(format!("{reason}. {trouble}")),
+            None => reason,
+        })?;
+    [report.a.troubles, report.b.troubles] = troubles;
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }
@@ -75,6 +83,13 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         return Ok(());
     }
     report.write(Style::Text, out).map_err(Reason::Output)
+}
+
+/// What is worse in a run than being slow.
+fn troubles(survey: &Survey) -> Vec<String> {
+    let troubles = Troubles::of(survey);
+    let shared = troubles.shared_gpus.first().map(ToString::to_string);
+    troubles.stuck().map(|it| it.to_string()).into_iter().chain(shared).collect()
 }
 
 fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Reason> {

@@ -347,21 +347,25 @@ fn waiting(profile: &Profile) -> (FxHashMap<usize, u64>, bool) {
         shared.entry((hash, name, number, *turn)).or_default().push(at);
         *turn += 1;
     }
-    let (mut waited, mut is_partial) = (FxHashMap::default(), false);
-    for kernels in shared.into_values() {
+    let mut waited = FxHashMap::default();
+    // The ranks of each communicator that take part in anything, and how many it has.
+    let mut seen: FxHashMap<_, (BTreeSet<(usize, u32)>, i64)> = FxHashMap::default();
+    for ((hash, name, ..), kernels) in shared {
         let kernel = |at: &usize| &profile.kernels[*at];
         let ranks: BTreeSet<(usize, u32)> =
             kernels.iter().map(|at| (kernel(at).process, kernel(at).place.device)).collect();
         let members = profile.operations[kernel(&kernels[0]).carried.operations[0]].communicator;
         let members = members.and_then(|at| profile.communicators[at].ranks);
-        is_partial |= members.is_some_and(|members| (ranks.len() as i64) < i64::from(members));
+        let (all, of) = seen.entry((hash, name)).or_default();
+        all.extend(&ranks);
+        *of = members.map_or(*of, i64::from);
         if ranks.len() < 2 {
             continue;
         }
         let shortest = kernels.iter().map(|at| kernel(at).span.duration()).min().unwrap_or(0);
         waited.extend(kernels.iter().map(|at| (*at, kernel(at).span.duration() - shortest)));
     }
-    (waited, is_partial)
+    (waited, seen.into_values().any(|(all, of)| (all.len() as i64) < of))
 }
 
 /// What a kernel carries, in terms that are the same in every run; `None` if that is not known.

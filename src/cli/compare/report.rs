@@ -66,6 +66,9 @@ pub(crate) struct Side {
     pub(crate) nccl_kernels: u64,
     /// Its GPUs are those of the project's emulator.
     pub(crate) is_emulated: bool,
+    /// What keeps its job from going on, or in which ranks share a GPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) troubles: Vec<String>,
     /// What the reader noted.
     pub(crate) notes: Vec<String>,
 }
@@ -85,6 +88,7 @@ impl Side {
             kernels: profile.kernels.len() as u64,
             nccl_kernels: profile.nccl_kernels().count() as u64,
             is_emulated: profile.devices.values().any(|name| name.starts_with("Emulated")),
+            troubles: Vec::new(),
             notes: profile.notes.clone(),
         }
     }
@@ -138,9 +142,10 @@ impl Report {
         Ok(())
     }
 
-    /// What the user asked: first how the two differ, then which is slower and why.
+    /// What the user asked: first what is worse than being slow and how the two differ, then which is
+    /// slower and why.
     fn answer(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines: Vec<String> = of_both([&self.a.troubles, &self.b.troubles]).collect();
         let of_jobs = &self.differences.of_jobs;
         if !of_jobs.is_empty() {
             let warning = match self.recognised.case {
@@ -209,6 +214,12 @@ impl Report {
         numbers(&mut table, 2..4);
         Section { title: "What each side knows", lines: Vec::new(), table: Some(table) }
     }
+}
+
+/// What keeps the job of either run from going on, in sentences.
+pub(super) fn of_both(troubles: [&Vec<String>; 2]) -> impl Iterator<Item = String> {
+    let sides = ["A", "B"].into_iter().zip(troubles);
+    sides.flat_map(|(name, all)| all.iter().map(move |it| format!("In {name}, {it}.")))
 }
 
 /// A remark, shortened to leave room for others; the JSON has all of it.

@@ -3,9 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cli::merge::abreast;
 use crate::cli::reason::Reason;
-use crate::import::{self, Operation, Profile};
+use crate::cli::survey::{Looking, Survey, attempts};
+use crate::import::{self, Operation, Profile, Wanted};
 use crate::summary;
+use crate::trace::reader::{Extent, Packet};
 
 /// A folder holds nothing to read.
 const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
@@ -13,28 +16,39 @@ const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.js
 const NOWHERE: &str = "there is no such folder. A recorded job has one once it has made its first communicator; if it \
                        stands still before, it waits in ncclCommInitRank or has not come to it";
 
-/// Reads a run.
+/// Reads a run, of several attempts the last one; and what else its traces show, if they are ours.
 ///
 /// # Errors
 ///
 /// Which file cannot be read, and why; or what in the folder makes it more than one run.
-pub(crate) fn open(path: &Path) -> Result<Profile, Reason> {
-    let read = |path: &Path| import::open(path).map_err(Reason::file(path));
-    if !path.is_dir() {
-        return read(path);
-    }
-    let files = files(path)?;
-    let mut whole: Option<(PathBuf, Profile)> = None;
-    for file in files {
-        let one = read(&file)?;
+pub(crate) fn open(path: &Path) -> Result<(Profile, Survey), Reason> {
+    let files = if path.is_dir() { files(path)? } else { vec![path.to_owned()] };
+    let read = |file: &PathBuf, threads| {
+        let mut looking = Looking::default();
+        let look = |packet: Option<&Packet<'_>>| match packet {
+            Some(packet) => _ = looking.take(packet),
+            None => looking.skip(),
+        };
+        let profile = import::open_as(file, threads, (Wanted::Calls, None), look).map_err(Reason::file(file));
+        (profile, looking.done())
+    };
+    let mut all = Vec::new();
+    abreast::look(&files, read, |file, (profile, looked)| all.push((file, profile, looked)));
+    let earlier = attempts::earlier(&all.iter().map(|(_, _, looked)| looked).collect::<Vec<_>>());
+    let (mut survey, mut whole) = (Survey::default(), None::<(&Path, Profile)>);
+    for (_, (file, profile, looked)) in all.into_iter().enumerate().filter(|(at, _)| !earlier.contains(at)) {
+        // The same recording twice is refused below.
+        let _ = survey.add(file, looked, Ok(Extent::default()));
         whole = Some(match whole {
-            None => (file, one),
-            Some((first, all)) => (first.clone(), added(all, one, &first, &file)?),
+            None => (file, profile?),
+            Some((first, all)) => (first, added(all, profile?, first, file)?),
         });
     }
+    survey.sort_unfinished();
     let (_, mut profile) = whole.ok_or(NONE).map_err(Reason::file(path))?;
     path.clone_into(&mut profile.source.path);
-    Ok(profile)
+    profile.notes.extend(attempts::left_out(&files, &earlier));
+    Ok((profile, survey))
 }
 
 /// The files that are named, and those that may be profiles in the folders that are named.

@@ -238,8 +238,35 @@ fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
     idle
 }
 
+/// Takes waits for other ranks together with the transfers behind them where a run mostly cannot tell them
+/// apart for this communication, as without the files of some ranks.
+fn told_alike(runs: [&mut Values; 2], is_by_step: bool) {
+    let mut kinds = BTreeSet::new();
+    for run in &runs {
+        let count = |part, kind: &Option<Kind>| run.get(&(part, kind.clone())).map_or(0, |it| it.1);
+        let of_communication = run.keys().filter(|(part, _)| *part == Part::Communicates).map(|(_, kind)| kind);
+        let is_unknown = |it: &&_| count(Part::Communicates, it) > count(Part::Transfers, it);
+        kinds.extend(of_communication.filter(is_unknown).cloned());
+    }
+    for run in runs {
+        for kind in &kinds {
+            let Some((transfers, count)) = run.remove(&(Part::Transfers, kind.clone())) else { continue };
+            let (waits, _) = run.remove(&(Part::Waits, kind.clone())).unwrap_or_default();
+            let sums = transfers.iter().zip(waits).map(|(transfer, wait)| transfer + wait);
+            let (all, known_count) = run.entry((Part::Communicates, kind.clone())).or_default();
+            *known_count += count;
+            if is_by_step && !all.is_empty() {
+                all.iter_mut().zip(sums).for_each(|(all, sum)| *all += sum);
+            } else {
+                all.extend(sums);
+            }
+        }
+    }
+}
+
 /// What a rank does in both runs. What a run does not contain takes no time there.
 fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) -> Vec<Series> {
+    told_alike([&mut a, &mut b], steps.is_some());
     let keys: BTreeSet<(Part, Option<Kind>)> = a.keys().chain(b.keys()).cloned().collect();
     let none = |side: usize| (steps.map_or_else(Vec::new, |steps| vec![0.0; steps[side]]), 0);
     let series = keys.into_iter().map(|key| {

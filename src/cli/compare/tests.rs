@@ -319,6 +319,45 @@ fn unknown_waiting_is_reported_as_unknown() {
 }
 
 #[test]
+fn a_missing_file_makes_no_other_work() {
+    let mut of_three = Job { seed: 2, ..HEALTHY }.profile();
+    of_three.kernels.retain(|kernel| kernel.process < 2);
+    of_three.processes.truncate(2);
+    let slower = compare(&HEALTHY.profile(), &of_three, Some(Case::TwoRuns)).unwrap();
+    let answer = slower.answer.unwrap();
+    assert!(answer.text.starts_with("No difference") && !answer.text.contains("; but"), "{}", answer.text);
+    // Ranks 0 and 1 still show who waits for whom; rank 0 alone does not.
+    of_three.kernels.retain(|kernel| kernel.process == 0);
+    let slower = compare(&HEALTHY.profile(), &of_three, Some(Case::TwoRuns)).unwrap().slower.unwrap();
+    let parts: Vec<Part> =
+        slower.rows.iter().filter(|row| row.what.starts_with("AllReduce")).map(|row| row.part).collect();
+    assert_eq!((slower.is_partial, parts), (true, vec![Part::Communicates]));
+}
+
+#[test]
+fn few_long_steps_are_named_though_medians_do_not_differ() {
+    let paused = |seed, pause_ns: i64| {
+        let mut profile = Job { seed, ..HEALTHY }.profile();
+        let mut starts: Vec<FileNs> = profile.kernels.iter().map(|it| it.span.start).collect();
+        starts.sort_unstable();
+        let from = starts[starts.len() / 2];
+        for kernel in profile.kernels.iter_mut().filter(|it| it.span.start > from) {
+            kernel.span = kernel.span.shifted(Shift { ns: pause_ns, error_ns: 0 });
+        }
+        profile
+    };
+    let says = |a: &Profile, b: &Profile| compare(a, b, Some(Case::TwoRuns)).unwrap().answer.unwrap().text;
+    let (healthy, sick) = (paused(1, 0), paused(2, 5_000_000_000));
+    let long = "because of few long ones: the longest takes 5.0";
+    let said = says(&healthy, &sick);
+    assert!(said.starts_with("No difference") && said.contains(long) && said.contains(" s in B; ncclscope"), "{said}");
+    let said = says(&sick, &healthy);
+    assert!(said.contains(long) && said.contains(" s in A; ncclscope"), "{said}");
+    assert!(!says(&healthy, &paused(2, 20_000_000)).contains("long ones"));
+    assert!(!says(&sick, &paused(3, 5_000_000_000)).contains("long ones"), "both have them");
+}
+
+#[test]
 fn too_few_steps_give_no_verdict() {
     // Seven step beginnings make six steps, one of them warm-up.
     for (steps, verdict) in [(7, Verdict::Slower), (6, Verdict::TooFew)] {

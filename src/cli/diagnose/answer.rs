@@ -17,7 +17,7 @@ use crate::cli::compare::steps::Source;
 use crate::cli::hang;
 use crate::cli::info::json as info_json;
 use crate::cli::running::ended_first;
-use crate::cli::troubles::Troubles;
+use crate::cli::troubles::{Stuck, Troubles};
 use crate::trace::names::{duration, quoted, short};
 
 mod words;
@@ -91,15 +91,6 @@ pub(super) struct Report {
 }
 
 impl Troubles {
-    /// What keeps the job from going on, and what that is in one word. A mismatch explains a hang.
-    pub(in crate::cli::diagnose) fn stuck(&self) -> Option<(Verdict, String)> {
-        if let Some(mismatch) = self.mismatches.first() {
-            return Some((Verdict::Mismatch, format!("The ranks do not call the same collectives: {mismatch}")));
-        }
-        let hang = self.standing().find(|it| it.is_certain)?;
-        Some((Verdict::Hang, format!("The job hangs: {hang}")))
-    }
-
     /// Each in words, with its details. The one that is the answer comes first.
     fn lines(&self, verdict: Verdict) -> Vec<String> {
         let mismatches = self.mismatches.iter().map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
@@ -446,6 +437,12 @@ pub(in crate::cli) fn look_at(file: &Path, from_ns: i64, to_ns: i64) -> String {
     format!("ncclscope cut {file} --time {from}us..{to}us -o part.perfetto-trace && ncclscope open part.perfetto-trace")
 }
 
+/// A sentence's beginning, as a sentence begins.
+pub(super) fn capitalized(text: &str) -> String {
+    let mut all = text.chars();
+    all.next().map_or_else(String::new, |first| first.to_uppercase().chain(all).collect())
+}
+
 /// The first line, without its full stop, and what it says in one word.
 fn verdict(
     names: &Names<'_>,
@@ -455,13 +452,11 @@ fn verdict(
     shares: &[OfRank],
 ) -> (Verdict, String) {
     if let Some(stuck) = troubles.stuck() {
-        return stuck;
+        let verdict = if let Stuck::Mismatch(_) = stuck { Verdict::Mismatch } else { Verdict::Hang };
+        return (verdict, capitalized(&stuck.to_string()));
     }
     let standing = troubles.standing().next();
-    let of_shared = || {
-        let text = troubles.shared_gpus.first()?.to_string();
-        Some((Verdict::SharedGpu, format!("{}{}", text[..1].to_uppercase(), &text[1..])))
-    };
+    let of_shared = || Some((Verdict::SharedGpu, capitalized(&troubles.shared_gpus.first()?.to_string())));
     let step = found.steps.mean;
     if let Some(shared) = of_shared().filter(|_| first.is_some() || standing.is_none()) {
         return shared;

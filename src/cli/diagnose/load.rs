@@ -3,7 +3,6 @@
 //! read.
 
 mod agree;
-mod attempts;
 mod links;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,7 +21,7 @@ use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
-use crate::cli::survey::{self, LARGE, Looking, Survey, size_of};
+use crate::cli::survey::{self, LARGE, Looking, Survey, attempts, size_of};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
 use crate::trace::names;
 use crate::trace::reader::{Ends, Extent, HEAD, Packet};
@@ -175,15 +174,8 @@ fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job,
             names::size(size_of(files))
         ));
     }
-    if let (Ok((job, _)), Some(first)) = (&mut job, earlier.first()) {
-        let (are, count) = (if earlier.len() == 1 { "file" } else { "files" }, earlier.len());
-        job.notes.insert(
-            0,
-            format!(
-                "Left out: {count} {are} of earlier attempts, such as {}, because their ranks were started again",
-                files[*first].display()
-            ),
-        );
+    if let (Ok((job, _)), Some(left_out)) = (&mut job, attempts::left_out(files, &earlier)) {
+        job.notes.insert(0, left_out);
     }
     (survey, job)
 }

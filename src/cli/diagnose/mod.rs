@@ -25,8 +25,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use self::answer::Report;
 pub(super) use self::answer::look_at;
+use self::answer::{Report, capitalized};
 use self::job::Job;
 pub(super) use self::lateness::{Cell as Late, Lateness};
 pub(super) use self::shares::APART_NS;
@@ -126,8 +126,8 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
 pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
     let (survey, loaded) = load::load(traces, &load::Wish::default());
     let troubles = Troubles::of(&survey);
-    if let Some((_, text)) = troubles.stuck() {
-        return (stuck(text, &troubles, &survey), Vec::new());
+    if let Some(it) = troubles.stuck() {
+        return (stuck(capitalized(&it.to_string()), &troubles, &survey), Vec::new());
     }
     let Ok(mut job) = loaded else { return (None, Vec::new()) };
     job.shares_gpus = !troubles.shared_gpus.is_empty();

@@ -21,7 +21,8 @@ use self::judge::judge;
 use self::look::{Look, first_look};
 use super::LISTED;
 use super::running::{self, Gone, How};
-use super::survey::{Survey, started_again};
+use super::survey::Survey;
+use super::survey::attempts::started_again;
 use crate::model::time::HostNs;
 use crate::trace::writer::TRACK_BITS;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{LookAt, OfLink, Told, look_at, percent};
+use super::{LookAt, OfLink, Told, capitalized, look_at, percent};
 use crate::cli::compare::ranks::UNRECORDED;
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
 use crate::cli::diagnose::job::{Job, RankFacts, often};
@@ -161,9 +161,6 @@ impl Names<'_> {
                 to: link.to.map_or(i64::from(link.peer), |to| self.number(to)),
             })
             .collect();
-        let text = self.text(cause);
-        let mut first = text.chars();
-        let text = first.next().map_or_else(String::new, |letter| letter.to_uppercase().chain(first).collect());
         Told {
             kind: cause.what,
             ranks: cause.ranks.iter().map(|rank| self.number(*rank)).collect(),
@@ -176,7 +173,7 @@ impl Names<'_> {
             cost_ns: cause.cost.max(0.0) as u64,
             doubt_ns: (found.error + found.steps.spread) as u64,
             share: cause.cost / found.steps.mean.max(1.0),
-            text,
+            text: capitalized(&self.text(cause)),
             look_at: self.look_at(cause),
         }
     }

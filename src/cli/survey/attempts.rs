@@ -1,12 +1,14 @@
 //! Tells the attempts of a job apart whose ranks were restarted.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 
-use crate::cli::survey::{Survey, started_again};
+use super::{Survey, host, rank};
+use crate::trace::names;
 
 /// Which of these files are of attempts that had ended before a rank was started again on the same
 /// host. Files are of one attempt if their ranks share communicators, directly or through others.
-pub(super) fn earlier(files: &[&Survey]) -> BTreeSet<usize> {
+pub(in crate::cli) fn earlier(files: &[&Survey]) -> BTreeSet<usize> {
     let mut attempts: Vec<usize> = (0..files.len()).collect();
     let mut first = HashMap::new();
     for (file, survey) in files.iter().enumerate() {
@@ -21,6 +23,61 @@ pub(super) fn earlier(files: &[&Survey]) -> BTreeSet<usize> {
     let other = again.iter().filter(|((ended, _), (newest, _))| attempts[*ended] != attempts[*newest]);
     let over: BTreeSet<usize> = other.map(|((ended, _), _)| attempts[*ended]).collect();
     (0..files.len()).filter(|file| over.contains(&attempts[*file])).collect()
+}
+
+/// That these of the files are left out, if any are.
+pub(in crate::cli) fn left_out(files: &[PathBuf], earlier: &BTreeSet<usize>) -> Option<String> {
+    let (are, first) = (if earlier.len() == 1 { "file" } else { "files" }, &files[*earlier.first()?]);
+    Some(format!(
+        "Left out: {} {are} of earlier attempts, such as {}, because their ranks were started again",
+        earlier.len(),
+        first.display()
+    ))
+}
+
+/// What a process is again when it is started again on its host.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Role<'a> {
+    Rank(u32),
+    /// Without a number from a launcher: its program, and the size of its largest communicator.
+    Program(&'a str, u64),
+}
+
+/// Processes that had ended when another with the same rank was started on the same host, or without a rank
+/// the same program in a job of the same size; and the last such one. Each by the number of its survey, and
+/// its track.
+pub(in crate::cli) fn started_again(surveys: &[&Survey]) -> BTreeMap<(usize, u64), (usize, u64)> {
+    let mut of_role: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (number, survey) in surveys.iter().enumerate() {
+        let sizes = largest(survey);
+        for (uuid, it) in &survey.processes {
+            let name = survey.tracks.get(uuid).map_or("", |track| &track.name);
+            let role = match (rank(name), host(name), sizes.get(uuid)) {
+                (Some(rank), _, _) => Role::Rank(rank),
+                (None, Some(_), Some(size)) => Role::Program(names::without_gpu(name).0, *size),
+                _ => continue,
+            };
+            of_role.entry((role, survey.host(*uuid))).or_default().push((it.first, it.last, (number, *uuid)));
+        }
+    }
+    let mut again = BTreeMap::new();
+    for all in of_role.values() {
+        let Some(newest) = all.iter().max_by_key(|it| it.0) else { continue };
+        again.extend(all.iter().filter(|it| it.1 < newest.0).map(|it| (it.2, newest.2)));
+    }
+    again
+}
+
+/// The size of the largest communicator of each process that has one, by its track.
+fn largest(survey: &Survey) -> BTreeMap<u64, u64> {
+    let mut sizes = BTreeMap::new();
+    for (uuid, track) in &survey.tracks {
+        let all = track.communicators.iter().filter_map(|hash| survey.communicators.get(hash)?.ranks);
+        let (Some(size), Some(process)) = (all.max(), survey.process(*uuid)) else { continue };
+        let known = sizes.entry(process).or_insert(size);
+        *known = size.max(*known);
+    }
+    sizes
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::support::{Job, Plan, command};
+use crate::support::{Job, Plan, SLOWER, command};
 use ncclscope_tests::perfetto::{Row, Trace, Value as Cell};
 use serde_json::{Value, json};
 
@@ -190,8 +190,8 @@ fn pausing(folder: &Path, name: &str, pause: &str) -> String {
 #[track_caller]
 fn agreed(scenario: &str, planted: Value, of_query: impl Fn(&Asked) -> Value, of_cause: impl Fn(&Value) -> Value) {
     let mut told = Vec::new();
-    while told.len() < 5 {
-        let trace = Asked::new(Plan::new(NCCL, scenario).with_cupti(CUPTI));
+    for slower in SLOWER {
+        let trace = Asked::new(Plan::new(NCCL, scenario).slower(slower).with_cupti(CUPTI));
         let answer = trace.1.answer("diagnose");
         println!("{}", answer["text"]);
         let both = [of_query(&trace), of_cause(&answer["causes"][0])];

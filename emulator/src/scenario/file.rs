@@ -1,6 +1,7 @@
 //! Reads a scenario's file.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -59,6 +60,8 @@ struct Job {
     time_limit: Quantity<Time>,
     #[serde(default = "three_seconds")]
     hang_after: Quantity<Time>,
+    #[serde(default = "once")]
+    slower: NonZeroU32,
     program: Spanned<String>,
 }
 
@@ -68,6 +71,10 @@ fn processes() -> Layout {
 
 fn one() -> u64 {
     1
+}
+
+fn once() -> NonZeroU32 {
+    NonZeroU32::MIN
 }
 
 fn one_minute() -> Quantity<Time> {
@@ -218,7 +225,7 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
     if program.needs_windows() && !(file.gpu.peer_access && file.gpu.virtual_memory) {
         return Err("`symmetric` needs peer_access = true and virtual_memory = true in [gpu]".into());
     }
-    Ok(Scenario {
+    let mut scenario = Scenario {
         name: name.into(),
         title: file.title,
         about: file.about,
@@ -238,7 +245,9 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
         network: reader.network(&file.network, &file.route)?,
         program,
         text: text.into(),
-    })
+    };
+    scenario.slow_down(job.slower.get());
+    Ok(scenario)
 }
 
 /// The text for the line numbers, and what values are checked against.

@@ -14,6 +14,7 @@
 //! seed = 1                # of all random choices
 //! time_limit = "60 s"     # after this everything is killed
 //! hang_after = "3 s"      # how long a job goes on once a rank hangs on purpose
+//! slower = 1              # everything takes this many times as long: a busy machine disturbs it less
 //! program = """           # see the module `program`
 //! repeat 10 {
 //!   compute forward 3 ms
@@ -276,6 +277,31 @@ impl Scenario {
         };
         let name = path.file_stem().map_or_else(|| wanted.into(), |stem| stem.to_string_lossy());
         Scenario::parse(&name, &text, seed).map_err(|error| format!("{wanted}: {error}"))
+    }
+
+    /// Makes everything that takes time take this many times as long.
+    fn slow_down(&mut self, by: u32) {
+        let times = |ns: &mut u64| *ns *= u64::from(by);
+        let bandwidth = |it: &mut f64| *it /= f64::from(by);
+        times(&mut self.time_limit_ns);
+        times(&mut self.machine.launch_latency_ns);
+        bandwidth(&mut self.machine.bandwidth);
+        for link in &mut self.links {
+            times(&mut link.latency_ns);
+            bandwidth(&mut link.bandwidth);
+        }
+        self.stalls.iter_mut().for_each(|stall| times(&mut stall.for_ns));
+        let routes = self.network.routes.iter_mut().map(|(_, _, link)| link);
+        for link in routes.chain([&mut self.network.usual]) {
+            times(&mut link.latency_ns);
+            bandwidth(&mut link.bandwidth);
+            match &mut link.stall {
+                Some(network::Stall::Before(_, pause)) => times(pause),
+                Some(network::Stall::Every(between, pause)) => [between, pause].into_iter().for_each(times),
+                None => {}
+            }
+        }
+        self.program.change_times(&times);
     }
 
     /// How many ranks the job has.

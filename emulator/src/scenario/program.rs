@@ -363,6 +363,25 @@ impl Program {
         names
     }
 
+    /// Changes how long kernels of the application take and hosts sleep, in ns.
+    pub fn change_times(&mut self, change: &impl Fn(&mut u64)) {
+        fn of(statements: &mut [Statement], change: &impl Fn(&mut u64)) {
+            for statement in statements {
+                match &mut statement.verb {
+                    Verb::Compute(_, least, most) => [least, most].into_iter().for_each(change),
+                    Verb::Sleep(ns) => change(ns),
+                    Verb::Repeat(_, body)
+                    | Verb::Only(_, body)
+                    | Verb::Group(body)
+                    | Verb::Capture(_, body)
+                    | Verb::Update(_, body) => of(body, change),
+                    _ => {}
+                }
+            }
+        }
+        of(&mut self.statements, change);
+    }
+
     /// Whether an operation needs symmetric windows.
     pub fn needs_windows(&self) -> bool {
         any(&self.statements, &|verb| matches!(verb, Verb::Operation(operation) if operation.symmetric))

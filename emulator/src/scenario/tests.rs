@@ -1,3 +1,4 @@
+use super::program::Verb;
 use super::random;
 use super::*;
 
@@ -77,6 +78,35 @@ fn the_settings_of_a_file_are_read() {
     let back =
         network::Link { bandwidth: f64::INFINITY, stall: Some(network::Stall::Every(50_000_000, 2_000_000)), ..route };
     assert_eq!(scenario.network.routes, [(0, 1, route), (1, 0, back)]);
+}
+
+#[test]
+fn in_a_slower_world_everything_takes_longer() {
+    let played = |slower: &str| {
+        let text = format!(
+            "{HEAD}{slower}program = \"\"\"\nrepeat 2 {{\ncompute forward 3 us to 5 us\nsleep 7 us\n}}\n\"\"\"\n\
+             [gpu]\nbandwidth = \"2 GB/s\"\nlaunch_latency = \"3 us\"\n[network]\nkind = \"plugin\"\nlatency = \"9 us\"\n\
+             [[link]]\nfrom = 0\nto = 1\nbandwidth = \"1 GB/s\"\nlatency = \"20 us\"\n\
+             [[stall]]\nrank = 1\nkernel = 5\nfor = \"1 ms\"\n\
+             [[route]]\nfrom = 0\nto = 1\nbandwidth = \"4 GB/s\"\nstall = {{ every = \"2 ms\", for = \"1 ms\" }}\n"
+        );
+        Scenario::parse("test", &text, None).unwrap()
+    };
+    let (usual, slower) = (played(""), played("slower = 4\n"));
+    let times = |it: &Scenario| {
+        let Verb::Repeat(2, body) = &it.program.statements[1].verb else { panic!("{:?}", it.program) };
+        let (Verb::Compute(_, least, most), Verb::Sleep(sleep)) = (&body[0].verb, &body[1].verb) else { panic!("{body:?}") };
+        let route = it.network.routes[0].2;
+        let Some(network::Stall::Every(between, pause)) = route.stall else { panic!("{route:?}") };
+        let machine = it.machine.launch_latency_ns;
+        let links = [it.links[0].latency_ns, it.network.usual.latency_ns, it.stalls[0].for_ns, between, pause];
+        [&[*least, *most, *sleep, machine, it.time_limit_ns][..], &links].concat()
+    };
+    let bandwidths = |it: &Scenario| [it.machine.bandwidth, it.links[0].bandwidth, it.network.routes[0].2.bandwidth];
+    assert!(times(&usual).iter().all(|ns| *ns > 0));
+    assert_eq!(times(&slower), times(&usual).iter().map(|ns| 4 * ns).collect::<Vec<_>>());
+    assert_eq!(bandwidths(&slower), bandwidths(&usual).map(|it| it / 4.0));
+    assert!(Scenario::parse("test", &format!("{HEAD}slower = 0\nprogram = \"sync\""), None).is_err());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use emulator::accuracy::Verdict;
+use emulator::scenario::SHIPPED;
 use emulator::truth::{self, Line};
 use emulator::wheel::Release;
 use ncclscope_tests::perfetto::Trace;
@@ -21,6 +22,9 @@ use tempfile::{NamedTempFile, TempDir};
 
 pub(crate) use played::Played;
 
+/// How many times slower the world of a job is each time that it is played. On a busy machine something else
+/// may hide what is planted; that takes a smaller part of a slower world.
+pub(crate) const SLOWER: [u32; 5] = [1, 1, 2, 4, 8];
 /// How long a job may take before the emulator ends it; a test gives up on the emulator itself
 /// some time later.
 const JOB_LIMIT: Duration = Duration::from_secs(60);
@@ -66,6 +70,17 @@ impl Plan {
         std::fs::write(file.path(), text).expect("room for a scenario");
         let plan = Plan::new(nccl, file.path().to_str().expect("a path in words"));
         Plan { _file: Some(file), ..plan }
+    }
+
+    /// The same in a world in which everything takes this many times as long.
+    #[track_caller]
+    pub(crate) fn slower(self, times: u32) -> Plan {
+        let shipped = SHIPPED.iter().find(|(name, _)| *name == self.scenario).map(|(_, text)| (*text).to_owned());
+        let text = shipped.unwrap_or_else(|| std::fs::read_to_string(&self.scenario).expect("a scenario's file"));
+        let changed = text.replacen("[job]\n", &format!("[job]\nslower = {times}\n"), 1);
+        assert_ne!(changed, text, "the scenario has a table [job]");
+        let Plan { scenario, _file, .. } = Plan::of_text("2.30.7", &changed);
+        Plan { scenario, _file, ..self }
     }
 
     /// The same with an environment variable.

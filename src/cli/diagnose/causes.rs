@@ -5,11 +5,13 @@
 //! saves nothing delayed nobody, and is no cause.
 
 mod links;
+mod stood;
 mod work;
 
 use std::collections::BTreeMap;
 
 use self::links::links;
+use self::stood::stood_still;
 use self::work::Sums;
 use super::graph::{Graph, Plan, Times};
 use super::job::Job;
@@ -42,6 +44,8 @@ pub(super) enum What {
     Link,
     /// A link takes much longer than it usually does, now and then.
     Stall,
+    /// GPUs of some ranks did nothing for seconds, once, with work to do.
+    StoodStill,
     /// Now and then GPUs are idle for a long time.
     Pauses,
     /// All GPUs are idle for a good part of each step.
@@ -168,7 +172,9 @@ pub(super) fn find(job: &Job) -> Findings {
                 suspects.extend(sums.hosts(job, recorded.median));
             }
         }
-        suspects.extend(links(job));
+        let links = links(job);
+        let stood = if links.iter().any(|it| it.is_once) { None } else { stood_still(job, recorded.median) };
+        suspects.extend(links.into_iter().chain(stood));
     }
     suspects.truncate(SUSPECTS);
     let [causes, doubtful] = judge(job, &plan, &times, &before, suspects);

@@ -16,6 +16,11 @@ const FORWARD: u32 = 0;
 const BACKWARD: u32 = 1;
 const ALL_REDUCE: u32 = 2;
 const CHECK: u32 = 3;
+const UNKNOWN: u32 = 4;
+
+/// The step in which something stands still, and that no rank's own kernels do.
+const STOOD: usize = 20;
+const NOBODY: usize = usize::MAX;
 
 /// A job in which each rank computes, all meet, and the next step begins.
 #[derive(Clone, Copy)]
@@ -30,6 +35,8 @@ struct Made {
     link: fn(usize, usize) -> i64,
     /// The rank that checks something in each step.
     checks: Option<usize>,
+    /// The rank whose second kernel stands still in a step, if any does.
+    stood: Option<usize>,
     /// How many kernels each of the others is divided into, and by how many percent their lengths differ.
     parts: (usize, i64),
 }
@@ -44,6 +51,7 @@ impl Made {
             pause: |rank, step| 10 + noise(rank, step) % 30,
             link: |rank, step| 900 + noise(rank, step) % 100,
             checks: None,
+            stood: None,
             parts: (1, 0),
         }
     }
@@ -52,7 +60,7 @@ impl Made {
         let mut ranks: Vec<Vec<Item>> = vec![Vec::new(); self.ranks];
         let (mut joined, mut uses) = (Vec::new(), Vec::new());
         let mut edges = vec![Vec::new(); self.ranks];
-        let mut done = vec![0; self.ranks];
+        let (mut done, mut begins) = (vec![0; self.ranks], vec![0; self.ranks]);
         for step in 0..self.steps {
             let mut ready = Vec::new();
             for (rank, items) in ranks.iter_mut().enumerate() {
@@ -69,13 +77,21 @@ impl Made {
                         at += length + 2_000;
                     }
                 }
+                if self.stood.is_some() && step == STOOD {
+                    // What had not ended by then has no record.
+                    let first = edges[rank][step];
+                    items.truncate(if self.stood == Some(rank) { first + 1 } else { items.len() });
+                    begins[rank] = items[items.len() - 1].end + 2_000;
+                    at += if [Some(rank), Some(NOBODY)].contains(&self.stood) { 5_000_000_000 } else { 0 };
+                }
                 ready.push(at);
             }
             let last = ready.iter().max().copied().unwrap_or(0);
             let slowest = (0..self.ranks).map(|rank| (self.link)(rank, step)).max().unwrap_or(0);
             for (rank, items) in ranks.iter_mut().enumerate() {
                 let end = last + 1_000 * slowest;
-                let (kind, start) = (ALL_REDUCE, ready[rank]);
+                let has_stood = self.stood.is_some() && step == STOOD;
+                let (kind, start) = if has_stood { (UNKNOWN, begins[rank]) } else { (ALL_REDUCE, ready[rank]) };
                 joined.push((step as u64, rank as u32, items.len() as u32));
                 let busy = 1_000.0 * (self.link)(rank, step) as f64;
                 uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0, channel: None }));
@@ -103,6 +119,7 @@ impl Made {
                 kind(Class::Kernel, "backward"),
                 kind(Class::Communication, "AllReduce 1 MiB f32 on dp"),
                 kind(Class::Kernel, "check"),
+                kind(Class::Communication, UNRECORDED),
             ],
             communicators: [(ALL_REDUCE, "dp".to_owned())].into_iter().collect(),
             sizes: [(ALL_REDUCE, Some(self.ranks))].into_iter().collect(),
@@ -226,6 +243,25 @@ fn kernels_without_a_record_are_not_said_to_be_a_rank_s_own() {
     let mut job = Made { checks: Some(1), ..Made::healthy() }.job();
     job.kinds[CHECK as usize].name = UNRECORDED.to_owned();
     assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));
+}
+
+#[test]
+fn a_gpu_that_stood_still_once_is_named() {
+    let says = Made { stood: Some(2), ..Made::healthy() }.says();
+    let expected = "Rank 2 on node1 stood still once: its GPU did not end `backward` for 5.0";
+    assert!(says.starts_with(expected) && says.contains("when those of the others had. Without it"), "{says}");
+    // Nothing shows which it was.
+    let mut job = Made { stood: Some(usize::MAX), ..Made::healthy() }.job();
+    let gaps: Vec<usize> =
+        (0..job.graph.items.len()).filter(|item| !job.is_recorded(job.graph.items[*item].kind)).collect();
+    assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));
+    // Data from rank 0 had arrived on rank 1 all the time.
+    job.untaken = [((gaps[1], 0), 4e9)].into_iter().collect();
+    let says = first_line(&job);
+    let expected = "Rank 1 on node0 stood still once: for 5.0";
+    assert!(says.starts_with(expected) && says.contains("took nothing of what had arrived. Without it"), "{says}");
+    job.untaken = gaps.iter().map(|gap| ((*gap, 0), 4e9)).collect();
+    assert!(causes::find(&job).causes.is_empty(), "all of them did: {}", first_line(&job));
 }
 
 #[test]

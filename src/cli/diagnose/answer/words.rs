@@ -112,6 +112,16 @@ impl Names<'_> {
                 let what = if cause.is_once { "stood still once".into() } else { format!("stall{s} now and then") };
                 format!("{link} {what}: {name} kept it busy for {own}, usually for {others}")
             }
+            What::StoodStill => {
+                let gpu = if is_one { "GPU" } else { "GPUs" };
+                let did = match name {
+                    "" => format!(
+                        "for {own} {its} {gpu}, or one that gets data from there, took nothing of what had arrived"
+                    ),
+                    name => format!("{its} {gpu} did not end `{name}` for {own}, when those of the others had"),
+                };
+                format!("{who}{on} stood still once: {did}")
+            }
             What::Pauses => {
                 let when = match cause.every {
                     Some(every) => format!("every {every} steps"),
@@ -148,6 +158,7 @@ impl Names<'_> {
             What::Link if cause.links.len() > 1 => "if these links were as fast as the others".to_owned(),
             What::Link => format!("if the link from {} were as fast as the others", self.link(cause)),
             What::Stall => format!("if the link from {} did not stall", self.link(cause)),
+            What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
             What::Pauses => "without the pauses".to_owned(),
             What::HostBound => "if the GPUs always had work".to_owned(),
             What::UnequalWork => "if the work were shared equally".to_owned(),
@@ -180,7 +191,7 @@ impl Names<'_> {
 
     fn look_at(&self, cause: &Cause) -> LookAt {
         let query = match cause.what {
-            What::Kernels | What::UnequalWork => "1. Who comes late?",
+            What::Kernels | What::UnequalWork | What::StoodStill => "1. Who comes late?",
             What::Link | What::Stall => "2. Which link is slow?",
             What::Host | What::Pauses | What::HostBound => WAITING_FOR_HOST,
         };

@@ -246,19 +246,32 @@ fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
 
 /// CUPTI is flushed by force meanwhile, so the kernels that stand still have no record.
 #[test]
-fn a_link_that_stands_still_for_seconds_is_named_and_no_hang_afterwards() {
-    let text = "title = \"a link stands still once\"\n[job]\nhosts = 3\nranks_per_host = 1\nprogram = \"\"\"\n\
-                repeat 40 {\ncompute forward 10 ms\nall_reduce 1 MiB f32 sum\nwait world\ncompute optimizer 2 ms\n\
-                sync\n}\n\"\"\"\n[nccl]\nNCCL_ALGO = \"Ring\"\n[network]\nkind = \"plugin\"\n[[route]]\nfrom = 1\nto = 2\n\
-                stall = { message = 400, for = \"6 s\" }\n";
-    let job = Plan::of_text("2.30.7", text).with_cupti(CUPTI).quiet().run();
-    let answer = job.answer("diagnose");
-    let said = answer["text"].as_str().expect("a text");
-    let expected = "The link from rank 1 to rank 2 stood still once: kernels without a record kept it busy for 6.0";
-    assert!(said.starts_with(expected), "{said}");
-    let info = job.info();
-    let hangs: Vec<&str> = info.lines().filter(|it| it.starts_with("hang ") || it.starts_with("waits ")).collect();
-    assert!(hangs.is_empty(), "{hangs:?}");
+fn what_stands_still_for_seconds_is_named_and_no_hang_afterwards() {
+    let link = "[[route]]\nfrom = 1\nto = 2\nstall = { message = 400, for = \"6 s\" }\n";
+    let gpu = "[[stall]]\nrank = 1\nkernel = 20\nfor = \"6 s\"\n";
+    for (once, more, expected) in [
+        ("", link, "The link from rank 1 to rank 2 stood still once: kernels without a record kept it busy for 6."),
+        ("", gpu, "Rank 1 on vm stood still once: for 6."),
+        ("compute forward 6 s\n", "", "Rank 1 on vm stood still once: its GPU did not end `forward` for 6."),
+        ("sleep 6 s\n", "", "Rank 1 on vm paused once: its GPU had nothing to do for 6."),
+    ] {
+        let step = "compute forward 10 ms\nall_reduce 1 MiB f32 sum\nwait world\ncompute optimizer 2 ms\nsync\n";
+        let half = format!("repeat 20 {{\n{step}}}\n");
+        let text = format!(
+            "title = \"something stands still once\"\n[job]\nhosts = 3\nranks_per_host = 1\nprogram = \"\"\"\n\
+             {half}only rank 1 {{\n{once}}}\n{half}\"\"\"\n[nccl]\nNCCL_ALGO = \"Ring\"\n[network]\nkind = \"plugin\"\n{more}"
+        );
+        let job = Plan::of_text("2.30.7", &text).with_cupti(CUPTI).quiet().run();
+        let answer = job.answer("diagnose");
+        let said = answer["text"].as_str().expect("a text");
+        println!("{said}");
+        let on_host = expected
+            .replace(" on vm ", &format!(" on {} ", answer["causes"][0]["hosts"][0].as_str().unwrap_or_default()));
+        assert!(said.starts_with(&on_host), "{said}");
+        let info = job.info();
+        let hangs: Vec<&str> = info.lines().filter(|it| it.starts_with("hang ") || it.starts_with("waits ")).collect();
+        assert!(hangs.is_empty(), "{hangs:?}");
+    }
 }
 
 #[test]

@@ -95,7 +95,9 @@ fn in_a_slower_world_everything_takes_longer() {
     let (usual, slower) = (played(""), played("slower = 4\n"));
     let times = |it: &Scenario| {
         let Verb::Repeat(2, body) = &it.program.statements[1].verb else { panic!("{:?}", it.program) };
-        let (Verb::Compute(_, least, most), Verb::Sleep(sleep)) = (&body[0].verb, &body[1].verb) else { panic!("{body:?}") };
+        let (Verb::Compute(_, least, most), Verb::Sleep(sleep)) = (&body[0].verb, &body[1].verb) else {
+            panic!("{body:?}")
+        };
         let route = it.network.routes[0].2;
         let Some(network::Stall::Every(between, pause)) = route.stall else { panic!("{route:?}") };
         let machine = it.machine.launch_latency_ns;

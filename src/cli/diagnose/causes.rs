@@ -25,6 +25,8 @@ const ALIKE: f64 = 0.5;
 /// A cause costs at least this fraction of the normal spread of steps, and of a replay's error:
 /// less could be the machine's own noise.
 const NOISE: f64 = 0.25;
+/// What happened once is a cause if it took as long, ns: on a busy machine many things take long, but less.
+const ONCE_NS: f64 = 1e9;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;
 /// With fewer steps, nothing is a habit.

@@ -246,6 +246,19 @@ fn kernels_without_a_record_are_not_said_to_be_a_rank_s_own() {
 }
 
 #[test]
+fn a_single_long_pause_is_named() {
+    let made = |pause: fn(usize, usize) -> i64| Made { pause, ..Made::healthy() };
+    let says = made(|rank, step| if (rank, step) == (1, 20) { 8_000_000 } else { 10 + noise(rank, step) % 30 }).says();
+    let expected = "Rank 1 on node0 paused once: its GPU had nothing to do for 8.00 s, usually for ";
+    assert!(says.starts_with(expected), "{says}");
+    let says = made(|rank, step| if step == 20 { 8_000_000 } else { 10 + noise(rank, step) % 30 }).says();
+    assert!(says.starts_with("Every rank paused once: its GPU had nothing to do for 8.00 s"), "{says}");
+    // A machine may be busy for as long.
+    let says = made(|rank, step| if (rank, step) == (1, 20) { 800_000 } else { 10 + noise(rank, step) % 30 }).says();
+    assert!(says.starts_with("Cannot tell: one step takes much longer"), "{says}");
+}
+
+#[test]
 fn a_gpu_that_stood_still_once_is_named() {
     let says = Made { stood: Some(2), ..Made::healthy() }.says();
     let expected = "Rank 2 on node1 stood still once: its GPU did not end `backward` for 5.0";

@@ -77,7 +77,7 @@ impl Names<'_> {
         let [own, others] = amounts.map(duration);
         let is_one = ranks.len() == 1 || ranks.len() == self.job.ranks.len();
         let s = if is_one { "s" } else { "" };
-        let its = if is_one { "its" } else { "their" };
+        let (its, gpus, have) = if is_one { ("its", "GPU", "has") } else { ("their", "GPUs", "have") };
         let names: Vec<_> = names.iter().map(|name| short(name)).collect();
         let name = names.first().map_or("", |name| name.as_ref());
         let more = match names.len() {
@@ -95,7 +95,7 @@ impl Names<'_> {
                 )
             }
             What::Host => format!(
-                "{who}{on} get{s} work from {its} host too late: {its} GPU has nothing to do for {own} a step, those of the others for {others}"
+                "{who}{on} get{s} work from {its} host too late: {its} {gpus} {have} nothing to do for {own} a step, those of the others for {others}"
             ),
             What::Link => {
                 let (link, are) = match cause.links.len() {
@@ -113,21 +113,25 @@ impl Names<'_> {
                 format!("{link} {what}: {name} kept it busy for {own}, usually for {others}")
             }
             What::StoodStill => {
-                let gpu = if is_one { "GPU" } else { "GPUs" };
                 let did = match name {
                     "" => format!(
-                        "for {own} {its} {gpu}, or one that gets data from there, took nothing of what had arrived"
+                        "for {own} {its} {gpus}, or one that gets data from there, took nothing of what had arrived"
                     ),
-                    name => format!("{its} {gpu} did not end `{name}` for {own}, when those of the others had"),
+                    name => format!("{its} {gpus} did not end `{name}` for {own}, when those of the others had"),
                 };
                 format!("{who}{on} stood still once: {did}")
+            }
+            What::Pauses if cause.is_once => {
+                format!("{who}{on} paused once: {its} {gpus} had nothing to do for {own}, usually for {others}")
             }
             What::Pauses => {
                 let when = match cause.every {
                     Some(every) => format!("every {every} steps"),
                     None => "now and then".to_owned(),
                 };
-                format!("{when} {who}{on} pause{s}: {its} GPU has nothing to do for {own}, in other steps for {others}")
+                format!(
+                    "{when} {who}{on} pause{s}: {its} {gpus} {have} nothing to do for {own}, in other steps for {others}"
+                )
             }
             What::HostBound => format!("the hosts are too slow: the GPUs have nothing to do for {own} of each step"),
             What::UnequalWork if ranks.len() == 1 => format!(
@@ -159,6 +163,7 @@ impl Names<'_> {
             What::Link => format!("if the link from {} were as fast as the others", self.link(cause)),
             What::Stall => format!("if the link from {} did not stall", self.link(cause)),
             What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
+            What::Pauses if cause.is_once => "without the pause".to_owned(),
             What::Pauses => "without the pauses".to_owned(),
             What::HostBound => "if the GPUs always had work".to_owned(),
             What::UnequalWork => "if the work were shared equally".to_owned(),

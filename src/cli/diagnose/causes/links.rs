@@ -5,14 +5,12 @@ use std::ops::Range;
 
 use super::super::job::{Job, Link, Taken, Use};
 use super::super::load::SLOW;
-use super::{ALIKE, HABIT, Suspect, What, median, quarter};
+use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, median, quarter};
 
 /// A link at fault stalls this many times longer than any other.
 const STANDS_OUT: f64 = 3.0;
 /// It stalls once if that makes up so much of all its stalls.
 const MOST: f64 = 0.9;
-/// A link that stalls once is at fault if it does so for as long, ns: on a busy machine many do, for less.
-const ONCE_NS: f64 = 1e9;
 
 /// How each link was used by the operations of one kind, in order.
 type Uses = BTreeMap<usize, Vec<Use>>;

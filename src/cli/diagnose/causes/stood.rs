@@ -3,11 +3,8 @@
 
 use std::cmp::Reverse;
 
-use super::{Suspect, What};
+use super::{ONCE_NS, Suspect, What};
 use crate::cli::diagnose::job::Job;
-
-/// For how long a GPU has to stand still, ns: as long as a link.
-pub(super) const LEAST_NS: i64 = 1_000_000_000;
 
 /// What a rank ran between the communication that all had come to and its kernels without a record.
 struct Before {
@@ -81,7 +78,7 @@ fn took_nothing(job: &Job, all: &[Before]) -> Option<Vec<usize>> {
 }
 
 fn is_gap(job: &Job, item: usize) -> bool {
-    !job.is_recorded(job.graph.items[item].kind) && length(job, item) >= LEAST_NS
+    !job.is_recorded(job.graph.items[item].kind) && length(job, item) as f64 >= ONCE_NS
 }
 
 fn length(job: &Job, item: usize) -> i64 {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::job::Job;
-use super::{ALIKE, HABIT, Suspect, What, largest, measure, median, quarter, recorded};
+use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, largest, measure, median, quarter, recorded};
 use crate::cli::compare::ranks::Class;
 
 /// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
@@ -290,7 +290,7 @@ impl Sums {
         };
         let middle: Vec<f64> =
             (0..steps).map(|at| median(&(0..ranks).map(|rank| idle(rank, at)).collect::<Vec<_>>())).collect();
-        let mut suspects = pauses;
+        let mut suspects = if pauses.is_empty() { Vec::from_iter(self.pause(job)) } else { pauses };
         let excesses: Vec<Vec<f64>> =
             (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - middle[at]).collect()).collect();
         for of in self.habitual(excesses.iter().map(|excess| self.stretch(excess)).enumerate()) {
@@ -333,6 +333,34 @@ impl Sums {
             lags.extend(items.map(|item| (item, (job.graph.idle(item) as f64 * part) as i64)));
         }
         lags
+    }
+
+    /// A single pause.
+    fn pause(&self, job: &Job) -> Option<Suspect> {
+        let longest = |rank: &usize| self.idle[*rank][largest(&self.idle[*rank])];
+        let first = (0..job.ranks.len()).max_by(|one, other| longest(one).total_cmp(&longest(other)))?;
+        let (own, usual) = (longest(&first), median(&self.idle[first]));
+        if own - usual < ONCE_NS {
+            return None;
+        }
+        let at = largest(&self.idle[first]);
+        // On other ranks, the step after it may be the one that holds the pause.
+        let near = |now: usize| now.abs_diff(at) < 2;
+        let pauses =
+            |rank: &usize| self.idle[*rank].iter().enumerate().any(|(now, idle)| near(now) && *idle >= ALIKE * own);
+        let ranks: Vec<usize> = (0..job.ranks.len()).filter(pauses).collect();
+        let lags = ranks.iter().flat_map(|rank| {
+            self.shorter(job, *rank, |now| if near(now) { median(&self.idle[*rank]) } else { f64::MAX })
+        });
+        Some(Suspect {
+            what: What::Pauses,
+            is_once: true,
+            amounts: [own, usual],
+            step: job.steps.start + at,
+            lags: lags.collect(),
+            ranks,
+            ..Suspect::default()
+        })
     }
 
     /// Steps in which GPUs were idle for much longer than usual, by rank.

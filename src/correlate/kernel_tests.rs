@@ -120,11 +120,11 @@ fn an_unfinished_kernel_is_reported_with_its_operations() {
 }
 
 #[test]
-fn the_first_launch_without_a_kernel_is_known() {
+fn launches_without_a_kernel_are_known() {
     let player = &mut Player::new();
     let unseen = |player: &mut Player, input: &str| {
         player.play(input, &mut |_, _| {});
-        player.correlator.unseen_launch().map(|time| time.0)
+        player.correlator.unseen_launches().map(|(first, last)| (first.0, last.0))
     };
     let cast = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7";
     assert_eq!(unseen(player, &format!("{cast} | 5 0 graph 9 corr=1")), None, "nothing of NCCL's is captured");
@@ -133,16 +133,23 @@ fn the_first_launch_without_a_kernel_is_known() {
     let captured = "10 0 start g GroupApi | 10 0 start a CollApi parent=g captured count=9 | 11 0 stop a
                     12 0 start l KernelLaunch parent=g | 12 0 node 70 in=l | 13 0 stop l | 13 0 stop g | 14 0 clone 71 of=70 | 14 0 graph 9";
     assert_eq!(unseen(player, captured), None);
-    assert_eq!(unseen(player, "20 0 graph 9 corr=2 | 30 0 graph 9 corr=3 | 40 0 graph 9 corr=4"), Some(20));
-    assert_eq!(unseen(player, "50 0 kernel 45 corr=3 node=71"), Some(40), "a later launch runs after an earlier one");
-    assert_eq!(unseen(player, "60 0 unfinished corr=4 node=71"), Some(40), "it has not ended");
+    assert_eq!(unseen(player, "20 0 graph 9 corr=2 | 30 0 graph 9 corr=3 | 40 0 graph 9 corr=4"), Some((20, 40)));
+    assert_eq!(
+        unseen(player, "50 0 kernel 45 corr=3 node=71"),
+        Some((40, 40)),
+        "a later launch runs after an earlier one"
+    );
+    assert_eq!(unseen(player, "60 0 unfinished corr=4 node=71"), Some((40, 40)), "it has not ended");
     player.correlator.all_seen(HostNs(40));
-    assert_eq!(player.correlator.unseen_launch(), None, "nothing more will come of it");
+    assert_eq!(player.correlator.unseen_launches(), None, "nothing more will come of it");
     // A kernel of the application's does not show that NCCL's has run, too.
-    assert_eq!(unseen(player, "62 0 graph 9 corr=5 | 64 0 kernel 63 corr=5 node=72 name=triton_poi_fused"), Some(62));
+    assert_eq!(
+        unseen(player, "62 0 graph 9 corr=5 | 64 0 kernel 63 corr=5 node=72 name=triton_poi_fused"),
+        Some((62, 62))
+    );
     assert_eq!(unseen(player, "66 0 kernel 65 corr=5 node=71"), None);
     // From 2.29 on a broadcast is not handed over: only its call shows it.
-    assert_eq!(unseen(player, "70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some(70));
+    assert_eq!(unseen(player, "70 0 start h GroupApi | 70 0 launch corr=8 group=h | 71 0 stop h"), Some((70, 70)));
     assert_eq!(unseen(player, "80 0 kernel 75 corr=8"), None);
 }
 

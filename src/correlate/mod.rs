@@ -368,9 +368,9 @@ impl Correlator {
     }
 
     /// When the first launch was made that has no kernel yet and about which NCCL reports nothing
-    /// else: a launch of a graph, or of broadcasts from 2.29 on.
-    pub fn unseen_launch(&mut self) -> Option<HostNs> {
-        self.plans.unseen_since()
+    /// else, and when the last one was: launches of graphs, or of broadcasts from 2.29 on.
+    pub fn unseen_launches(&mut self) -> Option<(HostNs, HostNs)> {
+        self.plans.unseen_launches()
     }
 
     /// CUPTI is lent from this time on, for a while: launches and changes of graphs are not seen.

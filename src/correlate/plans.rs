@@ -523,15 +523,15 @@ impl Plans {
     }
 
     /// When the first launch was made that has no kernel yet and about which NCCL reports nothing
-    /// else.
-    pub(super) fn unseen_since(&mut self) -> Option<HostNs> {
+    /// else, and when the last one was.
+    pub(super) fn unseen_launches(&mut self) -> Option<(HostNs, HostNs)> {
         while let Some(&(time, launch)) = self.unseen.front() {
             let is_unseen = match launch {
                 Unseen::Graph(graph, index) => self.graphs.is_unseen(graph, index),
                 Unseen::Calls(call) => self.claims.get(&call).is_some(),
             };
             if is_unseen {
-                return Some(time);
+                return self.unseen.back().map(|(last, _)| (time, *last));
             }
             self.unseen.pop_front();
         }

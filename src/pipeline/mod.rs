@@ -331,9 +331,9 @@ impl Pipeline {
             }
             Input::Shares(shares) => {
                 let now = self.now();
-                let launch = self.correlator.unseen_launch();
+                let launches = self.correlator.unseen_launches();
                 let (done, moved) = (|id| self.correlator.work_done(id), |id| self.correlator.moved(id));
-                let evidence = Evidence { done: &done, moved: &moved, launch };
+                let evidence = Evidence { done: &done, moved: &moved, launches };
                 self.wish = self.tracks.tick(now, self.activities_until(), &evidence).or(self.wish);
                 // A full file must not go on growing by these.
                 if self.level == Level::Hangs {

@@ -31,6 +31,9 @@ const DESCRIPTION: &str = "Overdue operations: not known to have ended although 
                            its hand-over, or at the launch of its graph. The others wait for the first one.";
 /// How long a communicator may stand still with an operation under way, in ns.
 const PATIENCE_NS: u64 = 3_000_000_000;
+/// How many times longer graphs may be launched while nothing is seen of them: in most jobs they work, and
+/// something always runs.
+const LAUNCHING: u64 = 10;
 /// How often that time is doubled: up to three minutes.
 const DOUBLINGS: u32 = 6;
 /// If something ended on the GPU this shortly before a flush, the job is not standing still; in ns.
@@ -49,9 +52,9 @@ pub struct Evidence<'a> {
     pub done: &'a dyn Fn(Handle) -> Option<HostNs>,
     /// When the proxy or a channel last made progress in a communicator.
     pub moved: &'a dyn Fn(Handle) -> Option<HostNs>,
-    /// The first launch without a known kernel that NCCL reports nothing else about: of a graph, or
-    /// of a broadcast.
-    pub launch: Option<HostNs>,
+    /// The first and the last launch without a known kernel that NCCL reports nothing else about: of a
+    /// graph, or of a broadcast.
+    pub launches: Option<(HostNs, HostNs)>,
 }
 
 /// What is wanted of CUPTI.
@@ -192,7 +195,10 @@ impl NotDone {
                 moved = moved.max(last);
             }
         }
-        let launch = evidence.launch.filter(|launched| self.expects_kernels && all_still && *launched <= since);
+        let long_since = HostNs(drawn.0.saturating_sub(LAUNCHING * patience));
+        let is_still = |(first, last): &(HostNs, HostNs)| *last <= since || *first <= long_since;
+        let launches = evidence.launches.filter(is_still).filter(|_| self.expects_kernels && all_still);
+        let launch = launches.map(|(first, _)| first);
         let stands = !standing.is_empty() || launch.is_some() || !self.untold.is_empty() || !self.shown.is_empty();
         let moved = moved.max(launch.unwrap_or(HostNs(0)));
         let wish = self.next_state(now, stands, moved);

@@ -65,17 +65,27 @@ impl Job {
         self.tick_with(second, &|_| None, None)
     }
 
-    fn tick_with(&mut self, second: u64, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> bool {
+    fn tick_with(
+        &mut self,
+        second: u64,
+        done: &dyn Fn(Handle) -> Option<HostNs>,
+        launches: Option<(HostNs, HostNs)>,
+    ) -> bool {
         let now = HostNs(second * SECOND);
-        let forced = self.wish(now, done, launch) == Some(Wish::Force);
+        let forced = self.wish(now, done, launches) == Some(Wish::Force);
         if forced {
             self.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
         }
         forced
     }
 
-    fn wish(&mut self, now: HostNs, done: &dyn Fn(Handle) -> Option<HostNs>, launch: Option<HostNs>) -> Option<Wish> {
-        self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launch })
+    fn wish(
+        &mut self,
+        now: HostNs,
+        done: &dyn Fn(Handle) -> Option<HostNs>,
+        launches: Option<(HostNs, HostNs)>,
+    ) -> Option<Wish> {
+        self.tracks.tick(now, now, &Evidence { done, moved: &|_| None, launches })
     }
 
     /// CUPTI reports that the kernel of an operation, or one of the application's, had not ended.
@@ -262,9 +272,9 @@ fn a_hang_in_a_replayed_graph_names_its_run() {
     job.hand_over(1, SECOND);
     job.ran(Some(1), SECOND + 500);
     let launched = HostNs(2 * SECOND);
-    assert!(!job.tick_with(3, &|_| None, Some(launched)));
+    assert!(!job.tick_with(3, &|_| None, Some((launched, launched))));
     let now = HostNs(5 * SECOND);
-    assert_eq!(job.wish(now, &|_| None, Some(launched)), Some(Wish::Force));
+    assert_eq!(job.wish(now, &|_| None, Some((launched, launched))), Some(Wish::Force));
     for replay in [8, 7, 9] {
         job.had_not_ended(3, "ncclDevKernel", Some(1), Some((replay, launched)));
     }
@@ -276,6 +286,22 @@ fn a_hang_in_a_replayed_graph_names_its_run() {
 }
 
 #[test]
+fn while_graphs_are_launched_no_record_is_taken() {
+    let mut job = Job::new();
+    let first = HostNs(2 * SECOND);
+    // Something always runs, so CUPTI returns nothing.
+    for second in 3..32 {
+        let last = HostNs((second - 1) * SECOND);
+        assert!(!job.tick_with(second, &|_| None, Some((first, last))), "second {second}");
+    }
+    assert!(job.tick_with(32, &|_| None, Some((first, HostNs(31 * SECOND)))), "it may be another stream that runs");
+    let mut job = Job::new();
+    let last = HostNs(12 * SECOND);
+    assert!(!job.tick_with(14, &|_| None, Some((first, last))));
+    assert!(job.tick_with(15, &|_| None, Some((first, last))), "nothing was launched for a while");
+}
+
+#[test]
 fn overdue_operations_of_communicators_without_tracks_of_their_own_share_one() {
     let mut job = Job::new();
     let others = (2..400).map(|number| Comm { number, ..Comm::named(Handle(number.into()), &format!("tp{number}")) });
@@ -283,7 +309,7 @@ fn overdue_operations_of_communicators_without_tracks_of_their_own_share_one() {
         job.draw(SECOND, What::CommInit(&comm));
     }
     let launched = HostNs(2 * SECOND);
-    assert_eq!(job.wish(HostNs(5 * SECOND), &|_| None, Some(launched)), Some(Wish::Force));
+    assert_eq!(job.wish(HostNs(5 * SECOND), &|_| None, Some((launched, launched))), Some(Wish::Force));
     job.had_not_ended(3, "ncclDevKernel", Some(1), Some((7, launched)));
     job.tracks.flushed_by_force(HostNs(5 * SECOND), "kernels that had not ended", HostNs(0));
     job.tick(6);

@@ -160,15 +160,19 @@ fn explain(hangs: &mut [Hang]) {
         hangs[first].circle_lacks = circle.iter().any(|(at, _)| !hangs[*at].missing.is_empty());
         hangs[first].circle = circle.into_iter().map(|(_, wait)| wait).collect();
     }
-    // An operation that all have come to may wait on the GPU for one that is older and not certain.
+    // An operation that all have come to may wait on the GPU for one that is older, or in the same group, and
+    // not certain.
     for index in 0..hangs.len() {
         let hang = &hangs[index];
-        let processes = hang.waiting.iter().filter_map(|rank| waits.get(hang.processes.get(rank)?));
-        let is_behind = |&(of, _): &(usize, Operation)| {
-            let it = &hangs[of];
-            !it.missing.is_empty() && !it.is_certain && it.age >= hang.age
+        let is_behind = |process: &u64| {
+            let came = |it: &Hang| it.came_to_it.get(process).and_then(|it| it.at);
+            waits.get(process).into_iter().flatten().map(|(of, _)| &hangs[*of]).any(|it| {
+                let is_older = it.age >= hang.age || came(it).is_some_and(|at| Some(at) <= came(hang));
+                !it.missing.is_empty() && !it.is_certain && is_older
+            })
         };
-        if hang.missing.is_empty() && processes.flatten().any(is_behind) {
+        let mut processes = hang.waiting.iter().filter_map(|rank| hang.processes.get(rank));
+        if hang.missing.is_empty() && processes.any(is_behind) {
             hangs[index].is_certain = false;
         }
     }

@@ -25,8 +25,6 @@ const ENDS: usize = 1 << 20;
 const OF_FILE: usize = 512;
 /// How many waits of one operation or of several are kept before they are added up.
 const ADDED_UP: usize = 32 << 10;
-/// Among how many of the last ones an operation is looked for before another one is kept.
-const NEAR: usize = 8;
 /// How many replayed operations are remembered while their transfers arrive.
 const REPLAYED: usize = 64 << 10;
 /// The assumed error of a host's time if the recording has no last remark that states it, ns.
@@ -253,10 +251,6 @@ const WAITS: [&str; 3] = [wait::GPU, wait::PEER, wait::NETWORK];
 /// buffer, for the peer to have room, for the network. The waits overlap.
 pub(super) type Waits = [u64; 3];
 
-fn added(all: &mut Waits, more: &Waits) {
-    all.iter_mut().zip(more).for_each(|(all, ns)| *all += ns);
-}
-
 /// The same with the operation: by member and mark.
 type Waited = ((u32, u64), Waits);
 
@@ -373,10 +367,6 @@ impl Looking {
     fn waited(&mut self, waited @ ((member, mark), _): Waited) {
         let Evidence { members, visits, waits, .. } = &mut self.found;
         if mixed((members[member as usize].comm, mark, 0)) & visits.left_out == 0 {
-            // The channels of an operation tell of it one soon after the other.
-            if let Some((_, all)) = waits.iter_mut().rev().take(NEAR).find(|it| it.0 == waited.0) {
-                return added(all, &waited.1);
-            }
             waits.push(waited);
             if waits.len() > 2 * self.added_up.max(ADDED_UP) {
                 self.add_up();
@@ -392,7 +382,7 @@ impl Looking {
         waits.dedup_by(|(of, its), (before, all)| {
             let is_same = of == before;
             if is_same {
-                added(all, its);
+                all.iter_mut().zip(its).for_each(|(all, ns)| *all += *ns);
             }
             is_same
         });

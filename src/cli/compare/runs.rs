@@ -8,7 +8,7 @@ use crate::cli::reason::Reason;
 use crate::cli::survey::{Looking, Survey, attempts};
 use crate::import::{self, Operation, Profile, Wanted};
 use crate::summary;
-use crate::trace::reader::{Extent, Packet};
+use crate::trace::reader::Extent;
 
 /// A folder holds nothing to read.
 const NONE: &str = "the folder has no *.perfetto-trace, *.sqlite, *.json or *.json.gz in it";
@@ -25,12 +25,8 @@ pub(crate) fn open(path: &Path) -> Result<(Profile, Survey), Reason> {
     let files = if path.is_dir() { files(path)? } else { vec![path.to_owned()] };
     let read = |file: &PathBuf, threads| {
         let mut looking = Looking::default();
-        let look = |packet: Option<&Packet<'_>>| match packet {
-            Some(packet) => _ = looking.take(packet),
-            None => looking.skip(),
-        };
-        let profile = import::open_as(file, threads, (Wanted::Calls, None), look).map_err(Reason::file(file));
-        (profile, looking.done())
+        let profile = import::open_as(file, threads, (Wanted::Calls, None), looking.beside());
+        (profile.map_err(Reason::file(file)), looking.done())
     };
     let mut all = Vec::new();
     abreast::look(&files, read, |file, (profile, looked)| all.push((file, profile, looked)));

@@ -24,7 +24,7 @@ use crate::cli::reason::Reason;
 use crate::cli::survey::{self, LARGE, Looking, Survey, attempts, size_of};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
 use crate::trace::names;
-use crate::trace::reader::{Ends, Extent, HEAD, Packet};
+use crate::trace::reader::{Ends, Extent, HEAD};
 use crate::trace::words::remark;
 
 /// How many items are kept; each takes some 150 bytes.
@@ -128,11 +128,7 @@ fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job,
     let read = |path: &PathBuf, threads| {
         let mut looking = Looking::default();
         let ends = amount.end.and_then(|least| Ends::of(&mut File::open(path).ok()?, HEAD, least).ok()?);
-        let look = |packet: Option<&Packet<'_>>| match packet {
-            Some(packet) => _ = looking.take(packet),
-            None => looking.skip(),
-        };
-        let read = import::open_as(path, threads, (Wanted::Work, ends), look);
+        let read = import::open_as(path, threads, (Wanted::Work, ends), looking.beside());
         looking.only_ends(ends);
         (looking.done(), read.map(|profile| Loading::of(path, &profile, wish, amount)))
     };

@@ -105,6 +105,15 @@ impl Looking {
         self.survey.ends.extend(ends.map(|ends| (0, ends)));
     }
 
+    /// Takes the packets of a file that is read for something else, too, and `None` where a part is left
+    /// out.
+    pub(in crate::cli) fn beside(&mut self) -> impl FnMut(Option<&Packet<'_>>) {
+        |packet| match packet {
+            Some(packet) => _ = self.take(packet),
+            None => self.skip(),
+        }
+    }
+
     /// What comes next in the file is not taken: what is open may end there.
     pub(in crate::cli) fn skip(&mut self) {
         for track in self.survey.tracks.values_mut() {

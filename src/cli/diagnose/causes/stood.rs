@@ -19,7 +19,8 @@ struct Before {
 pub(super) fn stood_still(job: &Job, step: f64) -> Option<Suspect> {
     let gaps = (0..job.ranks.len()).flat_map(|rank| job.looked_at(rank)).filter(|item| is_gap(job, *item));
     let longest = gaps.max_by_key(|item| (length(job, *item), Reverse(*item)))?;
-    let last = before(job, longest, |item| job.graph.items[item].is_communication)?;
+    let before = job.graph.rank(job.graph.rank_of(longest as u32)).start..longest;
+    let last = before.rev().find(|item| job.graph.items[*item].is_communication)?;
     let meeting = job.graph.meetings_of(last).next()?;
     let all: Vec<Before> = job.graph.members_of(meeting).map(|item| Before::after(job, item)).collect();
     let (at_fault, name) = behind(&all).or_else(|| took_nothing(job, &all).map(|ranks| (ranks, None)))?;
@@ -83,10 +84,4 @@ fn is_gap(job: &Job, item: usize) -> bool {
 
 fn length(job: &Job, item: usize) -> i64 {
     job.graph.items[item].end - job.graph.items[item].start
-}
-
-/// The last item of a rank before this one that is so.
-fn before(job: &Job, item: usize, is_so: impl Fn(usize) -> bool) -> Option<usize> {
-    let rank = job.graph.rank_of(item as u32);
-    (job.graph.rank(rank).start..item).rev().find(|item| is_so(*item))
 }

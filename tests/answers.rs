@@ -280,6 +280,7 @@ fn a_hang_before_a_restart_is_over() {
     let paths = [healthy.path(), restarted.path()].map(Path::as_os_str);
     let compared = ncclscope(&["compare".as_ref(), paths[0], paths[1]]).unwrap();
     assert!(compared.starts_with("In B, the job hangs: AllReduce 1 MiB f32, seq 20 "), "{compared}");
+    assert!(compared.contains("\n  B: Left out: 2 files of earlier attempts, such as "), "{compared}");
     let swapped = ncclscope(&["compare".as_ref(), paths[1], paths[0]]).unwrap();
     assert!(swapped.starts_with("In A, the job hangs: ") && !swapped.contains("In B, "), "{swapped}");
 }

@@ -15,6 +15,7 @@ use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::{Repeat, Source};
 use crate::cli::colour;
+use crate::cli::survey::attempts::LEFT_OUT;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
 use crate::model::selection::Ranks;
@@ -188,7 +189,12 @@ impl Report {
             format!("B: {}", self.b.words()),
             format!("{case}: {}.", self.recognised.reason),
         ];
-        let emulated = [("A", &self.a), ("B", &self.b)].into_iter().filter(|(_, side)| side.is_emulated);
+        let sides = [("A", &self.a), ("B", &self.b)];
+        for (name, side) in sides {
+            let left_out = side.notes.iter().filter(|note| note.starts_with(LEFT_OUT));
+            lines.extend(left_out.map(|note| format!("{name}: {note}.")));
+        }
+        let emulated = sides.into_iter().filter(|(_, side)| side.is_emulated);
         lines.extend(
             emulated.map(|(name, _)| format!("The GPUs of {name} are emulated: its times are not performance.")),
         );

@@ -25,11 +25,14 @@ pub(in crate::cli) fn earlier(files: &[&Survey]) -> BTreeSet<usize> {
     (0..files.len()).filter(|file| over.contains(&attempts[*file])).collect()
 }
 
+/// How a note about files of earlier attempts begins.
+pub(in crate::cli) const LEFT_OUT: &str = "Left out: ";
+
 /// That these of the files are left out, if any are.
 pub(in crate::cli) fn left_out(files: &[PathBuf], earlier: &BTreeSet<usize>) -> Option<String> {
     let (are, first) = (if earlier.len() == 1 { "file" } else { "files" }, &files[*earlier.first()?]);
     Some(format!(
-        "Left out: {} {are} of earlier attempts, such as {}, because their ranks were started again",
+        "{LEFT_OUT}{} {are} of earlier attempts, such as {}, because their ranks were started again",
         earlier.len(),
         first.display()
     ))

@@ -23,6 +23,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 const CUPTI: &str = "13.0";
+/// The most plays of a job in one world: the machine may be too busy.
+const TIMES: usize = 5;
 
 /// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing. The late
 /// host is no step ahead: on a busy machine the lead of one that is hides its lateness.
@@ -75,7 +77,7 @@ struct Checked {
     is_as_planted: bool,
 }
 
-/// Plays a job in a world that is at least so many times slower, prints what was planted and what is said,
+/// Plays a job in a world that is so many times slower, prints what was planted and what is said,
 /// and judges it.
 #[track_caller]
 fn check(job: &Job, slower: u32) -> Checked {

@@ -1,8 +1,8 @@
 //! A job that is drawn by its seed: its shape, what is planted in it, what a step should take by
 //! arithmetic, and how it is played.
 
-use super::CUPTI;
-use crate::support::{Job as Run, Plan, SLOWER};
+use super::{CUPTI, TIMES};
+use crate::support::{Job as Run, Plan};
 use emulator::scenario::random::Dice;
 use emulator::truth::Line;
 use std::collections::{BTreeMap, BTreeSet};
@@ -537,17 +537,17 @@ impl Job {
         text
     }
 
-    /// Plays it with these causes in a world that is at least so many times slower, again if something else on
-    /// the machine disturbed it.
+    /// Plays it with these causes in a world that is so many times slower, again if something else on the machine
+    /// disturbed it. What is compared with each other has to be of one world.
     #[track_caller]
     pub(super) fn play(&self, planted: &[Planted], slower: u32) -> Run {
-        let mut slower = SLOWER.into_iter().filter(|times| *times >= slower).peekable();
-        loop {
-            let run = self.play_once(planted, slower.next().expect("it is one of these"));
-            if slower.peek().is_none() || self.is_as_planted(planted, &Steps::of(&run)) {
+        for _ in 1..TIMES {
+            let run = self.play_once(planted, slower);
+            if self.is_as_planted(planted, &Steps::of(&run)) {
                 return run;
             }
         }
+        self.play_once(planted, slower)
     }
 
     /// Whether the steps are as even as they should be.

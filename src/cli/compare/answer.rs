@@ -136,7 +136,7 @@ fn taken(slower: &Slower) -> String {
     })
 }
 
-/// Says where few long steps make the steps of one run longer on average, which medians do not show.
+/// Says where a few long steps make the steps of one run longer on average, which medians do not show.
 fn long_ones(steps: &Change) -> Option<String> {
     let [(a, more_a), (b, more_b)] = [&steps.a, &steps.b].map(|it| {
         let mean = it.sum / it.count as f64;
@@ -147,7 +147,7 @@ fn long_ones(steps: &Change) -> Option<String> {
     let [a, b, longest] = [a, b, run.max].map(duration);
     is_so.then(|| {
         format!(
-            ". On average they take {a} in A and {b} in B, because of few long ones: the longest takes {longest} in {name}; \
+            ". On average they take {a} in A and {b} in B, because of a few long ones: the longest takes {longest} in {name}; \
              ncclscope diagnose looks for the cause"
         )
     })

@@ -348,7 +348,7 @@ fn few_long_steps_are_named_though_medians_do_not_differ() {
     };
     let says = |a: &Profile, b: &Profile| compare(a, b, Some(Case::TwoRuns)).unwrap().answer.unwrap().text;
     let (healthy, sick) = (paused(1, 0), paused(2, 5_000_000_000));
-    let long = "because of few long ones: the longest takes 5.0";
+    let long = "because of a few long ones: the longest takes 5.0";
     let said = says(&healthy, &sick);
     assert!(said.starts_with("No difference") && said.contains(long) && said.contains(" s in B; ncclscope"), "{said}");
     let said = says(&sick, &healthy);

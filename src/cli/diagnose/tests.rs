@@ -18,8 +18,9 @@ const ALL_REDUCE: u32 = 2;
 const CHECK: u32 = 3;
 const UNKNOWN: u32 = 4;
 
-/// The step in which something stands still, and that no rank's own kernels do.
+/// The step in which something stands still.
 const STOOD: usize = 20;
+/// Nothing shows which rank does.
 const NOBODY: usize = usize::MAX;
 
 /// A job in which each rank computes, all meet, and the next step begins.
@@ -264,7 +265,7 @@ fn a_gpu_that_stood_still_once_is_named() {
     let expected = "Rank 2 on node1 stood still once: its GPU did not end `backward` for 5.0";
     assert!(says.starts_with(expected) && says.contains("when those of the others had. Without it"), "{says}");
     // Nothing shows which it was.
-    let mut job = Made { stood: Some(usize::MAX), ..Made::healthy() }.job();
+    let mut job = Made { stood: Some(NOBODY), ..Made::healthy() }.job();
     let gaps: Vec<usize> =
         (0..job.graph.items.len()).filter(|item| !job.is_recorded(job.graph.items[*item].kind)).collect();
     assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));

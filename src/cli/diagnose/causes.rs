@@ -161,7 +161,7 @@ pub(super) struct Part {
 /// Finds what costs.
 pub(super) fn find(job: &Job) -> Findings {
     let plan = job.graph.plan();
-    let times = recorded(job);
+    let times = job.graph.recorded();
     let recorded = measure(job, &times);
     let replayed = job.graph.replay(&plan);
     let before = measure(job, &replayed);
@@ -223,12 +223,6 @@ fn path(job: &Job, times: &Times) -> Vec<Part> {
     let mut parts: Vec<Part> = parts.into_iter().map(part).collect();
     parts.sort_by(|one, other| other.ns.total_cmp(&one.ns));
     parts
-}
-
-/// The times of the recording itself, in the form of a replay.
-fn recorded(job: &Job) -> Times {
-    let items = &job.graph.items;
-    Times { start: items.iter().map(|it| it.start).collect(), end: items.iter().map(|it| it.end).collect() }
 }
 
 /// For each step, its number and its duration on the median rank, ns.

@@ -9,7 +9,8 @@
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
 //! last waits for nobody. The rest of the other ranks' kernels is waiting, and every
 //! [`replay`](Graph::replay) computes it anew. A send that fits into a buffer ends before its data
-//! has arrived: there, the transfer takes at least as long as the network did.
+//! has arrived: there, the transfer takes at least as long as the network did. Whether it fits is
+//! guessed from durations; a send that would then wait much longer than it took did not wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,8 +18,12 @@ use std::ops::Range;
 
 /// No item.
 const NONE: u32 = u32::MAX;
+/// A time that is not known yet.
+const UNKNOWN: i64 = i64::MIN;
 /// A send that takes at most this much longer than its receive has not waited for it, ns.
 const FREE_NS: i64 = 50_000;
+/// How often it is looked for sends that waited for nobody, though they seemed to.
+const ROUNDS: usize = 8;
 /// Kernels of one stream that follow each other within this time depend on nothing else, ns.
 const NEXT_NS: i64 = 20_000;
 
@@ -38,6 +43,13 @@ pub(super) struct Item {
     pub(super) only_gives: bool,
     /// From its begin until the network had delivered what it sent, ns; 0 if that is unknown.
     pub(super) sent: i64,
+}
+
+impl Item {
+    /// From its begin to its end, ns.
+    fn took(&self) -> i64 {
+        self.end - self.start
+    }
 }
 
 /// How an item depends on others.
@@ -96,6 +108,8 @@ pub(super) struct Plan {
 pub(super) struct Times {
     pub(super) start: Vec<i64>,
     pub(super) end: Vec<i64>,
+    /// Items that would have waited forever, and were let go.
+    stuck: Vec<u32>,
 }
 
 /// A stretch of what a replay waited for.
@@ -154,8 +168,10 @@ impl Graph {
             }
             graph.joins.push(from as u32..at as u32);
         }
-        graph.divide();
+        let free = graph.free();
+        graph.divide(&free);
         graph.align();
+        graph.settle(free);
         graph
     }
 
@@ -205,16 +221,51 @@ impl Graph {
         }
     }
 
+    /// The duration of the shortest item of each meeting, ns.
+    fn shortest(&self) -> Vec<i64> {
+        let took = |item: &u32| self.items[*item as usize].took();
+        let shortest = |members: &Range<usize>| self.members[members.clone()].iter().map(took).min().unwrap_or(0);
+        self.meetings.iter().map(shortest).collect()
+    }
+
+    /// The least of these values, which are of meetings, for the meetings of an item.
+    fn least(&self, at: usize, of: &[i64]) -> i64 {
+        self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX)
+    }
+
+    /// Whether each item is a send that took so little longer than its receive that it did not wait.
+    fn free(&self) -> Vec<bool> {
+        let shortest = self.shortest();
+        let is_short = |at: usize| self.items[at].took() - self.least(at, &shortest) < FREE_NS;
+        let is_free = |at: usize| self.items[at].only_gives && !self.joins[at].is_empty() && is_short(at);
+        (0..self.items.len()).map(is_free).collect()
+    }
+
+    /// Finds the other sends that did not wait. In the stages of a pipeline, each of which sends before
+    /// it receives, one that is thought to wait stops all ranks.
+    fn settle(&mut self, mut free: Vec<bool>) {
+        for _ in 0..ROUNDS {
+            let times = self.replay(&self.plan());
+            let stuck = times.stuck.iter().map(|at| *at as usize);
+            let is_long = |at: &usize| times.end[*at] - times.start[*at] > 2 * self.items[*at].took() + FREE_NS;
+            let waits: Vec<usize> = (0..self.items.len()).filter(is_long).chain(stuck).collect();
+            let mut is_settled = true;
+            for at in waits {
+                if self.items[at].only_gives && !free[at] && !self.joins[at].is_empty() {
+                    (free[at], is_settled) = (true, false);
+                }
+            }
+            if is_settled {
+                return;
+            }
+            self.divide(&free);
+        }
+    }
+
     /// Divides the time of items in which ranks meet into transfer and waiting: the shortest of
     /// them waited for nobody.
-    fn divide(&mut self) {
-        let items = |members: &Range<usize>| self.members[members.clone()].iter().map(|it| &self.items[*it as usize]);
-        let took = |item: &Item| item.end - item.start;
-        let shortest = |members: &Range<usize>| items(members).map(took).min().unwrap_or(0);
-        let shortest: Vec<i64> = self.meetings.iter().map(shortest).collect();
-        let least = |at: usize, of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX);
-        let free = |at: usize| self.items[at].only_gives && took(&self.items[at]) - least(at, &shortest) < FREE_NS;
-        let free: Vec<bool> = (0..self.items.len()).map(|at| free(at) && !self.joins[at].is_empty()).collect();
+    fn divide(&mut self, free: &[bool]) {
+        let shortest = self.shortest();
         // Data that has not arrived when the send ends is on its way, and the receivers wait for
         // it.
         let through = |members: &Range<usize>| {
@@ -225,12 +276,13 @@ impl Graph {
             self.meetings.iter().zip(&shortest).map(|(members, shortest)| through(members).max(*shortest)).collect();
         let divided: Vec<[i64; 2]> = (self.items.iter().enumerate())
             .map(|(at, item)| {
-                if free[at] { [took(item); 2] } else { [&transfers, &shortest].map(|of| took(item).min(least(at, of))) }
+                let took = item.took();
+                if free[at] { [took; 2] } else { [&transfers, &shortest].map(|of| took.min(self.least(at, of))) }
             })
             .collect();
         for (((node, item), is_free), [length, own]) in self.nodes.iter_mut().zip(&self.items).zip(free).zip(divided) {
-            (node.length, node.own, node.is_free) = (length, own, is_free);
-            node.through = if is_free { item.sent } else { 0 };
+            (node.length, node.own, node.is_free) = (length, own, *is_free);
+            node.through = if *is_free { item.sent } else { 0 };
         }
     }
 
@@ -331,6 +383,12 @@ impl Graph {
         self.meetings_of(item).flat_map(|meeting| self.members_of(meeting)).chain([item])
     }
 
+    /// When everything began and ended in the recording, each rank on its own clock.
+    pub(super) fn recorded(&self) -> Times {
+        let of = |time: fn(&Item) -> i64| self.items.iter().map(time).collect();
+        Times { start: of(|it| it.start), end: of(|it| it.end), stuck: Vec::new() }
+    }
+
     /// Everything as it was.
     pub(super) fn plan(&self) -> Plan {
         Plan {
@@ -343,8 +401,8 @@ impl Graph {
 
     /// When everything would have begun and ended.
     pub(super) fn replay(&self, plan: &Plan) -> Times {
-        const UNKNOWN: i64 = i64::MIN;
-        let mut times = Times { start: vec![UNKNOWN; self.items.len()], end: vec![UNKNOWN; self.items.len()] };
+        let unknown = || vec![UNKNOWN; self.items.len()];
+        let mut times = Times { start: unknown(), end: unknown(), stuck: Vec::new() };
         let mut cursors: Vec<usize> = self.ranks.iter().map(|rank| rank.start).collect();
         let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
         let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
@@ -402,15 +460,22 @@ impl Graph {
                     }
                 }
             }
-            // The ranks' files do not agree on the order: the remaining items do not wait.
-            let Some(rank) = (0..self.ranks.len()).find(|rank| cursors[*rank] < self.ranks[*rank].end) else { break };
-            let item = blocked[rank] as usize;
-            times.end[item] = times.start[item].max(0) + self.items[item].end - self.items[item].start;
+            // The ranks' files do not agree on the order, or something is wrongly thought to wait: it
+            // takes as long as it did. That a send waited is a guess.
+            let waiting = (0..self.ranks.len()).filter(|rank| cursors[*rank] < self.ranks[*rank].end);
+            let order = |rank: &usize| {
+                let item = blocked[*rank] as usize;
+                (!self.items[item].only_gives, self.waited(item))
+            };
+            let Some(rank) = waiting.min_by_key(order) else { break };
+            let item = blocked[rank];
+            times.stuck.push(item);
+            times.end[item as usize] = times.start[item as usize].max(0) + self.items[item as usize].took();
             ready.push(rank);
         }
-        for (at, item) in self.items.iter().enumerate().filter(|(at, _)| open[*at] > 0) {
+        for (at, item) in self.items.iter().enumerate() {
             if times.end[at] == UNKNOWN {
-                times.end[at] = times.start[at] + item.end - item.start;
+                times.end[at] = times.start[at] + item.took();
             }
         }
         times
@@ -475,7 +540,7 @@ impl Graph {
         for item in &self.members[self.meetings[meeting].clone()] {
             let at = *item as usize;
             open[at] -= 1;
-            if open[at] > 0 || self.nodes[at].is_free {
+            if open[at] > 0 || times.end[at] != UNKNOWN {
                 continue;
             }
             let last = |of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).max().unwrap_or(i64::MIN);

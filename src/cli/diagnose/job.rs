@@ -44,7 +44,7 @@ pub(super) struct RankFacts {
     pub(super) unrecorded_ns: u64,
 }
 
-/// The network in one direction between two ranks.
+/// What carries data in one direction between two ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link {
     /// The rank that sends.
@@ -55,13 +55,16 @@ pub(super) struct Link {
 }
 
 /// What an item sent over a link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
     pub(super) link: usize,
     pub(super) item: usize,
-    /// For how long the network had any of it, ns.
+    /// It went from GPU to GPU within a host, where only kernels show how long that takes.
+    pub(super) is_direct: bool,
+    /// For how long the network had any of it, or how long it took, ns.
     pub(super) busy: f64,
-    /// For how long it had each transfer, in the middle, on the slowest channel, ns.
+    /// For how long the network had each transfer, in the middle, on the slowest channel, ns; or how
+    /// long all took.
     pub(super) each: f64,
     /// That channel, if it takes much longer than the others between these ranks.
     pub(super) channel: Option<u32>,

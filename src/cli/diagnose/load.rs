@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
-use super::job::{Job, Link, RankFacts, Taken, Use, often};
+use super::job::{Job, RankFacts, Taken, Use, often};
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks, largest_with_all};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
@@ -70,8 +70,11 @@ struct Loading {
     known: FxHashMap<Kind, u32>,
     communicators: FxHashMap<u32, String>,
     sizes: FxHashMap<u32, Option<usize>>,
-    /// Sends: the communicator and the peer there; the link is the rank, the item its place there.
+    /// What the network carried: the communicator and the peer there; the link is the rank, the item its
+    /// place there.
     uses: Vec<(u64, i32, Use)>,
+    /// All sends: the communicator and the peer there, the rank, and the item's place there.
+    sends: Vec<(u64, i32, usize, usize)>,
     /// The rank, the item's place there, and what its GPU took that it had received.
     taken: Vec<(usize, usize, Taken)>,
     /// The rank, the item's place there, the sender by communicator and rank there, and for how long the
@@ -206,6 +209,8 @@ impl Loading {
         self.items.append(&mut of_file.items);
         self.sources.append(&mut of_file.sources);
         self.joined.extend(of_file.joined.into_iter().map(|(what, rank, item)| (what, before as u32 + rank, item)));
+        let sends = of_file.sends.into_iter();
+        self.sends.extend(sends.map(|(comm, peer, rank, item)| (comm, peer, before + rank, item)));
         self.taken.extend(of_file.taken.into_iter().map(|(rank, item, it)| (before + rank, item, it)));
         self.untaken.extend(of_file.untaken.into_iter().map(|(rank, item, by, ns)| (before + rank, item, by, ns)));
         let uses = of_file.uses.into_iter();
@@ -283,7 +288,7 @@ impl Loading {
                 own_ranks.insert(hash, own);
             }
         }
-        self.sends(profile, rank.process, number, &own_ranks, &carriers);
+        self.transfers(profile, rank.process, number, &own_ranks, &carriers);
         let edges = edges.get(kept.start..=kept.end).unwrap_or_default();
         let last = rank.items[places.clone()].last().zip(profile.clock.to_utc);
         self.ranks.push(RankFacts {
@@ -325,6 +330,8 @@ impl Loading {
                 let turn = turns.entry(mixed(&(comm, shared, operation.function == "Recv"))).or_default();
                 *turn += 1;
                 let turn = kernel.and_then(|it| it.carried.replay).unwrap_or(*turn);
+                let peer = operation.peer.filter(|_| operation.function == "Send" && item.unrecorded.is_none());
+                self.sends.extend(peer.filter(|_| is_kept).map(|peer| (comm, peer, rank_number as usize, items.len())));
                 if is_kept {
                     self.joined.push((mixed(&(comm, shared, turn)), rank_number, items.len() as u32));
                     carriers.push(Carrier { shared, item: items.len(), comm });
@@ -453,24 +460,14 @@ impl Loading {
             false if self.is_of_ends => 1.min(kept),
             false => (kept / 10).clamp(1, 20).min(kept),
         };
-        let mut links: BTreeMap<Link, usize> = BTreeMap::new();
-        let mut all_uses = Vec::new();
-        for (comm, peer, it) in self.uses {
-            let rank = it.link;
-            let to = self.members.get(&comm).and_then(|it| it.1.get(&peer)).copied();
-            let count = links.len();
-            let link = *links.entry(Link { from: rank, to, peer }).or_insert(count);
-            all_uses.push(Use { link, item: graph.rank(rank).start + it.item, ..it });
-        }
-        let sender = |(comm, peer): &(u64, i32)| self.members.get(comm)?.1.get(peer).copied();
+        let rank_of = |comm: &u64, peer: &i32| self.members.get(comm)?.1.get(peer).copied();
+        let (links, uses) = links::all(&graph, &self.ranks, rank_of, &self.uses, &self.sends);
         let mut untaken: FxHashMap<(usize, usize), f64> = FxHashMap::default();
         for (rank, item, by, ns) in &self.untaken {
-            if let Some(from) = sender(by) {
+            if let Some(from) = rank_of(&by.0, &by.1) {
                 *untaken.entry((graph.rank(*rank).start + item, from)).or_default() += ns;
             }
         }
-        let mut in_order: Vec<(Link, usize)> = links.into_iter().collect();
-        in_order.sort_unstable_by_key(|it| it.1);
         let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
         let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
             ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
@@ -483,8 +480,8 @@ impl Loading {
             kinds: self.kinds,
             communicators: self.communicators,
             sizes: self.sizes,
-            links: in_order.into_iter().map(|it| it.0).collect(),
-            uses: all_uses,
+            links,
+            uses,
             taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
             source: source.filter(|_| has_all),
             untaken,

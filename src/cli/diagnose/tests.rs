@@ -95,7 +95,7 @@ impl Made {
                 let (kind, start) = if has_stood { (UNKNOWN, begins[rank]) } else { (ALL_REDUCE, ready[rank]) };
                 joined.push((step as u64, rank as u32, items.len() as u32));
                 let busy = 1_000.0 * (self.link)(rank, step) as f64;
-                uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0, channel: None }));
+                uses.push((rank, Use { link: rank, item: items.len(), busy, each: busy / 8.0, ..Use::default() }));
                 items.push(Item { stream: 1, start, end, kind, is_communication: true, ..Item::default() });
                 done[rank] = end;
             }

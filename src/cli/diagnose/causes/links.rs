@@ -20,12 +20,15 @@ type Uses = BTreeMap<usize, Vec<Use>>;
 pub(super) fn links(job: &Job) -> Vec<Suspect> {
     let mut slow: BTreeMap<usize, Suspect> = BTreeMap::new();
     let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
-    for (kind, of_links) in uses(job) {
+    for ((kind, is_direct), of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
         if job.is_recorded(kind) {
             slow_ones(job, name, &of_links, &mut slow);
         }
-        stalled_ones(job, kind, &of_links, &mut stalled);
+        // Kernels do not show whether a link stands still or a GPU.
+        if !is_direct {
+            stalled_ones(job, kind, &of_links, &mut stalled);
+        }
     }
     let mut suspects = together(slow.into_values().collect());
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
@@ -61,7 +64,7 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
         for (it, [_, others]) in uses.iter().zip(&middles) {
             // Stalls are another cause.
             let busy = it.busy.min(2.0 * usual);
-            let least = match job.graph.through(it.item) {
+            let least = match delivered(job, it.item) {
                 // Without the fault it would be like the other links' transfers.
                 Some(_) => median(&transfers),
                 // The other links and the GPUs need their time, too.
@@ -161,12 +164,14 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
     (first.times > 1 && !first.is_once || first.amounts[0] >= ONCE_NS).then_some(first)
 }
 
-/// How links were used in the steps that are looked at, by kind of operation and link, in order.
-fn uses(job: &Job) -> BTreeMap<u32, BTreeMap<usize, Vec<Use>>> {
+/// How links were used in the steps that are looked at, by kind of operation, whether directly, and link,
+/// in order.
+fn uses(job: &Job) -> BTreeMap<(u32, bool), Uses> {
     let inside: Vec<Range<usize>> = (0..job.ranks.len()).map(|rank| job.looked_at(rank)).collect();
-    let mut by_kind: BTreeMap<u32, BTreeMap<usize, Vec<Use>>> = BTreeMap::new();
+    let mut by_kind: BTreeMap<(u32, bool), Uses> = BTreeMap::new();
     for it in job.uses.iter().filter(|it| inside[job.links[it.link].from].contains(&it.item)) {
-        by_kind.entry(job.graph.items[it.item].kind).or_default().entry(it.link).or_default().push(*it);
+        let kind = (job.graph.items[it.item].kind, it.is_direct);
+        by_kind.entry(kind).or_default().entry(it.link).or_default().push(*it);
     }
     by_kind.values_mut().flat_map(BTreeMap::values_mut).for_each(|uses| uses.sort_by_key(|it| it.item));
     by_kind
@@ -222,13 +227,18 @@ fn shorten_meetings(job: &Job, suspect: &mut Suspect) {
 
 /// The duration of an operation's transfer, ns: a send may end before its data has arrived.
 fn transfer(job: &Job, item: usize) -> f64 {
-    job.graph.through(item).unwrap_or(0).max(job.graph.length(item)) as f64
+    delivered(job, item).unwrap_or(0).max(job.graph.length(item)) as f64
+}
+
+/// Of a send that did not wait for the network: from its begin until that had delivered its data, ns.
+fn delivered(job: &Job, item: usize) -> Option<i64> {
+    job.graph.through(item).filter(|through| *through > 0)
 }
 
 /// Shortens the transfer of an operation on all its ranks.
 fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
     let by = by as i64;
-    if let Some(through) = job.graph.through(item) {
+    if let Some(through) = delivered(job, item) {
         return suspect.throughs.push((item, (through - by).max(0)));
     }
     let mut meetings = job.graph.meetings_of(item).peekable();

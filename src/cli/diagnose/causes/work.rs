@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::job::Job;
-use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, largest, measure, median, quarter, recorded};
+use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, largest, measure, median, quarter};
 use crate::cli::compare::ranks::Class;
 
 /// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
@@ -35,8 +35,9 @@ pub(super) struct Sums {
     /// By rank and step: work, and the work beyond that of the median rank, ns.
     work: Vec<Vec<f64>>,
     excess: Vec<Vec<f64>>,
-    /// By rank and step: how long nothing ran, ns.
+    /// By rank and step: how long nothing ran, ns; and how often.
     idle: Vec<Vec<f64>>,
+    gaps: Vec<Vec<usize>>,
     /// What a step takes, ns.
     step: f64,
 }
@@ -67,13 +68,15 @@ impl Sums {
             work: vec![vec![0.0; steps]; ranks],
             excess: vec![vec![0.0; steps]; ranks],
             idle: vec![vec![0.0; steps]; ranks],
-            step: measure(job, &recorded(job)).mean,
+            gaps: vec![vec![0; steps]; ranks],
+            step: measure(job, &job.graph.recorded()).mean,
         };
         for rank in 0..ranks {
             for (at, step) in job.steps.clone().enumerate() {
                 for item in job.step(rank, step) {
                     let it = &job.graph.items[item];
                     sums.idle[rank][at] += job.graph.idle(item) as f64;
+                    sums.gaps[rank][at] += usize::from(job.graph.idle(item) > 0);
                     // What nobody knows is nobody's own work.
                     if it.is_communication || !job.is_recorded(it.kind) {
                         continue;
@@ -288,13 +291,19 @@ impl Sums {
         let idle = |rank: usize, at: usize| {
             if paused[rank].contains(&at) { median(&self.idle[rank]) } else { self.idle[rank][at] }
         };
-        let middle: Vec<f64> =
-            (0..steps).map(|at| median(&(0..ranks).map(|rank| idle(rank, at)).collect::<Vec<_>>())).collect();
+        let over_ranks = |of: &dyn Fn(usize) -> f64| median(&(0..ranks).map(of).collect::<Vec<_>>());
+        let middle: Vec<f64> = (0..steps).map(|at| over_ranks(&|rank| idle(rank, at))).collect();
+        // Where nothing ran once, the median rank's usual length of that. A rank that launches more than the
+        // others, such as a stage in the middle of a pipeline, may be idle more often, but not for longer.
+        let gaps = |rank: usize, at: usize| self.gaps[rank][at] as f64;
+        let once: Vec<f64> =
+            (0..steps).map(|at| over_ranks(&|rank| idle(rank, at) / gaps(rank, at).max(1.0))).collect();
+        let usual = |rank: usize, at: usize| middle[at].max(once[at] * gaps(rank, at));
         let mut suspects = if pauses.is_empty() { Vec::from_iter(self.pause(job)) } else { pauses };
         let excesses: Vec<Vec<f64>> =
-            (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - middle[at]).collect()).collect();
+            (0..ranks).map(|rank| (0..steps).map(|at| idle(rank, at) - usual(rank, at)).collect()).collect();
         for of in self.habitual(excesses.iter().map(|excess| self.stretch(excess)).enumerate()) {
-            let lags = of.iter().flat_map(|rank| self.shorter(job, *rank, |at| middle[at]));
+            let lags = of.iter().flat_map(|rank| self.shorter(job, *rank, |at| usual(*rank, at)));
             let mean = |all: f64| all / steps as f64;
             suspects.push(Suspect {
                 what: What::Host,

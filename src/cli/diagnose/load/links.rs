@@ -1,8 +1,11 @@
 //! How long the network had what a rank sent, and its GPU what it had received.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rustc_hash::FxHashMap;
 
-use super::super::job::{Taken, Use};
+use super::super::graph::Graph;
+use super::super::job::{Link, RankFacts, Taken, Use};
 use super::{Carrier, Loading};
 use crate::import::{Profile, Span};
 use crate::trace::words::wait;
@@ -28,7 +31,7 @@ impl Loading {
     /// For how long the network had something of a rank's sends, by item and peer; and its GPU
     /// something that it had received. Its ranks in communicators tell its transfers from those of its
     /// process's other GPUs.
-    pub(super) fn sends(
+    pub(super) fn transfers(
         &mut self,
         profile: &Profile,
         process: usize,
@@ -70,7 +73,8 @@ impl Loading {
             let (each, channel) = slowest(of_use);
             let it = &mut self.items[rank][item];
             it.sent = it.sent.max(of_use.iter().map(|it| it.to).max().unwrap_or(0) - it.start);
-            self.uses.push((comm, peer, Use { link: rank, item, busy: covered(of_use), each, channel }));
+            let busy = covered(of_use);
+            self.uses.push((comm, peer, Use { link: rank, item, is_direct: false, busy, each, channel }));
         }
         taken.sort_unstable_by_key(|it| (it.item, it.comm, it.peer));
         for of_peer in
@@ -87,6 +91,47 @@ impl Loading {
             self.taken.push((rank, of_item[0].item, Taken { busy: covered(of_item), each, count }));
         }
     }
+}
+
+/// The links, and how they were used. `rank_of` knows which rank a communicator's is; `uses` and `sends`
+/// are as in [`Loading`].
+pub(super) fn all(
+    graph: &Graph,
+    ranks: &[RankFacts],
+    rank_of: impl Fn(&u64, &i32) -> Option<usize>,
+    uses: &[(u64, i32, Use)],
+    sends: &[(u64, i32, usize, usize)],
+) -> (Vec<Link>, Vec<Use>) {
+    let mut known: BTreeMap<Link, usize> = BTreeMap::new();
+    let (mut links, mut all) = (Vec::new(), Vec::new());
+    let mut link_of = |from: usize, to: Option<usize>, peer: i32| {
+        let link = Link { from, to, peer };
+        *known.entry(link.clone()).or_insert_with(|| {
+            links.push(link);
+            links.len() - 1
+        })
+    };
+    for (comm, peer, it) in uses {
+        let link = link_of(it.link, rank_of(comm, peer), *peer);
+        all.push(Use { link, item: graph.rank(it.link).start + it.item, ..*it });
+    }
+    let is_by_network: BTreeSet<(usize, usize)> = all.iter().map(|it| (it.link, it.item)).collect();
+    for (comm, peer, from, item) in sends {
+        let (to, item) = (rank_of(comm, peer), graph.rank(*from).start + item);
+        // Between hosts the network carries it, even if its work was not recorded.
+        let is_near =
+            to.is_some_and(|to| to != *from && ranks[*from].host.is_some() && ranks[*from].host == ranks[to].host);
+        // What a kernel also exchanges with others may be what takes long.
+        let others = || graph.partners(item).filter(|it| *it != item).map(|it| graph.rank_of(it as u32));
+        if !is_near || others().next().is_none() || others().any(|rank| Some(rank) != to) {
+            continue;
+        }
+        let (link, took) = (link_of(*from, to, *peer), graph.length(item) as f64);
+        if !is_by_network.contains(&(link, item)) {
+            all.push(Use { link, item, is_direct: true, busy: took, each: took, channel: None });
+        }
+    }
+    (links, all)
 }
 
 /// What a transfer takes in the middle on the slowest channel, ns; and the channel, if the others

@@ -25,6 +25,7 @@ mod replay;
 mod report;
 mod run;
 mod running;
+mod said;
 mod scrub;
 mod shared_gpus;
 mod summary;

@@ -153,6 +153,11 @@ impl Ranks {
         Ranks(ranges)
     }
 
+    /// The first and the last of each range, in order.
+    pub fn ranges(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.0.iter().copied()
+    }
+
     /// Whether this rank is one of them.
     #[must_use]
     pub fn contains(&self, rank: u32) -> bool {

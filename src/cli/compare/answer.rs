@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::change::{Change, EFFECT, ENOUGH, Verdict};
 use super::ranks::Class;
 use super::slower::{Link, Part, Row, Slower};
+use crate::cli::said;
 use crate::import::knowledge::duration;
 
 /// How many causes are named after the first.
@@ -25,8 +26,6 @@ const STANDS_OUT: f64 = 1.5;
 /// the average.
 const LONG: f64 = 10.0;
 const LONG_PART: f64 = 0.25;
-/// How many ranks are named one by one.
-const NAMED: usize = 4;
 
 /// The answer, as data and in words.
 #[derive(Clone, Debug, Serialize)]
@@ -231,23 +230,14 @@ impl Names {
     /// `rank 2`, `ranks 0 and 1`, `every rank`.
     fn say(&self, ranks: &[String]) -> String {
         let is_every = ranks.len() > 1 && self.0.iter().all(|rank| ranks.contains(rank));
-        let numbers: Option<Vec<&str>> = ranks.iter().map(|rank| rank.strip_prefix("rank ")).collect();
+        let number = |rank: &String| rank.strip_prefix("rank ")?.parse().ok();
+        let numbers: Option<Vec<u32>> = ranks.iter().map(number).collect();
         match (ranks, numbers) {
             _ if is_every => "every rank".into(),
             ([one], _) => one.clone(),
-            (_, _) if ranks.len() > NAMED => format!("{} ranks", ranks.len()),
-            (_, Some(numbers)) => format!("ranks {}", list(&numbers)),
-            (_, None) => list(&ranks.iter().map(String::as_str).collect::<Vec<_>>()),
+            (_, Some(numbers)) => said::ranks(numbers),
+            (_, None) => said::some(ranks),
         }
-    }
-}
-
-/// `a`, `a and b`, `a, b and c`.
-fn list(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
 }
 
@@ -403,11 +393,6 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<(Cau
     if direction * growth < 0.0 && !is_noise {
         return None;
     }
-    let quoted = |all: &[String]| {
-        let shown: Vec<&str> = all.iter().take(NAMED).map(String::as_str).collect();
-        let more = all.len().saturating_sub(NAMED);
-        if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { list(&shown) }
-    };
     let alike: Vec<String> = (ranks.iter())
         .filter(|(_, own)| own.0.abs() * 2.0 >= growth.abs())
         .map(|(rank, _)| (*rank).to_owned())
@@ -416,9 +401,9 @@ fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<(Cau
     let whose = if who == "every rank" { String::new() } else { format!(" on {who}") };
     let by = if is_noise { "at a cost that the noise hides".into() } else { format!("{} a step", grown(growth)) };
     let text = match (&in_a[..], &in_b[..]) {
-        ([], new) => format!("they have {} as well{whose}, {by}", quoted(new)),
-        (old, []) => format!("they have no {}{whose}, {by}", quoted(old)),
-        (old, new) => format!("they have {} instead of {}{whose}, {by}", quoted(new), quoted(old)),
+        ([], new) => format!("they have {} as well{whose}, {by}", said::some(new)),
+        (old, []) => format!("they have no {}{whose}, {by}", said::some(old)),
+        (old, new) => format!("they have {} instead of {}{whose}, {by}", said::some(new), said::some(old)),
     };
     let part = only.first().map_or(Part::Works, |row| row.part);
     let (growth, most) = (if is_noise { 0.0 } else { growth }, direction * growth + noise);

@@ -15,16 +15,14 @@ use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::{Repeat, Source};
 use crate::cli::colour;
+use crate::cli::said;
 use crate::cli::survey::attempts::LEFT_OUT;
 use crate::import::Profile;
 use crate::import::knowledge::{Fact, duration};
-use crate::model::selection::Ranks;
 use crate::trace::names;
 
 /// Rows of a table for people; the JSON has all of them.
 const ROWS: usize = 25;
-/// How long a list of ranks may be in a table.
-const LONGEST: usize = 24;
 
 /// Everything a comparison found.
 #[derive(Debug, Serialize)]
@@ -348,10 +346,10 @@ fn source(source: &Source) -> String {
     }
 }
 
-/// `ranks 0-3,8`, if they are numbered and that is short.
+/// `ranks 0 to 3 and 8`, if they are numbered.
 fn numbered(ranks: &[String]) -> Option<String> {
     let numbers: Option<Vec<u32>> = ranks.iter().map(|rank| rank.strip_prefix("rank ")?.parse().ok()).collect();
-    Some(format!("ranks {}", Ranks::of(numbers?))).filter(|text| text.len() <= LONGEST)
+    numbers.map(said::ranks)
 }
 
 /// What ranks do in their steps; what changed comes first.

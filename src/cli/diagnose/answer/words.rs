@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use super::{LookAt, OfLink, Told, capitalized, look_at, percent};
 use crate::cli::compare::ranks::UNRECORDED;
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
-use crate::cli::diagnose::job::{Job, RankFacts, often};
+use crate::cli::diagnose::job::{Job, Link, RankFacts, often};
 use crate::cli::diagnose::shares::OfRank;
+use crate::cli::said;
 use crate::trace::names::{duration, quoted, short};
 
-/// How many ranks are named.
-const NAMED: usize = 8;
 /// The fraction of a step, or of all steps, that is worth mentioning.
 const MUCH: f64 = 0.1;
 /// How much the mean step must exceed the median for long steps to be mentioned, as a fraction; and
@@ -32,27 +31,25 @@ impl Names<'_> {
     /// `rank 2`, `ranks 0 and 1`, `every rank`.
     fn who(&self, ranks: &[usize]) -> String {
         let label = |rank: &usize| self.job.ranks[*rank].label.as_str();
+        let number = |rank: &usize| self.job.ranks[*rank].number.and_then(|it| u32::try_from(it).ok());
         match ranks {
             [one] => label(one).to_owned(),
             all if all.len() == self.job.ranks.len() => "every rank".to_owned(),
-            many if many.len() > NAMED => format!("{} ranks", many.len()),
             [] => "no rank".to_owned(),
-            many => {
-                let numbers: Option<Vec<i32>> = many.iter().map(|rank| self.job.ranks[*rank].number).collect();
-                let (ranks, names) = match numbers {
-                    Some(numbers) => ("ranks ", numbers.iter().map(i32::to_string).collect()),
-                    None => ("", many.iter().map(|rank| label(rank).to_owned()).collect::<Vec<_>>()),
-                };
-                let (last, first) = names.split_last().map_or(("", &[][..]), |(last, first)| (last, first));
-                format!("{ranks}{} and {last}", first.join(", "))
-            }
+            many => match many.iter().map(number).collect::<Option<Vec<u32>>>() {
+                Some(numbers) => said::ranks(numbers),
+                None => said::some(&many.iter().map(label).collect::<Vec<_>>()),
+            },
         }
     }
 
-    /// ` on node1`, if these are ranks of one host; and which GPU one rank is, if its process has several.
+    /// ` on node1`, ` on node1 and node2`; and which GPU one rank is, if its process has several.
     fn on(&self, ranks: &[usize]) -> String {
         let hosts = self.hosts(ranks);
-        let [host] = &hosts[..] else { return String::new() };
+        if hosts.is_empty() {
+            return String::new();
+        }
+        let host = said::some(&hosts);
         match ranks {
             all if all.len() == self.job.ranks.len() => String::new(),
             [one] => match &self.job.ranks[*one] {
@@ -98,17 +95,13 @@ impl Names<'_> {
                 "{who}{on} get{s} work from {its} host too late: {its} {gpus} {have} nothing to do for {own} a step, those of the others for {others}"
             ),
             What::Link => {
-                let (link, are) = match cause.links.len() {
-                    1 => (format!("the link from {}", self.link(cause)), "is"),
-                    more => (format!("the link from {} and {} more", self.link(cause), more - 1), "are"),
-                };
+                let (link, is_one) = self.links(cause);
+                let are = if is_one { "is" } else { "are" };
                 format!("{link} {are} slow: a transfer of {name} takes {own} there, on the other links {others}")
             }
             What::Stall => {
-                let (link, s) = match cause.links.len() {
-                    1 => (format!("the link from {}", self.link(cause)), "s"),
-                    more => (format!("the link from {} and {} more", self.link(cause), more - 1), ""),
-                };
+                let (link, is_one) = self.links(cause);
+                let s = if is_one { "s" } else { "" };
                 let what = if cause.is_once { "stood still once".into() } else { format!("stall{s} now and then") };
                 format!("{link} {what}: {name} kept it busy for {own}, usually for {others}")
             }
@@ -144,11 +137,27 @@ impl Names<'_> {
     }
 
     /// `rank 2 to rank 4`, `rank 2 to rank 4 on channel 1`.
-    fn link(&self, cause: &Cause) -> String {
-        let Some(link) = cause.links.first().map(|link| &self.job.links[*link]) else { return String::new() };
-        let to = link.to.map_or_else(|| format!("peer {}", link.peer), |to| self.job.ranks[to].label.clone());
+    /// The links of a cause: `the link from rank 1 to rank 2`, `the link between rank 1 and rank 2`, `the
+    /// links of rank 2`; and whether it is one.
+    fn links(&self, cause: &Cause) -> (String, bool) {
+        let label = |rank: usize| self.job.ranks[rank].label.as_str();
+        let all: Vec<&Link> = cause.links.iter().map(|link| &self.job.links[*link]).collect();
+        let Some(first) = all.first() else { return (String::new(), true) };
+        let peer = format!("peer {}", first.peer);
+        let to = first.to.map_or(peer.as_str(), label);
         let on = cause.channel.map_or_else(String::new, |channel| format!(" on channel {channel}"));
-        format!("{} to {to}{on}", self.job.ranks[link.from].label)
+        let of = |rank: &usize| all.iter().all(|link| link.from == *rank || link.to == Some(*rank));
+        match all[1..] {
+            [] => (format!("the link from {} to {to}{on}", label(first.from)), true),
+            [back] if back.to == Some(first.from) && first.to == Some(back.from) => {
+                (format!("the link between {} and {to}{on}", label(first.from)), true)
+            }
+            [_] => (format!("the link from {} to {to}{on} and 1 more", label(first.from)), false),
+            ref more => match [Some(first.from), first.to].into_iter().flatten().find(of) {
+                Some(rank) => (format!("the links of {}", label(rank)), false),
+                None => (format!("the link from {} to {to}{on} and {} more", label(first.from), more.len()), false),
+            },
+        }
     }
 
     pub(super) fn without(&self, cause: &Cause) -> String {
@@ -159,9 +168,8 @@ impl Names<'_> {
             }
             What::Kernels => format!("if the kernels of {} took as long as the others'", self.who(&cause.ranks)),
             What::Host => format!("if the host of {} were as fast as the others'", self.who(&cause.ranks)),
-            What::Link if cause.links.len() > 1 => "if these links were as fast as the others".to_owned(),
-            What::Link => format!("if the link from {} were as fast as the others", self.link(cause)),
-            What::Stall => format!("if the link from {} did not stall", self.link(cause)),
+            What::Link => format!("if {} were as fast as the others", self.links(cause).0),
+            What::Stall => format!("if {} did not stall", self.links(cause).0),
             What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
             What::Pauses if cause.is_once => "without the pause".to_owned(),
             What::Pauses => "without the pauses".to_owned(),

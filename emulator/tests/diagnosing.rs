@@ -246,6 +246,56 @@ fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
     assert!(on_path.abs_diff(step) < step / 5, "the critical path of a step of {step} ns has {on_path} ns");
 }
 
+/// The schedule of two pipelines of four stages, side by side, each of which runs one forward and one
+/// backward pass by turns: a stage sends before it knows whether the next one receives.
+fn pipelines() -> String {
+    const STAGES: usize = 4;
+    const MICROBATCHES: usize = 6;
+    let mut program = "communicator pp = blocks 4\ncommunicator dp = stride 4\nrepeat 10 {\n".to_owned();
+    for stage in 0..STAGES {
+        let ahead = STAGES - 1 - stage;
+        let by_turns = [true, false].into_iter().cycle().take(2 * (MICROBATCHES - ahead));
+        let passes = std::iter::repeat_n(true, ahead).chain(by_turns).chain(std::iter::repeat_n(false, ahead));
+        let transfer = |from: usize, to: usize| format!("send 256 KiB bf16 from {from} to {to} on pp\n");
+        let _ = writeln!(program, "only ranks {stage},{} {{", stage + STAGES);
+        for is_forward in passes {
+            let (name, ms, before, after) = match is_forward {
+                true => ("forward", 2, stage.checked_sub(1), Some(stage + 1)),
+                false => ("backward", 3, Some(stage + 1), stage.checked_sub(1)),
+            };
+            let is_stage = |it: &usize| *it < STAGES;
+            if let Some(before) = before.filter(is_stage) {
+                program += &format!("{}wait pp\n", transfer(before, stage));
+            }
+            let _ = writeln!(program, "compute {name} {ms} ms");
+            program += &after.filter(is_stage).map(|after| transfer(stage, after)).unwrap_or_default();
+        }
+        program += "wait pp\n}\n";
+    }
+    program + "all_reduce 1 MiB f32 sum on dp\nwait dp\ncompute optimizer 1 ms\n}\nsync\n"
+}
+
+#[test]
+fn in_a_pipeline_the_slow_rank_or_link_is_named() {
+    let says = |planted: &str, slower: u32| {
+        let text = format!(
+            "title = \"pipelines\"\n[job]\nhosts = 2\nranks_per_host = 4\nprogram = \"\"\"\n{}\"\"\"\n{planted}",
+            pipelines()
+        );
+        let answer = Plan::of_text("2.30.7", &text).slower(slower).with_cupti(CUPTI).quiet().run().answer("diagnose");
+        let said = answer["text"].as_str().expect("a text").to_owned();
+        println!("{said}");
+        said
+    };
+    for (planted, expected) in [
+        ("[[slow]]\nrank = 5\ncompute = 1.6\n", "Rank 5 on "),
+        ("[[link]]\nfrom = 1\nto = 2\nbandwidth = \"20 MB/s\"\n", "The link from rank 1 to rank 2 is slow"),
+        ("", "Healthy"),
+    ] {
+        assert!([4, 8].into_iter().any(|slower| says(planted, slower).starts_with(expected)), "{expected}");
+    }
+}
+
 /// CUPTI is flushed by force meanwhile, so the kernels that stand still have no record.
 #[test]
 fn what_stands_still_for_seconds_is_named_and_no_hang_afterwards() {

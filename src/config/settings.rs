@@ -220,7 +220,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Values::Words(&["all", "file", "stderr", "off"]),
         default: "all",
         help: "the summary at the end of the job: file = beside each trace, in a file that ends in .summary.txt; \
-               stderr = at most 20 lines from world rank 0; all = both. ncclscope summary makes it from the trace, \
+               stderr = at most 20 lines from rank 0; all = both. ncclscope summary makes it from the trace, \
                too",
     },
     Setting {

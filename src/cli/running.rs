@@ -1,14 +1,14 @@
 //! Which recordings are still being written, and which processes have ended without a word, as far as
 //! this machine and the traces tell.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::LISTED;
-use super::survey::{LAG_NS, Process, Survey, rank};
+use super::survey::{LAG_NS, Process, Survey, Track, rank};
 use crate::model::time::HostNs;
 
 /// A recording was alive if others of its communicators handed over collectives so long after its last sign
@@ -16,7 +16,11 @@ use crate::model::time::HostNs;
 /// that sign.
 const TOOK_PART_NS: u64 = 3_000_000_000;
 
-/// A process that seems to have ended before others of its run on its host, or to stand still.
+/// All recordings of a host have stopped if those of others go on for this much longer, ns. Files that were
+/// copied from one host after another end up to a few seconds apart.
+const HOST_STOPPED_NS: u64 = 60_000_000_000;
+
+/// A process that seems to have ended before others of its run, or to stand still.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gone {
     /// Its rank in the job, if known.
@@ -38,6 +42,8 @@ pub(super) enum How {
     Silent { is_there: bool },
     /// It exited in an orderly way, and most of the others did not.
     Exited { others_run: bool },
+    /// Its trace and so many others, all of its host, stop long before those of other hosts.
+    WithItsHost { others: usize },
 }
 
 impl fmt::Display for Gone {
@@ -55,6 +61,18 @@ impl fmt::Display for Gone {
                 "its trace stops {early:.1} s before the others of its host, so its process had probably ended by then, \
                  or was stopped"
             ),
+            How::WithItsHost { others } => {
+                let whose = match others {
+                    0 => "its trace stops".to_owned(),
+                    1 => "its trace and the other one of its host stop".to_owned(),
+                    many => format!("its trace and the {many} others of its host stop"),
+                };
+                write!(
+                    f,
+                    "{whose} {early:.1} s before those of other hosts: its host or its processes had probably ended by \
+                     then, unless the files were copied earlier"
+                )
+            }
             How::Exited { others_run: true } => {
                 write!(f, "it exited by itself {early:.1} s ago, and others of its host are still running")
             }
@@ -81,30 +99,37 @@ impl Gone {
 
 /// The processes that seem to have ended, by their tracks. Either nobody has their traces open any
 /// more, but those of others of their run on the same host, which is this one. Or they show no sign of
-/// life at the end, where those others do. Or they exited by themselves, and most of the others did not.
+/// life at the end, where those others do, or other hosts. Or they exited by themselves, and most of the
+/// others did not.
 pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
+    let (tracks, with_host) = (tracks_of(survey), stopped_with_their_hosts(survey));
     let mut all = BTreeMap::new();
     for group in survey.side_by_side() {
         let group: Vec<_> = group.iter().map(|track| (*track, &survey.processes[track])).collect();
         let writes = |it: &Process| writing.get(it.file).copied().unwrap_or(false);
         let is_here = group.iter().any(|(_, it)| writes(it));
         let end = group.iter().map(|(_, it)| it.last).max().unwrap_or_default();
-        let last_collective = last_collectives(survey, &group);
+        let last_collective = last_collectives(&tracks, &group);
         // Without it, no collective of its communicators would have been handed over for long.
         let took_part = |track: &u64, it: &Process| {
             last_collective.get(track).is_some_and(|last| last.since(it.last) > TOOK_PART_NS)
         };
         let exited = group.iter().filter(|(_, it)| it.ended.is_some()).count();
         for &(track, it) in &group {
-            let (is_there, early_ns) = (writes(it), end.since(it.last));
+            let (is_there, mut early_ns) = (writes(it), end.since(it.last));
+            let stopped = with_host.get(&track).filter(|_| !is_here);
             let how = match it.ended {
                 // A job ends like this, too.
                 Some(_) if 2 * exited >= group.len() || is_here && early_ns <= LAG_NS => continue,
                 Some(_) => How::Exited { others_run: is_here },
                 None if it.is_silent_at(end) && (is_there || !took_part(&track, it)) => How::Silent { is_there },
                 None if !is_there && is_here => How::Unwritten,
-                None => continue,
+                None => {
+                    let Some(ns) = stopped else { continue };
+                    early_ns = *ns;
+                    How::WithItsHost { others: group.len() - 1 }
+                }
             };
             let rank = survey.tracks.get(&track).and_then(|it| rank(&it.name));
             let name = || survey.tracks.get(&track).map(|it| it.name.clone());
@@ -112,6 +137,59 @@ pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
         }
     }
     all
+}
+
+/// The tracks of each process that are of a communicator.
+fn tracks_of(survey: &Survey) -> HashMap<u64, Vec<&Track>> {
+    let mut all: HashMap<u64, Vec<&Track>> = HashMap::new();
+    for (uuid, track) in survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()) {
+        if let Some(process) = survey.process(*uuid) {
+            all.entry(process).or_default().push(track);
+        }
+    }
+    all
+}
+
+/// When each communicator last handed over a collective on a track.
+fn last_collective(track: &Track) -> Option<(u64, HostNs)> {
+    let ([hash], Some((_, time))) = (&track.communicators[..], &track.handed_over.collective) else { return None };
+    Some((*hash, *time))
+}
+
+/// The processes of hosts whose recordings all stop long before those of other hosts, which did nothing
+/// any more either; and how long before, ns. That is counted from the last collective of a communicator
+/// that both have, so that the hosts' clocks need not agree.
+pub(super) fn stopped_with_their_hosts(survey: &Survey) -> HashMap<u64, u64> {
+    let tracks = tracks_of(survey);
+    let mut hosts = Vec::new();
+    // How long the recordings of others went on after the last collective of a communicator, by its hash.
+    let mut waited: HashMap<u64, u64> = HashMap::new();
+    for group in survey.side_by_side() {
+        let of_host: Vec<&Process> = group.iter().map(|process| &survey.processes[process]).collect();
+        let end = of_host.iter().map(|it| it.last).max().unwrap_or_default();
+        let (mut since, mut quiet_ns): (HashMap<u64, u64>, _) = (HashMap::new(), u64::MAX);
+        for track in group.iter().filter_map(|process| tracks.get(process)).flatten() {
+            quiet_ns = track.handed_over.last.as_ref().map_or(quiet_ns, |(_, time)| end.since(*time).min(quiet_ns));
+            if let Some((hash, time)) = last_collective(track) {
+                let known = since.entry(hash).or_insert(u64::MAX);
+                *known = end.since(time).min(*known);
+            }
+        }
+        if quiet_ns >= HOST_STOPPED_NS {
+            for (hash, since) in &since {
+                let longest = waited.entry(*hash).or_default();
+                *longest = (*longest).max(*since);
+            }
+        }
+        let shows_life = |it: &&Process| it.silence_ns.is_some() && !it.is_full && !it.is_partial;
+        if of_host.iter().all(|it| it.ended.is_none()) && of_host.iter().all(shows_life) {
+            hosts.push((group, since));
+        }
+    }
+    let early = |(hash, since): (&u64, &u64)| Some(waited.get(hash)?.saturating_sub(*since));
+    let stopped = hosts.iter().filter_map(|(group, since)| Some((group, since.iter().filter_map(early).max()?)));
+    let stopped = stopped.filter(|(_, early)| *early >= HOST_STOPPED_NS);
+    stopped.flat_map(|(group, early)| group.iter().map(move |process| (*process, early))).collect()
 }
 
 /// What is said of processes that ended first: the first one with where to look, and the others. `all` are
@@ -128,23 +206,18 @@ pub(super) fn ended_first(all: &[Gone]) -> Option<(String, Vec<String>)> {
 
 /// When one of these processes last handed over a collective that the others have to take part in: for
 /// each process, of its communicators.
-fn last_collectives(survey: &Survey, group: &[(u64, &Process)]) -> BTreeMap<u64, HostNs> {
-    let in_group: BTreeSet<u64> = group.iter().map(|(track, _)| *track).collect();
-    let (mut last, mut members) = (BTreeMap::new(), BTreeSet::new());
-    for (uuid, track) in &survey.tracks {
-        let Some(process) = survey.process(*uuid).filter(|process| in_group.contains(process)) else { continue };
-        members.extend(track.communicators.iter().map(|hash| (process, *hash)));
-        if let ([hash], Some((_, time))) = (&track.communicators[..], &track.handed_over.collective) {
-            let last: &mut HostNs = last.entry(*hash).or_default();
-            *last = (*last).max(*time);
-        }
+fn last_collectives(tracks: &HashMap<u64, Vec<&Track>>, group: &[(u64, &Process)]) -> BTreeMap<u64, HostNs> {
+    let of = |process: &u64| tracks.get(process).into_iter().flatten();
+    let mut last: HashMap<u64, HostNs> = HashMap::new();
+    for (hash, time) in group.iter().flat_map(|(process, _)| of(process)).filter_map(|track| last_collective(track)) {
+        let known = last.entry(hash).or_default();
+        *known = time.max(*known);
     }
-    let mut of_process = BTreeMap::new();
-    for (process, hash) in members {
-        let newest: &mut HostNs = of_process.entry(process).or_default();
-        *newest = last.get(&hash).map_or(*newest, |last| (*last).max(*newest));
-    }
-    of_process
+    let newest = |process: &u64| {
+        let hashes = of(process).flat_map(|track| &track.communicators);
+        hashes.filter_map(|hash| last.get(hash)).max().copied()
+    };
+    group.iter().filter_map(|(process, _)| Some((*process, newest(process)?))).collect()
 }
 
 /// For each file, whether a process of this machine, one that we may inspect, has it open for writing.
@@ -238,6 +311,35 @@ mod tests {
         let track = survey.tracks.entry(9).or_default();
         (track.parent, track.communicators) = (Some(0), vec![1]);
         assert!(!gone(&survey).is_empty(), "it has no part in that communicator");
+    }
+
+    #[test]
+    fn a_host_whose_recordings_all_stop_has_ended_unless_others_go_on() {
+        // The hosts' clocks are a thousand seconds apart.
+        let nodes = [("rank 0 · a", 90), ("rank 1 · a", 90), ("rank 2 · b", 1_700), ("rank 3 · b", 1_700)];
+        let mut survey = survey(&nodes);
+        let hand_over = |survey: &mut Survey, tracks: [u64; 2], last: u64, of_any: u64| {
+            for track in tracks {
+                let handed_over = &mut survey.tracks.get_mut(&track).unwrap().handed_over;
+                handed_over.collective = Some((Collective::default(), HostNs(last * SECOND)));
+                handed_over.last = Some((String::new(), HostNs(of_any * SECOND)));
+            }
+        };
+        hand_over(&mut survey, [0, 1], 89, 89);
+        hand_over(&mut survey, [2, 3], 1_100, 1_100);
+        let stopped = "its trace and the other one of its host stop 599.0 s before those of other hosts: its host or its \
+                       processes had probably ended by then, unless the files were copied earlier";
+        assert_eq!(said(&survey), [(0, stopped.to_owned()), (1, stopped.to_owned())]);
+        assert_eq!(stopped_with_their_hosts(&survey), [(0, 599 * SECOND), (1, 599 * SECOND)].into());
+        // The other host goes on elsewhere, so this one's files may only be older.
+        hand_over(&mut survey, [2, 3], 1_100, 1_650);
+        assert_eq!(said(&survey), []);
+        // Both did nothing for as long.
+        hand_over(&mut survey, [2, 3], 1_690, 1_690);
+        assert_eq!(said(&survey), []);
+        hand_over(&mut survey, [2, 3], 1_100, 1_100);
+        survey.processes.get_mut(&0).unwrap().ended = Some(HostNs(90 * SECOND));
+        assert_eq!(stopped_with_their_hosts(&survey), [].into(), "it ended in an orderly way");
     }
 
     #[test]

@@ -104,6 +104,8 @@ pub(super) struct Job {
     pub(super) processes: HashMap<u64, survey::Process>,
     /// When the job ended on the clock of each process. Each host has its own clock.
     pub(super) ends: HashMap<u64, HostNs>,
+    /// How long before other hosts that was, for processes of a host that had stopped, ns.
+    pub(super) stopped: HashMap<u64, u64>,
     /// When the GPUs of a process last ran a kernel, NCCL's or the application's.
     pub(super) kernels: HashMap<u64, HostNs>,
     /// Calls into NCCL that did not return: process, name, since when.
@@ -227,7 +229,8 @@ impl Job {
     }
 
     pub(super) fn age_in(&self, process: u64, time: HostNs) -> u64 {
-        self.ends.get(&process).map_or(0, |end| end.since(time))
+        let stopped = self.stopped.get(&process).copied().unwrap_or(0);
+        self.ends.get(&process).map_or(0, |end| end.since(time)) + stopped
     }
 
     /// Forgets what a rank waited in until its communicator was finalized, where it had come to the kernel of a

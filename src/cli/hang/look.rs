@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::super::running::stopped_with_their_hosts;
 use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, ends_with_its_comm, placed};
 use super::PATIENCE_NS;
 use super::job::{Job, Key, Member, Standing, UNNUMBERED, function, key};
@@ -16,7 +17,8 @@ use crate::trace::writer::TRACK_BITS;
 
 /// The ranks and what each waits in; and the rank of each track.
 pub(super) fn first_look(survey: &Survey) -> (Job, FxHashMap<u64, usize>) {
-    let mut job = Job { processes: survey.processes.clone(), ends: ends(survey), ..Job::default() };
+    let (processes, stopped) = (survey.processes.clone(), stopped_with_their_hosts(survey));
+    let mut job = Job { processes, ends: ends(survey), stopped, ..Job::default() };
     let twice = survey.claimed_twice();
     let (mut members, mut member_of) = (HashMap::new(), FxHashMap::default());
     let (mut told_gaps, mut marks) = (FxHashMap::default(), HashMap::new());

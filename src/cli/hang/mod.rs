@@ -209,6 +209,9 @@ pub(super) fn ended_first(survey: &Survey, hangs: &[Hang]) -> Vec<Gone> {
     let gone = running::gone(survey).into_iter().filter(|(track, gone)| !is_told(track, gone));
     let mut all: Vec<Gone> = gone.filter(|(track, _)| tags.insert(track >> TRACK_BITS)).map(|(_, gone)| gone).collect();
     all.sort_by_key(|gone| Reverse(gone.early_ns));
+    // One of a host stands for all.
+    let are_of_host = |it: &Gone| matches!(it.how, How::WithItsHost { .. });
+    all.dedup_by(|one, other| are_of_host(one) && one.how == other.how && one.early_ns == other.early_ns);
     all
 }
 

@@ -78,6 +78,10 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
         })
         .collect();
     match &causes[..] {
+        [] if direction != 0.0 && slower.are_too_many => text.push_str(
+            ", but what takes longer cannot be told: so many kinds of work on so many ranks, over so few steps, differ \
+             as much by chance; compare runs with more steps",
+        ),
         [] if direction != 0.0 && is_kernels && waiting.is_empty() => {
             verdict = Verdict::CannotTell;
             text = format!(
@@ -437,14 +441,16 @@ fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> Str
 fn unexplained(slower: &Slower, waiting: &[&Row], names: &Names) -> String {
     let Some(most) = waiting.first() else { return ", and without kernels in both the cause is unknown".into() };
     let ranks: BTreeSet<String> = waiting.iter().flat_map(|row| row.ranks.clone()).collect();
+    let waits = if ranks.len() == 1 { "waits" } else { "wait" };
     let who = names.say(&ranks.into_iter().collect::<Vec<_>>());
+    let waits = if who == "every rank" { "waits" } else { waits };
     let whom = if slower.is_partial {
         "for whom is not in these files"
     } else {
         "and no rank's own work changed beyond the noise"
     };
     format!(
-        ": {who} waits in {} for {} instead of {}, {whom}",
+        ": {who} {waits} in {} for {} instead of {}, {whom}",
         most.what,
         duration(most.change.b.median),
         duration(most.change.a.median)

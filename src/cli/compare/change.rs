@@ -8,12 +8,14 @@
 
 use serde::Serialize;
 
-use super::statistics::{Distribution, holm, mann_whitney};
+use super::statistics::{Distribution, Known, holm, mann_whitney};
 
 /// The first tenth of every run is warm-up, between this minimum and this maximum of values.
 const WARM_UP: (usize, usize) = (1, 20);
-/// Blocks per run; with fewer values, each value is a block.
+/// Blocks per run; with fewer values, each value is a block. Many quantities need more of them, or
+/// Holm's correction leaves nothing.
 const BLOCKS: usize = 10;
+const MOST_BLOCKS: usize = 30;
 /// With fewer blocks, nothing is concluded.
 pub(crate) const ENOUGH: usize = 5;
 /// A corrected probability below this counts as a difference.
@@ -91,37 +93,66 @@ impl Change {
 pub(crate) struct Pair {
     a: Vec<f64>,
     b: Vec<f64>,
-    blocks_a: Vec<f64>,
-    blocks_b: Vec<f64>,
 }
 
 impl Pair {
     pub(crate) fn new(a: &[f64], b: &[f64]) -> Pair {
-        let (a, b) = (steady(a).to_vec(), steady(b).to_vec());
-        Pair { blocks_a: blocks(&a), blocks_b: blocks(&b), a, b }
+        Pair { a: steady(a).to_vec(), b: steady(b).to_vec() }
     }
 
     fn is_enough(&self) -> bool {
-        self.blocks_a.len() >= ENOUGH && self.blocks_b.len() >= ENOUGH
+        self.a.len() >= ENOUGH && self.b.len() >= ENOUGH
     }
+
+    /// The blocks of each side, of which there are at most so many.
+    fn blocks(&self, most: usize) -> [Vec<f64>; 2] {
+        [blocks(&self.a, most), blocks(&self.b, most)]
+    }
+}
+
+/// How many blocks show a change that chance does not explain, among so many quantities.
+fn blocks_for(quantities: usize) -> usize {
+    let is_enough = |count: &usize| least_probability([*count; 2]) * quantities as f64 <= LEVEL / 10.0;
+    (BLOCKS..MOST_BLOCKS).find(is_enough).unwrap_or(MOST_BLOCKS)
+}
+
+/// The probability that so many values of two sides do not overlap by chance.
+fn least_probability([a, b]: [usize; 2]) -> f64 {
+    let choices = (1..=a).fold(1.0, |choices, at| choices * (b + at) as f64 / at as f64);
+    2.0 / choices
+}
+
+/// Whether there are so many of these pairs, and so few values in each, that no change could be told from
+/// chance.
+pub(crate) fn are_too_many(pairs: &[Pair]) -> bool {
+    let (count, most) = (pairs.iter().filter(|pair| pair.is_enough()).count(), blocks_for(pairs.len()));
+    let can_tell = |pair: &Pair| {
+        let least = least_probability([&pair.a, &pair.b].map(|values| values.len().min(most)));
+        pair.is_enough() && least * (count as f64) < LEVEL
+    };
+    count > 0 && !pairs.iter().any(can_tell)
 }
 
 /// Compares all pairs, and corrects each probability for the number of pairs. A change of less than
 /// `least` ns does not count. `None` where a side has only warm-up values.
 pub(crate) fn compare(pairs: &[Pair], least: f64) -> Vec<Option<Change>> {
     let tested: Vec<usize> = (0..pairs.len()).filter(|at| pairs[*at].is_enough()).collect();
+    let most = blocks_for(pairs.len());
+    let blocks: Vec<[Vec<f64>; 2]> = pairs.iter().map(|pair| pair.blocks(most)).collect();
+    let mut known = Known::default();
     let raw: Vec<f64> =
-        tested.iter().filter_map(|at| mann_whitney(&pairs[*at].blocks_a, &pairs[*at].blocks_b)).collect();
+        tested.iter().filter_map(|at| mann_whitney(&blocks[*at][0], &blocks[*at][1], &mut known)).collect();
     let mut corrected = vec![None; pairs.len()];
     tested.iter().zip(holm(&raw)).for_each(|(at, probability)| corrected[*at] = Some(probability));
-    pairs.iter().zip(corrected).map(|(pair, probability)| change(pair, probability, least)).collect()
+    let all = pairs.iter().zip(&blocks).zip(corrected);
+    all.map(|((pair, blocks), probability)| change(pair, blocks, probability, least)).collect()
 }
 
-fn change(pair: &Pair, probability: Option<f64>, least: f64) -> Option<Change> {
+fn change(pair: &Pair, blocks: &[Vec<f64>; 2], probability: Option<f64>, least: f64) -> Option<Change> {
     let (a, b) = (Distribution::of(&pair.a)?, Distribution::of(&pair.b)?);
-    let spread = |blocks: &[f64]| Distribution::of(blocks).map_or(0.0, |it| it.p90 - it.p10);
-    let mut change =
-        Change { a, b, noise: [spread(&pair.blocks_a), spread(&pair.blocks_b)], probability, verdict: Verdict::TooFew };
+    let spread = |blocks: &Vec<f64>| Distribution::of(blocks).map_or(0.0, |it| it.p90 - it.p10);
+    let [of_a, of_b] = blocks;
+    let mut change = Change { a, b, noise: [spread(of_a), spread(of_b)], probability, verdict: Verdict::TooFew };
     let Some(probability) = probability else { return Some(change) };
     let growth = change.growth();
     let (less, more) = (a.median.min(b.median), a.median.max(b.median));
@@ -146,9 +177,10 @@ fn steady(values: &[f64]) -> &[f64] {
     values.get(warm_up..).unwrap_or_default()
 }
 
-/// The medians of consecutive blocks; block lengths differ by one at most.
-fn blocks(values: &[f64]) -> Vec<f64> {
-    let count = values.len().min(BLOCKS);
+/// The medians of consecutive blocks, of which there are at most so many; their lengths differ by one at
+/// most.
+fn blocks(values: &[f64], most: usize) -> Vec<f64> {
+    let count = values.len().min(most);
     let edge = |block: usize| block * values.len() / count.max(1);
     (0..count).filter_map(|block| Distribution::of(&values[edge(block)..edge(block + 1)])).map(|it| it.median).collect()
 }
@@ -232,6 +264,21 @@ mod tests {
             (0..12).map(|number| middle * if (number / 2 + turn).is_multiple_of(2) { 0.7 } else { 1.4 }).collect()
         };
         assert_eq!(verdict(&noisy(1e6, 0), &noisy(1.2e6, 1)), Verdict::CannotTell);
+    }
+
+    #[test]
+    fn a_change_on_one_of_thousands_of_ranks_is_found_if_there_are_enough_steps() {
+        let of = |steps: usize| {
+            let mut pairs = vec![Pair::new(&around(steps, 1e6), &around(steps, 1e6)); 6_000];
+            pairs[7] = Pair::new(&around(steps, 1e6), &around(steps, 1.5e6));
+            let changed: Vec<usize> = (compare(&pairs, 0.0).iter().enumerate())
+                .filter(|(_, change)| change.unwrap().verdict.is_change())
+                .map(|(at, _)| at)
+                .collect();
+            (changed, are_too_many(&pairs))
+        };
+        assert_eq!(of(60), (vec![7], false));
+        assert_eq!(of(9), (vec![], true), "no change could be told from chance");
     }
 
     #[test]

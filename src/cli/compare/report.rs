@@ -1,5 +1,6 @@
 //! The report of a comparison: as data for JSON, and as sections for people, in text or Markdown.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -10,7 +11,7 @@ use super::case::{Case, Recognised};
 use super::change::{self, Change};
 use super::differences::Differences;
 use super::kernels::Row as KernelRow;
-use super::slower::{LEAST, Link, Part, Row as SlowerRow, Slower};
+use super::slower::{LEAST, Link, Part, RankRow, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::{Repeat, Source};
@@ -312,7 +313,17 @@ fn ranks(slower: &Slower) -> Section {
     }
     let mut table =
         table(&["rank", "step A", "step B", "B/A", "verdict", "works", "transfers", "communicates", "waits", "idles"]);
-    for rank in &slower.ranks {
+    let mut by_rank: BTreeMap<(&str, Part), Vec<&SlowerRow>> = BTreeMap::new();
+    for (row, rank) in slower.rows.iter().flat_map(|row| row.ranks.iter().map(move |rank| (row, rank))) {
+        by_rank.entry((rank, row.part)).or_default().push(row);
+    }
+    // Of many, those that grew most.
+    let mut all: Vec<&RankRow> = slower.ranks.iter().collect();
+    if all.len() > ROWS {
+        all.sort_by(|one, other| grew(other).total_cmp(&grew(one)));
+        lines.push(format!("{} more ranks are in the JSON.", all.len() - ROWS));
+    }
+    for rank in all.into_iter().take(ROWS) {
         let name = if rank.a == rank.b { rank.a.clone() } else { format!("{} and {}", rank.a, rank.b) };
         let mut cells = vec![name];
         match &rank.steps {
@@ -320,8 +331,7 @@ fn ranks(slower: &Slower) -> Section {
             None => cells.extend(["-".into(), "-".into(), "-".into(), "-".into()]),
         }
         for part in [Part::Works, Part::Transfers, Part::Communicates, Part::Waits, Part::Idles] {
-            let own = slower.rows.iter().filter(|row| row.part == part && row.ranks.contains(&rank.a));
-            let own: Vec<&SlowerRow> = own.collect();
+            let own = by_rank.get(&(rank.a.as_str(), part)).map_or(&[][..], Vec::as_slice);
             let growth: f64 = own.iter().map(|row| row.change.growth()).sum();
             cells.push(if own.is_empty() || rank.steps.is_none() { "-".into() } else { grown(growth) });
         }
@@ -330,6 +340,11 @@ fn ranks(slower: &Slower) -> Section {
     numbers(&mut table, 1..4);
     numbers(&mut table, 5..10);
     Section { title: "Steps, rank by rank, and by how much each part of them grew", lines, table: Some(table) }
+}
+
+/// By how much a rank's steps changed, ns.
+fn grew(rank: &RankRow) -> f64 {
+    rank.steps.map_or(0.0, |steps| steps.growth().abs())
 }
 
 fn source(source: &Source) -> String {

@@ -42,6 +42,7 @@ pub(crate) fn open(path: &Path) -> Result<(Profile, Survey), Reason> {
     }
     survey.sort_unfinished();
     let (_, mut profile) = whole.ok_or(NONE).map_err(Reason::file(path))?;
+    profile.sort();
     path.clone_into(&mut profile.source.path);
     profile.notes.extend(attempts::left_out(&files, &earlier));
     Ok((profile, survey))
@@ -136,7 +137,7 @@ pub(in crate::cli) fn files(folder: &Path) -> Result<Vec<PathBuf>, Reason> {
     Ok(files)
 }
 
-/// Adds one profile to another.
+/// Adds one profile to another, without sorting what they have.
 fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Result<Profile, Reason> {
     if all.source.tool != one.source.tool {
         return Err(Reason::Refused(format!(
@@ -188,7 +189,6 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
         words.sort();
         words.dedup();
     }
-    all.sort();
     Ok(all)
 }
 

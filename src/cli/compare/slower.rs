@@ -98,6 +98,9 @@ pub(crate) struct Slower {
     pub(crate) links: Vec<Link>,
     /// Ranks that others wait for may be missing from the files.
     pub(crate) is_partial: bool,
+    /// So much was compared, over so few steps, that nothing could be told from chance.
+    #[serde(skip)]
+    pub(crate) are_too_many: bool,
 }
 
 /// The values of one thing on one rank, before the comparison.
@@ -135,8 +138,10 @@ pub(crate) fn compare([a, b]: [&Profile; 2], [ranks_a, ranks_b]: [&Ranks; 2]) ->
     }
     let steps = middle(&durations, 0).zip(middle(&durations, 1));
     let steps = steps.and_then(|(a, b)| change::compare(&[Pair::new(&a, &b)], 0.0)[0]);
+    let (rows, are_too_many) = rows(merged(series), steps.as_ref());
     Slower {
-        rows: rows(merged(series), steps.as_ref()),
+        rows,
+        are_too_many,
         steps,
         ranks,
         links: links([a, b], &couples),
@@ -147,10 +152,11 @@ pub(crate) fn compare([a, b]: [&Profile; 2], [ranks_a, ranks_b]: [&Ranks; 2]) ->
 /// The ranks that are compared with each other: those with the same number; the only rank of each
 /// run, whatever its number; or in order if none has a number.
 fn couples<'a>(a: &'a Ranks, b: &'a Ranks) -> Vec<[&'a Rank; 2]> {
-    let same = a.all.iter().filter_map(|one| {
-        let other = b.all.iter().find(|other| one.number.is_some() && other.number == one.number)?;
-        Some([one, other])
-    });
+    let mut by_number: FxHashMap<i32, &Rank> = FxHashMap::default();
+    for rank in b.all.iter().rev() {
+        by_number.extend(rank.number.map(|number| (number, rank)));
+    }
+    let same = a.all.iter().filter_map(|one| Some([one, *by_number.get(&one.number?)?]));
     let same: Vec<_> = same.collect();
     let has_numbers = a.all.iter().chain(&b.all).any(|rank| rank.number.is_some());
     match (&same[..], &a.all[..], &b.all[..]) {
@@ -285,24 +291,28 @@ fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) ->
 /// A transfer takes the same time on all ranks, so it counts once.
 fn merged(all: Vec<Series>) -> Vec<Series> {
     let mut merged: Vec<Series> = Vec::new();
+    let mut alike: FxHashMap<_, Vec<usize>> = FxHashMap::default();
     for series in all {
-        let same = merged.iter_mut().find(|known| {
-            series.part == Part::Transfers
-                && known.part == series.part
-                && known.kind == series.kind
-                && known.values == series.values
-        });
-        match same {
-            Some(known) => known.ranks.extend(series.ranks),
-            None => merged.push(series),
+        if series.part != Part::Transfers {
+            merged.push(series);
+            continue;
+        }
+        let first = [0, 1].map(|side| series.values[side].first().map(|value| value.to_bits()));
+        let known = alike.entry((series.kind.clone(), first)).or_default();
+        match known.iter().find(|at| merged[**at].values == series.values) {
+            Some(at) => merged[*at].ranks.extend(series.ranks),
+            None => {
+                known.push(merged.len());
+                merged.push(series);
+            }
         }
     }
     merged
 }
 
 /// Compares what takes enough of a step, or of everything its rank does; the largest loss comes
-/// first.
-fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
+/// first. Returns also whether these are too many for their few values.
+fn rows(series: Vec<Series>, steps: Option<&Change>) -> (Vec<Row>, bool) {
     let mut whole: BTreeMap<String, [f64; 2]> = BTreeMap::new();
     for one in &series {
         let sums = whole.entry(one.ranks[0].clone()).or_default();
@@ -319,10 +329,14 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
     let pairs =
         |of: &dyn Fn(Part) -> bool| -> Vec<usize> { (0..series.len()).filter(|at| of(series[*at].part)).collect() };
     let mut changes: Vec<Option<Change>> = vec![None; series.len()];
+    let mut are_too_many = false;
     // Waiting is an effect, so it is not tested together with the causes.
-    for family in [pairs(&|part| part != Part::Waits), pairs(&|part| part == Part::Waits)] {
+    for (family, are_causes) in
+        [(pairs(&|part| part != Part::Waits), true), (pairs(&|part| part == Part::Waits), false)]
+    {
         let pairs: Vec<Pair> =
             family.iter().map(|at| Pair::new(&series[*at].values[0], &series[*at].values[1])).collect();
+        are_too_many |= are_causes && change::are_too_many(&pairs);
         family.iter().zip(change::compare(&pairs, least)).for_each(|(at, change)| changes[*at] = change);
     }
     let mut rows: Vec<Row> = (series.into_iter().zip(changes))
@@ -349,7 +363,7 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> Vec<Row> {
     rows.sort_by(|one, other| {
         is_changed(other).cmp(&is_changed(one)).then(other.lost.abs().total_cmp(&one.lost.abs()))
     });
-    rows
+    (rows, are_too_many)
 }
 
 /// How long transfers waited for the network, by sender and receiver; the largest loss comes first.

@@ -1,7 +1,7 @@
 //! The statistics of a comparison, in full: distributions, the two-sample test, and the correction
 //! for multiple tests.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
 /// It is exact, ties included: the sum of ranks is compared with that of every way to divide the
 /// values, of which there may be some 60 in total. It assumes that the values are independent.
 /// `None` if a side is empty.
-pub(crate) fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
+pub(crate) fn mann_whitney(a: &[f64], b: &[f64], known: &mut Known) -> Option<f64> {
     if a.is_empty() || b.is_empty() {
         return None;
     }
@@ -75,30 +75,40 @@ pub(crate) fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
         at += length;
     }
     let sum: u64 = all.iter().zip(&doubled).filter(|((_, of_a), _)| *of_a).map(|(_, rank)| rank).sum();
-    Some(exact(&doubled, a.len(), sum))
+    Some(known.exact(doubled, a.len(), sum))
 }
 
-/// The fraction of all choices of `n` ranks whose sum is at least as far from the mean as `sum`.
-fn exact(ranks: &[u64], n: usize, sum: u64) -> f64 {
-    // The number of choices by size and by sum; floating-point, because there are up to 10^17.
-    let mut choices: Vec<BTreeMap<u64, f64>> = vec![BTreeMap::new(); n + 1];
-    choices[0].insert(0, 1.0);
+/// How many choices of ranks have each sum, by the ranks and how many are chosen: the same for most tests.
+#[derive(Debug, Default)]
+pub(crate) struct Known(FxHashMap<(Vec<u64>, usize), Vec<f64>>);
+
+impl Known {
+    /// The fraction of all choices of `n` ranks whose sum is at least as far from the mean as `sum`.
+    fn exact(&mut self, ranks: Vec<u64>, n: usize, sum: u64) -> f64 {
+        // Twice the ranks' mean is the number of ranks plus one; times the size of the choice, it is
+        // the mean sum.
+        let middle = (n * (ranks.len() + 1)) as u64;
+        let choices = self.0.entry((ranks, n)).or_insert_with_key(|(ranks, n)| choices(ranks, *n));
+        let all: f64 = choices.iter().sum();
+        let is_far = |other: &usize| (*other as u64).abs_diff(middle) >= sum.abs_diff(middle);
+        let far: f64 = (0..choices.len()).filter(is_far).map(|sum| choices[sum]).sum();
+        (far / all).min(1.0)
+    }
+}
+
+/// How many choices of `n` ranks have each sum; floating-point, because there are up to 10^17.
+fn choices(ranks: &[u64], n: usize) -> Vec<f64> {
+    let most = ranks.iter().sum::<u64>() as usize;
+    let mut choices = vec![vec![0.0; most + 1]; n + 1];
+    choices[0][0] = 1.0;
     for rank in ranks {
         for size in (1..=n).rev() {
-            let more: Vec<(u64, f64)> = choices[size - 1].iter().map(|(sum, count)| (sum + rank, *count)).collect();
-            for (sum, count) in more {
-                *choices[size].entry(sum).or_default() += count;
-            }
+            let (smaller, larger) = choices.split_at_mut(size);
+            let with_it = larger[0][*rank as usize..].iter_mut().zip(&smaller[size - 1]);
+            with_it.for_each(|(with, without)| *with += without);
         }
     }
-    // Twice the ranks' mean is the number of ranks plus one; times the size of the choice, it is
-    // the mean sum.
-    let middle = (n * (ranks.len() + 1)) as f64;
-    let distance = |sum: u64| (sum as f64 - middle).abs();
-    let all: f64 = choices[n].values().sum();
-    let far: f64 =
-        choices[n].iter().filter(|(other, _)| distance(**other) >= distance(sum)).map(|(_, count)| count).sum();
-    (far / all).min(1.0)
+    choices.swap_remove(n)
 }
 
 /// Corrects the probabilities of several tests by Holm's method: one below a level is significant
@@ -118,6 +128,10 @@ pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
+        super::mann_whitney(a, b, &mut Known::default())
+    }
 
     fn near(value: f64, expected: f64) {
         assert!((value - expected).abs() < 1e-9 + expected.abs() * 1e-6, "{value} is not {expected}");

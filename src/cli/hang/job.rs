@@ -1,9 +1,10 @@
 //! What the traces of a job show about its ranks, as far as it matters for a hang (pure).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher as _;
 
-use rustc_hash::FxBuildHasher;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::super::survey::{self, Collective, Newest, Unfinished, Work};
 use super::{BEYOND, PATIENCE_NS};
@@ -129,6 +130,18 @@ pub(super) struct Job {
     /// What each rank handed over next after the last operation of a rank that fell silent, if it had
     /// one, and when.
     pub(super) next: HashMap<(u64, Option<u64>), Vec<Next>>,
+    /// Where members are found; made once they are known.
+    pub(super) index: OnceCell<Index>,
+}
+
+/// Where members are found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    /// By communicator and rank.
+    by_rank: FxHashMap<(u64, u32), usize>,
+    of_comm: FxHashMap<u64, Vec<usize>>,
+    /// When each process last handed something over.
+    last: FxHashMap<u64, HostNs>,
 }
 
 /// The function in `ncclSend 32 MiB f32` or `Send 32 MiB f32 → 2`.
@@ -138,6 +151,37 @@ pub(super) fn function(name: &str) -> &str {
 }
 
 impl Job {
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| {
+            let mut index = Index::default();
+            for (at, member) in self.members.iter().enumerate() {
+                index.by_rank.insert((member.hash, member.rank), at);
+                index.of_comm.entry(member.hash).or_default().push(at);
+                if let Some((_, time)) = member.last {
+                    let last = index.last.entry(member.process).or_default();
+                    *last = time.max(*last);
+                }
+            }
+            index
+        })
+    }
+
+    /// The rank of a communicator, if its file is here.
+    pub(super) fn member(&self, hash: u64, rank: u32) -> Option<usize> {
+        self.index().by_rank.get(&(hash, rank)).copied()
+    }
+
+    /// The ranks of a communicator whose files are here.
+    pub(super) fn of_comm(&self, hash: u64) -> impl Iterator<Item = (usize, &Member)> {
+        let all = self.index().of_comm.get(&hash).map_or(&[][..], Vec::as_slice);
+        all.iter().map(|index| (*index, &self.members[*index]))
+    }
+
+    /// When the process of a rank last handed something over.
+    pub(super) fn last_of_process(&self, member: usize) -> Option<HostNs> {
+        self.index().last.get(&self.members[member].process).copied()
+    }
+
     /// Where no launcher numbered the ranks, the largest communicator with all of them does.
     pub(super) fn number_ranks(&mut self) {
         if self.members.iter().any(|member| member.world.is_some()) {
@@ -281,9 +325,13 @@ impl Job {
 
     /// Ranks that handed nothing over for a long time while others of their communicator went on.
     pub(super) fn silent(&self) -> Vec<usize> {
-        let mut of_comm: HashMap<u64, Vec<usize>> = HashMap::new();
+        // The last collective of each rank, by communicator: its function, number and mark, and its age.
+        let mut of_comms: FxHashMap<u64, Vec<(&str, u64, u64, u64)>> = FxHashMap::default();
         for (index, member) in self.members.iter().enumerate() {
-            of_comm.entry(member.hash).or_default().push(index);
+            if let Some((it, time)) = &member.collective {
+                let of_it = (function(&it.name), it.seq, it.correlation, self.age(index, *time));
+                of_comms.entry(member.hash).or_default().push(of_it);
+            }
         }
         let is_silent = |index: &usize| {
             let Member { ref last, ref collective, .. } = self.members[*index];
@@ -294,17 +342,17 @@ impl Job {
             let own = collective.as_ref().map(|(own, time)| (own, self.age(*index, *time)));
             // NCCL numbers the calls of each function. Others are told apart by time, which is known
             // less well: each recording has its own end.
-            let went_on = |other: &usize| {
-                let (last, time) = self.members[*other].collective.as_ref()?;
-                let age = self.age(*other, *time);
-                let is_beyond = own.is_none_or(|(own, since)| match function(&own.name) == function(&last.name) {
-                    true => last.seq > own.seq,
-                    false => last.correlation != own.correlation && age < since,
+            let own = own.map(|(own, since)| (function(&own.name), own, since));
+            let went_on = |(of, seq, correlation, age): &(&str, u64, u64, u64)| {
+                let is_beyond = own.is_none_or(|(function, own, since)| match function == *of {
+                    true => *seq > own.seq,
+                    false => *correlation != own.correlation && *age < since,
                 });
-                is_beyond.then_some(age)
+                is_beyond.then_some(*age)
             };
             // A rank that never called has been silent since the others did.
-            let since = of_comm[&self.members[*index].hash].iter().filter_map(went_on).max();
+            let all = of_comms.get(&self.members[*index].hash).map_or(&[][..], Vec::as_slice);
+            let since = all.iter().filter_map(went_on).max();
             since.is_some_and(|age| own.is_some() || self.waits_long(*index, age))
         };
         (0..self.members.len()).filter(is_silent).collect()
@@ -316,9 +364,11 @@ impl Job {
         for at in silent {
             let Member { hash, collective: Some((own, _)), .. } = &self.members[*at] else { continue };
             let is_tail = |member: &Member| self.processes.get(&member.process).is_some_and(|it| it.is_tail);
-            let others = self.members.iter().enumerate().filter(|(_, other)| other.hash == *hash && is_tail(other));
+            let others: Vec<usize> =
+                self.of_comm(*hash).filter(|(_, other)| is_tail(other)).map(|(other, _)| other).collect();
             let known = self.next.entry((*hash, Some(own.correlation))).or_default();
-            for (other, member) in others {
+            for other in others {
+                let member = &self.members[other];
                 let newest = member.newest.iter().filter(|(name, ..)| function(name) == function(&own.name));
                 let newest = newest.filter(|(_, seq, _)| *seq > own.seq).max_by_key(|(_, seq, _)| *seq);
                 let Some((name, seq, time)) = newest.filter(|_| known.iter().all(|it| it.0 != other)) else { continue };

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use rustc_hash::FxHashMap;
+
 use super::super::survey::{LAG_NS, Work};
 use super::job::{Job, Key, Member, Seen, Standing, UNNUMBERED, function};
 use super::{
@@ -353,8 +355,7 @@ impl Job {
         let may_be_over = on.iter().all(|it| self.may_be_over(it));
         // In a communicator that was finalized, nobody waits any more.
         let least = if finalized.is_some() { FIRST_PATIENCE_NS } else { PATIENCE_NS };
-        let of_came =
-            self.members.iter().enumerate().filter(|(_, it)| it.hash == hash && came.binary_search(&it.rank).is_ok());
+        let of_came = self.of_comm(hash).filter(|(_, it)| came.binary_search(&it.rank).is_ok());
         let patience = of_came.map(|(index, _)| self.patience(index)).fold(least, u64::max);
         let is_certain = match &missing[..] {
             // A rank with losses may have lost what it handed over.
@@ -377,7 +378,7 @@ impl Job {
         }
         let missing = missing.into_iter().map(|index| self.missing(index, first)).collect();
         // A process with several of its ranks numbers their tracks: `world #2`.
-        let labels = self.members.iter().filter(|it| it.hash == hash).map(|it| &it.label);
+        let labels = self.of_comm(hash).map(|(_, it)| &it.label);
         let comm = labels.min_by_key(|label| label.len()).cloned().unwrap_or_default();
         Hang {
             operation: Operation { name: first.name.clone(), seq: first.seq, replay, comm, hash },
@@ -424,14 +425,16 @@ impl Job {
     /// Which of these ranks have come to an operation, and when.
     fn arrivals(&self, key: Key, on: &[&Standing], takes: &[u32]) -> Arrivals {
         let mut all = Arrivals { last: u64::MAX, ..Arrivals::default() };
+        let mut of_member: FxHashMap<usize, &Standing> = FxHashMap::default();
+        on.iter().rev().for_each(|it| _ = of_member.insert(it.member, it));
         for &rank in takes {
-            let found = self.members.iter().position(|member| member.hash == key.0 && member.rank == rank);
-            let Some(index) = found else {
+            let Some(index) = self.member(key.0, rank) else {
                 all.unseen.push(rank);
                 continue;
             };
             all.processes.insert(rank, self.members[index].process);
-            let Some(time) = self.came(key, index, on) else {
+            let own = of_member.get(&index).copied();
+            let Some(time) = self.came(key, index, on[0], own) else {
                 all.missing.push(index);
                 continue;
             };
@@ -442,8 +445,7 @@ impl Job {
                 all.waiting.push(rank);
             }
             // A collective has the same name on all ranks.
-            let own = on.iter().find(|it| it.member == index);
-            let own = own.or(on.first().filter(|it| it.peer.is_none()));
+            let own = own.or(on.first().copied().filter(|it| it.peer.is_none()));
             if let (Some(own), Member { world: Some(rank), process, .. }) = (own, &self.members[index]) {
                 let Seen { called: at, has_begun, .. } = self.seen.get(&(key, index)).copied().unwrap_or_default();
                 all.came_to_it.insert(*process, Coming { rank: *rank, name: own.name.clone(), at, has_begun });
@@ -478,8 +480,7 @@ impl Job {
     /// before the communicator was finalized.
     fn was_over(&self, key: Key, on: &[&Standing]) -> bool {
         let Some(Finalized { ago_ns, .. }) = self.first_finalized(on) else { return false };
-        let of_comm = (0..self.members.len()).filter(|index| self.members[*index].hash == key.0);
-        let has_run = of_comm.filter(|index| self.has_run(key, *index));
+        let has_run = self.of_comm(key.0).map(|(index, _)| index).filter(|index| self.has_run(key, *index));
         let mut ran = has_run.filter_map(|index| Some((index, self.seen.get(&(key, index))?.ran?)));
         // Each recording has its own end.
         ran.any(|(index, ran)| self.age(index, ran).saturating_add(LAG_NS) > ago_ns)
@@ -487,15 +488,15 @@ impl Job {
 
     /// Which ranks of the job a communicator's are; empty if the numbers are the same.
     fn in_job(&self, hash: u64) -> BTreeMap<u32, u32> {
-        let of_it = self.members.iter().filter(|member| member.hash == hash);
+        let of_it = self.of_comm(hash).map(|(_, member)| member);
         let known: BTreeMap<u32, u32> = of_it.filter_map(|member| Some((member.rank, member.world?))).collect();
         if known.iter().all(|(rank, world)| rank == world) { BTreeMap::new() } else { known }
     }
 
-    /// Whether a rank came to an operation, and when, if known.
-    fn came(&self, key: Key, index: usize, on: &[&Standing]) -> Option<Option<HostNs>> {
+    /// Whether a rank came to an operation, and when, if known. `first` waits in it, and so does the rank
+    /// in `standing`.
+    fn came(&self, key: Key, index: usize, first: &Standing, standing: Option<&Standing>) -> Option<Option<HostNs>> {
         let seen = self.seen.get(&(key, index));
-        let standing = on.iter().find(|it| it.member == index);
         // The host may have been far ahead of a channel.
         let is_channel = standing.is_some_and(|it| it.kind == Work::Channel);
         let handed_over = seen.and_then(|seen| seen.handed_over).filter(|_| !is_channel);
@@ -507,7 +508,7 @@ impl Job {
             Some(_) => self.standing.iter().any(|it| is_beyond(&it)),
             // Of what came before the part that was read, and of what a full file does not show, only
             // the newest is named.
-            None => self.newest(index, on[0]).zip(on[0].seq).is_some_and(|(newest, seq)| newest >= seq),
+            None => self.newest(index, first).zip(first.seq).is_some_and(|(newest, seq)| newest >= seq),
         };
         // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
         let came = when.is_some() || is_beyond || self.has_run(key, index) || self.has_called(key, index);
@@ -519,12 +520,6 @@ impl Job {
     fn went_on(&self, index: usize, came: HostNs) -> bool {
         let until = self.finalized(index, came).unwrap_or(HostNs(u64::MAX));
         self.last_of_process(index).is_some_and(|last| last.since(came) >= PATIENCE_NS && last <= until)
-    }
-
-    /// When the process of a rank last handed something over.
-    fn last_of_process(&self, index: usize) -> Option<HostNs> {
-        let of_process = self.members.iter().filter(|member| member.process == self.members[index].process);
-        of_process.filter_map(|member| member.last.as_ref()).map(|(_, time)| *time).max()
     }
 
     /// Whether a rank has certainly not come to an operation that others came to this long before
@@ -573,8 +568,7 @@ impl Job {
 
     /// Whether the recordings of all ranks of a communicator ended in an orderly way.
     fn have_ended(&self, hash: u64) -> bool {
-        let of_it = self.members.iter().filter(|member| member.hash == hash);
-        of_it.into_iter().all(|member| self.processes.get(&member.process).is_some_and(|it| it.ended.is_some()))
+        self.of_comm(hash).all(|(_, member)| self.processes.get(&member.process).is_some_and(|it| it.ended.is_some()))
     }
 
     /// What a missing rank was last seen doing.
@@ -631,7 +625,7 @@ impl Job {
         }
         let has_begun =
             |index: usize| self.seen.get(&(key, index)).is_some_and(|seen| seen.has_begun || seen.ran.is_some());
-        let of_it = self.members.iter().enumerate().filter(|(_, member)| member.hash == key.0 && member.has_channels);
+        let of_it = self.of_comm(key.0).filter(|(_, member)| member.has_channels);
         let waits = of_it.filter(|(index, _)| !has_begun(*index) && !self.is_cut(*index));
         let text = |(_, Member { rank, place, .. }): (usize, &Member)| {
             let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::running::stopped_with_their_hosts;
 use super::super::survey::{self, Collective, LAG_NS, Process, Survey, Work, ends_with_its_comm, placed};
 use super::PATIENCE_NS;
-use super::job::{Job, Key, Member, Standing, UNNUMBERED, function, key};
+use super::job::{Job, Key, Member, UNNUMBERED, function, key};
 use crate::model::time::HostNs;
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::Event;
@@ -173,14 +173,20 @@ fn worked_for(track: &str) -> &str {
 
 /// The second pass, over what is open.
 pub(super) struct Look<'a> {
-    pub(super) job: &'a mut Job,
-    pub(super) survey: &'a Survey,
-    pub(super) member_of: &'a FxHashMap<u64, usize>,
+    job: &'a mut Job,
+    survey: &'a Survey,
+    member_of: &'a FxHashMap<u64, usize>,
+    /// What stands without a mark from NCCL: by communicator, the function and when each rank came last.
+    unnumbered: FxHashMap<u64, Vec<(String, FxHashMap<usize, HostNs>)>>,
+    /// What stands because a channel of a rank does not end, as places in [`Job::standing`].
+    channels: FxHashMap<(usize, Key), Vec<usize>>,
     /// Operations that are open somewhere, and the last ones of ranks that fell silent.
-    pub(super) wanted: BTreeSet<(u64, u64)>,
-    pub(super) last: BTreeSet<(u64, Option<u64>)>,
+    wanted: BTreeSet<(u64, u64)>,
+    last: BTreeSet<(u64, Option<u64>)>,
+    /// What others handed over next after these: the rank and the mark.
+    next: FxHashSet<(usize, u64)>,
     /// What a rank has done so far.
-    pub(super) on: FxHashMap<usize, OnRank>,
+    on: FxHashMap<usize, OnRank>,
 }
 
 #[derive(Default)]
@@ -196,6 +202,35 @@ pub(super) struct OnRank {
 }
 
 impl Look<'_> {
+    /// Ready to look for what stands in this job, and for what others did after the last operations of
+    /// ranks that fell silent.
+    pub(super) fn new<'a>(
+        job: &'a mut Job,
+        survey: &'a Survey,
+        member_of: &'a FxHashMap<u64, usize>,
+        last: BTreeSet<(u64, Option<u64>)>,
+    ) -> Look<'a> {
+        let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
+        let mut unnumbered: FxHashMap<u64, Vec<(String, FxHashMap<usize, HostNs>)>> = FxHashMap::default();
+        let mut channels: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+        for (at, it) in job.standing.iter().enumerate() {
+            if it.key.1 == UNNUMBERED {
+                let of_comm = unnumbered.entry(it.key.0).or_default();
+                let place = of_comm.iter().position(|(of, _)| of == function(&it.name)).unwrap_or_else(|| {
+                    of_comm.push((function(&it.name).to_owned(), FxHashMap::default()));
+                    of_comm.len() - 1
+                });
+                let last = of_comm[place].1.entry(it.member).or_default();
+                *last = it.begin.max(*last);
+            }
+            if it.kind == Work::Channel {
+                channels.entry((it.member, it.key)).or_default().push(at);
+            }
+        }
+        let (next, on) = Default::default();
+        Look { job, survey, member_of, unnumbered, channels, wanted, last, next, on }
+    }
+
     /// Looks at a file, by its number in the survey.
     pub(super) fn at(&mut self, file: usize) {
         // By recording and thread.
@@ -277,16 +312,12 @@ impl Look<'_> {
     fn called(&mut self, event: &Event<'_>, time: HostNs) {
         let name = event.name;
         let Some(hash) = event.uint(nccl::COMM) else { return };
-        let wanted =
-            |it: &&Standing| it.key.0 == hash && it.key.1 == UNNUMBERED && function(&it.name) == function(name);
-        if !self.job.standing.iter().any(|it| wanted(&it)) {
-            return;
-        }
+        let of_comm = self.unnumbered.get(&hash).map_or(&[][..], Vec::as_slice);
+        let Some((_, last)) = of_comm.iter().find(|it| it.0 == function(name)) else { return };
         let process = self.survey.process(event.track);
         let callers = process.map_or(&[][..], |process| self.job.callers(process, hash));
         let [member] = *callers else { return };
-        let is_its = |it: &Standing| it.member == member && time <= it.begin;
-        let is_its = self.job.standing.iter().filter(wanted).any(is_its);
+        let is_its = last.get(&member).is_some_and(|last| time <= *last);
         let (all, with_it) = self.job.calls_of.entry((member, function(name).to_owned())).or_default();
         *all += 1;
         if is_its {
@@ -307,8 +338,8 @@ impl Look<'_> {
                 (seen.handed_over, seen.called) = (Some(time), called);
             }
             // A channel without an end does not say it.
-            let untold = |it: &&mut Standing| it.kind == Work::Channel && (it.member, it.key) == (member, key);
-            self.job.standing.iter_mut().filter(untold).for_each(|it| it.seq = seq);
+            let untold = self.channels.get(&(member, key)).into_iter().flatten();
+            untold.for_each(|at| self.job.standing[*at].seq = seq);
         }
         if !on.at.is_empty() && replay.is_none() && self.job.members[member].finalized.is_some() {
             on.later.insert(correlation, on.handed_over);
@@ -318,6 +349,7 @@ impl Look<'_> {
             if self.last.contains(&last) {
                 let next = Collective { correlation, name: event.name.to_owned(), seq };
                 self.job.next.entry(last).or_default().push((member, next, time));
+                self.next.insert((member, correlation));
             }
         }
     }
@@ -338,8 +370,6 @@ impl Look<'_> {
     fn ran(&mut self, event: &Event<'_>, time: HostNs) {
         let (Some(&member), Some(correlation)) = (self.member_of.get(&event.track), event.correlation) else { return };
         let hash = self.job.members[member].hash;
-        let is_next =
-            || self.job.next.values().flatten().any(|(of, next, _)| *of == member && next.correlation == correlation);
         let replay = event.uint(nccl::REPLAY);
         let key = key(hash, correlation, replay, event.name);
         let Member { finalized, ref last, .. } = self.job.members[member];
@@ -347,7 +377,7 @@ impl Look<'_> {
             let on = self.on.entry(member).or_default();
             on.ran = on.ran.max(Some((time, correlation)));
         }
-        if self.wanted.contains(&(hash, key.1)) || !self.last.is_empty() && is_next() {
+        if self.wanted.contains(&(hash, key.1)) || self.next.contains(&(member, correlation)) {
             let seen = self.job.seen.entry((key, member)).or_default();
             seen.ran.get_or_insert(time);
             seen.come += 1;

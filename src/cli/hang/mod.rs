@@ -174,8 +174,7 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     if job.standing.is_empty() && last.is_empty() {
         return Vec::new();
     }
-    let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
-    let mut look = Look { job: &mut job, survey, member_of: &member_of, wanted, last, on: Default::default() };
+    let mut look = Look::new(&mut job, survey, &member_of, last);
     (0..survey.extents.len()).for_each(|file| look.at(file));
     job.forget_what_is_over();
     job.stand_where_others_went_on(&silent);

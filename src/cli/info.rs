@@ -128,7 +128,7 @@ fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(
     let (survey, _) = Survey::of_what_can_be_read((false, Reach::Ends(reader::HEAD)), &ours(traces), |(), _, _| {});
     let found = Troubles::of(&survey);
     let hangs = found.standing().any(|hang| hang.is_certain);
-    let is_told = hangs || !found.mismatches.is_empty() || !found.ended_first.is_empty();
+    let is_told = hangs || found.mismatches.iter().any(|it| !it.is_again) || !found.ended_first.is_empty();
     if survey.ends.is_empty() || !is_told {
         return None;
     }
@@ -161,11 +161,21 @@ fn describe_other(path: &Path, out: &mut dyn Write) -> Result<Value, Reason> {
     foreign::json(&profile).map_err(Reason::failed("write JSON"))
 }
 
+/// A line for those that are too many to be listed; the JSON has all.
+fn not_listed(count: usize, what: &str) -> Option<String> {
+    count
+        .checked_sub(LISTED)
+        .filter(|more| *more > 0)
+        .map(|more| format!("and {more} more {what}, which the JSON lists"))
+}
+
 /// What is wrong with the job, and which ranks have another NCCL, before everything else.
 fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io::Result<()> {
     let Troubles { mismatches, hangs, idle, ended_first: gone, shared_gpus } = found;
     let bad = |what| colour::paint(colour::BAD, what);
-    let mismatches = mismatches.iter().map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
+    let more_mismatches = not_listed(mismatches.len(), "mismatches");
+    let mismatches =
+        mismatches.iter().take(LISTED).map(|it| (bad("mismatch     "), it.to_string(), it.details.clone()));
     let (hangs, more) = hang::told(hangs.iter());
     let hangs = hangs.into_iter().map(|hang| {
         let what = format!("{:<13}", hang.verb());
@@ -175,11 +185,13 @@ fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io:
     let note = |what| colour::paint(colour::NOTE, what);
     let gone = ended_first(gone).into_iter().map(|(text, details)| (note("ended first  "), text, details));
     let idle = idle.iter().map(|it| (note("idle         "), it.to_string(), it.details()));
-    let shared = shared_gpus.iter().map(|it| (note("shared GPU   "), it.to_string(), it.details()));
+    let more_shared = not_listed(shared_gpus.len(), "shared GPUs");
+    let shared = shared_gpus.iter().take(LISTED).map(|it| (note("shared GPU   "), it.to_string(), it.details()));
     let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
-    let more = more.into_iter().map(|more| (note("             "), more, Vec::new()));
-    for (what, text, details) in mismatches.chain(hangs).chain(more).chain(gone).chain(idle).chain(shared).chain(mixed)
-    {
+    let line = |text: String| (note("             "), text, Vec::new());
+    let mismatches = mismatches.chain(more_mismatches.map(line));
+    let (hangs, shared) = (hangs.into_iter().chain(more.map(line)), shared.chain(more_shared.map(line)));
+    for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(idle).chain(shared).chain(mixed) {
         writeln!(out, "{what} {text}")?;
         for line in details {
             writeln!(out, "              {line}")?;

@@ -10,11 +10,15 @@ use rustc_hash::FxHashMap;
 
 use super::LISTED;
 use super::hang::{list, named};
+use super::survey::attempts::started_again;
 use super::survey::{self, Calls, OfFunction, Request, Requests, Survey, placed};
 use crate::trace::reader::proto::ncclscope::Function;
 
 /// The function whose size may be another on each rank.
 const VARIABLE: u64 = Function::AllGatherV as u64;
+
+/// How many different requests for one call are named.
+const SIDES: usize = 4;
 
 /// What the ranks of a communicator do not agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub(super) struct Mismatch {
     pub(super) what: What,
     /// The processes of those who are the fewest, as in `rank 3 is pid 4711 on node17`.
     pub(super) details: Vec<String>,
+    /// It is of an earlier attempt of the job: its ranks were started again.
+    pub(super) is_again: bool,
 }
 
 /// A call, and the ranks that made it.
@@ -52,10 +58,20 @@ impl fmt::Display for Mismatch {
             let names = list(side.ranks.iter().map(|rank| named(*rank, &self.in_job)));
             if side.ranks.len() == 1 { format!("rank {names}") } else { format!("ranks {names}") }
         };
+        if self.is_again {
+            f.write_str("in an earlier attempt, ")?;
+        }
         match &self.what {
             What::Request { seq, sides, more } => {
-                let sides: Vec<_> = sides.iter().map(|side| format!("{} on {}", side.call, ranks(side))).collect();
+                // The largest and the smallest tell most.
+                let hidden = sides.len().saturating_sub(SIDES);
+                let (most, fewest) = sides.split_at(if hidden > 0 { SIDES - 1 } else { sides.len() });
+                let told = most.iter().chain(fewest.last());
+                let sides: Vec<_> = told.map(|side| format!("{} on {}", side.call, ranks(side))).collect();
                 write!(f, "seq {seq} on {} is {}", self.comm, sides.join(", but "))?;
+                if hidden > 0 {
+                    write!(f, ", and {hidden} more than these")?;
+                }
                 match more {
                     0 => Ok(()),
                     1 => write!(f, "; 1 call after it differs, too"),
@@ -92,6 +108,7 @@ impl What {
 struct Comm<'a> {
     label: String,
     members: BTreeMap<u32, Member<'a>>,
+    is_again: bool,
 }
 
 /// A rank of a communicator.
@@ -106,9 +123,10 @@ struct Member<'a> {
     calls: Vec<&'a Calls>,
 }
 
-/// What the ranks of these traces do not agree on; empty if they agree, or if only one of a
-/// communicator's ranks is there.
+/// What the ranks of these traces do not agree on, that of earlier attempts last; empty if they agree, or
+/// if only one of a communicator's ranks is there.
 pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
+    let again = started_again(&[survey]);
     let mut comms: BTreeMap<u64, Comm<'_>> = BTreeMap::new();
     let twice = survey.claimed_twice();
     let mut tracks: Vec<_> = survey.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()).collect();
@@ -117,6 +135,7 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
         let ([hash], Some((label, rank, _))) = (&track.communicators[..], placed(&track.name)) else { continue };
         let Some(process) = survey.process(uuid) else { continue };
         let comm = comms.entry(*hash).or_default();
+        comm.is_again |= again.contains_key(&(0, process));
         // A process with several of its ranks numbers their tracks: `world #2`.
         if comm.label.is_empty() || label.len() < comm.label.len() {
             label.clone_into(&mut comm.label);
@@ -132,7 +151,10 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
     }
     // Other tools number operations in their own way.
     comms.retain(|_, comm| comm.members.values().any(|member| member.has_init));
-    comms.into_iter().flat_map(|(hash, comm)| comm.mismatches(hash, &survey.requests)).collect()
+    let all = comms.into_iter().flat_map(|(hash, comm)| comm.mismatches(hash, &survey.requests));
+    let (earlier, mut last): (Vec<_>, Vec<_>) = all.partition(|it| it.is_again);
+    last.extend(earlier);
+    last
 }
 
 impl Member<'_> {
@@ -162,7 +184,8 @@ impl Comm<'_> {
         }
         let of = |what| {
             let details = self.details(&what, &in_job);
-            Mismatch { comm: self.label.clone(), hash, in_job: in_job.clone(), what, details }
+            let (comm, in_job, is_again) = (self.label.clone(), in_job.clone(), self.is_again);
+            Mismatch { comm, hash, in_job, what, details, is_again }
         };
         order.into_iter().chain(differing).map(of).collect()
     }
@@ -267,6 +290,7 @@ impl Comm<'_> {
 mod tests {
     use super::super::survey::Process;
     use super::*;
+    use crate::model::time::HostNs;
 
     const WORLD: u64 = 7;
     const PROCESS: u64 = 1 << 40;
@@ -390,5 +414,45 @@ mod tests {
         let same = |seq| (Function::AllReduce, seq, "AllReduce 4 MiB f32");
         let found = said(&[&[same(2), same(3), same(4)], &[other(2), same(3), other(4)]]);
         assert!(found[0].ends_with("; 1 call after it differs, too"), "{found:?}");
+    }
+
+    #[test]
+    fn of_many_different_calls_the_largest_groups_and_the_smallest_are_named() {
+        let side = |rank: u32| Side { call: format!("Broadcast {rank} B"), ranks: vec![rank] };
+        let mut mismatch = Mismatch {
+            comm: "dp".to_owned(),
+            hash: WORLD,
+            in_job: BTreeMap::new(),
+            what: What::Request { seq: 5, sides: (0..9).map(side).collect(), more: 0 },
+            details: Vec::new(),
+            is_again: true,
+        };
+        let text = "in an earlier attempt, seq 5 on dp is Broadcast 0 B on rank 0, but Broadcast 1 B on rank 1, but Broadcast \
+                    2 B on rank 2, but Broadcast 8 B on rank 8, and 5 more than these";
+        assert_eq!(mismatch.to_string(), text);
+        mismatch.what = What::Request { seq: 5, sides: (0..4).map(side).collect(), more: 0 };
+        assert!(mismatch.to_string().ends_with("but Broadcast 3 B on rank 3"), "{mismatch}");
+    }
+
+    #[test]
+    fn what_ranks_that_were_started_again_did_not_agree_on_comes_last() {
+        let all = |seq| [(Function::AllReduce, seq, "AllReduce 1 MiB f32")];
+        let other = [(Function::AllReduce, 2, "AllReduce 2 MiB f32")];
+        let mut survey = survey(&[&all(2), &other]);
+        assert!(!find(&survey)[0].is_again);
+        // The same ranks on the same host, later, in another communicator.
+        for rank in 0..2 {
+            let (first, process) = (PROCESS + rank, PROCESS + 10 + rank);
+            let name = survey.tracks[&first].name.clone();
+            let known = survey.tracks.entry(process).or_default();
+            (known.is_process, known.name, known.pid) = (true, name, Some(200 + rank));
+            let times = |first, last| Process { first: HostNs(first), last: HostNs(last), ..Process::default() };
+            survey.processes.insert(first, times(0, 10));
+            survey.processes.insert(process, times(20, 30));
+            let track = survey.tracks.entry(10 + rank).or_default();
+            track.name = format!("dp · rank {rank} of 2 · handed over");
+            (track.parent, track.communicators, track.has_init) = (Some(process), vec![WORLD + 1], true);
+        }
+        assert!(find(&survey)[0].is_again);
     }
 }

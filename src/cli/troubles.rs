@@ -11,7 +11,7 @@ use super::survey::Survey;
 /// What keeps a job from going on, or has done so, as far as its traces show.
 #[derive(Default)]
 pub(super) struct Troubles {
-    /// What the ranks do not agree on.
+    /// What the ranks do not agree on, that of earlier attempts last.
     pub(super) mismatches: Vec<Mismatch>,
     /// Where the job hangs or hung, what is over last.
     pub(super) hangs: Vec<Hang>,
@@ -43,7 +43,9 @@ impl Troubles {
     pub(super) fn of(survey: &Survey) -> Troubles {
         let (mismatches, hangs) = (mismatch::find(survey), hang::find(survey));
         let ended_first = hang::ended_first(survey, &hangs);
-        let is_stuck = !mismatches.is_empty() || !ended_first.is_empty() || hangs.iter().any(|hang| !hang.is_over());
+        let is_stuck = mismatches.iter().any(|it| !it.is_again)
+            || !ended_first.is_empty()
+            || hangs.iter().any(|hang| !hang.is_over());
         let idle = if is_stuck { None } else { hang::idle(survey) };
         Troubles { mismatches, hangs, idle, ended_first, shared_gpus: shared_gpus::find(survey) }
     }
@@ -51,7 +53,7 @@ impl Troubles {
     /// What certainly keeps the job from going on. A mismatch explains a hang.
     pub(super) fn stuck(&self) -> Option<Stuck<'_>> {
         let hang = || self.standing().find(|hang| hang.is_certain).map(Stuck::Hang);
-        self.mismatches.first().map(Stuck::Mismatch).or_else(hang)
+        self.mismatches.first().filter(|it| !it.is_again).map(Stuck::Mismatch).or_else(hang)
     }
 
     /// The hangs that the job did not go on after.

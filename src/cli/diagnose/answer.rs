@@ -93,11 +93,12 @@ pub(super) struct Report {
 impl Troubles {
     /// Each in words, with its details. The one that is the answer comes first.
     fn lines(&self, verdict: Verdict) -> Vec<String> {
-        let mismatches = self.mismatches.iter().map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
+        let mismatches =
+            self.mismatches.iter().take(LISTED).map(|it| (Verdict::Mismatch, it.to_string(), it.details.clone()));
         let (hangs, more) = hang::told(self.standing());
         let hangs = hangs.into_iter().map(|it| (Verdict::Hang, it.to_string(), it.details()));
         let hangs = hangs.chain(more.map(|more| (Verdict::Hang, more, Vec::new())));
-        let shared = self.shared_gpus.iter().map(|it| (Verdict::SharedGpu, it.to_string(), it.details()));
+        let shared = self.shared_gpus.iter().take(LISTED).map(|it| (Verdict::SharedGpu, it.to_string(), it.details()));
         let mut all: Vec<_> = mismatches.chain(hangs).chain(shared).collect();
         all.sort_by_key(|it| it.0 != verdict);
         let lines = |(_, text, details): (Verdict, String, Vec<String>)| {

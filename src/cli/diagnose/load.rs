@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
 use super::job::{Job, RankFacts, Taken, Use, often};
+use crate::cli::LISTED;
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks, largest_with_all};
 use crate::cli::compare::steps::{self, Source};
 use crate::cli::merge::abreast;
@@ -433,7 +434,9 @@ impl Loading {
             return Err(Reason::Refused(what));
         }
         let until = self.agree();
-        let mut notes: Vec<String> = faults.iter().map(|fault| format!("Left out: {fault}")).collect();
+        let mut notes: Vec<String> = faults.iter().take(LISTED).map(|fault| format!("Left out: {fault}")).collect();
+        let more = faults.len().saturating_sub(LISTED);
+        notes.extend((more > 0).then(|| format!("Left out: {more} more files")));
         let graph = Graph::new(self.items, self.joined);
         let source = self.sources.first_mut().and_then(Option::take);
         let has_all = self.ranks.iter().all(|rank| rank.edges.len() > 1);

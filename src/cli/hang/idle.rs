@@ -21,6 +21,8 @@ pub(in crate::cli) struct Idle {
     last: String,
     /// That, and all before it, is known to have ended.
     has_ended: bool,
+    /// The files of some ranks are not here.
+    is_partial: bool,
 }
 
 impl Job {
@@ -50,16 +52,18 @@ impl Job {
                 newest = Some((age, format!("{name}{seq} on {}", member.label)));
             }
         }
-        newest.map(|(since_ns, last)| Idle { since_ns, last, has_ended })
+        let is_partial = self.ranks.iter().any(|(hash, ranks)| self.of_comm(*hash).count() < *ranks as usize);
+        newest.map(|(since_ns, last)| Idle { since_ns, last, has_ended, is_partial })
     }
 }
 
 impl fmt::Display for Idle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Idle { since_ns, last, has_ended } = self;
+        let Idle { since_ns, last, has_ended, is_partial } = self;
         let seconds = *since_ns as f64 / 1e9;
         let ended = if *has_ended { ", and has ended" } else { "" };
-        write!(f, "no rank has handed over an operation for {seconds:.1} s; the last was {last}{ended}")
+        let who = if *is_partial { "none of these ranks" } else { "no rank" };
+        write!(f, "{who} has handed over an operation for {seconds:.1} s; the last was {last}{ended}")
     }
 }
 
@@ -70,6 +74,8 @@ impl Idle {
             true => "so the job does something else, or waits elsewhere",
             false => "whether that has ended is not known; the job may wait in it, or elsewhere",
         };
-        vec![format!("{so}: in ncclCommInitRank, in its input, in a checkpoint")]
+        let others =
+            self.is_partial.then(|| "the files of other ranks are not here: they may wait for these".to_owned());
+        others.into_iter().chain([format!("{so}: in ncclCommInitRank, in its input, in a checkpoint")]).collect()
     }
 }

@@ -246,6 +246,22 @@ fn a_slow_rank_is_named_where_a_graph_has_several_collectives() {
     assert!(on_path.abs_diff(step) < step / 5, "the critical path of a step of {step} ns has {on_path} ns");
 }
 
+#[test]
+fn a_rank_without_steps_keeps_nobody_from_being_named() {
+    let text = "title = \"one rank evaluates\"\n[job]\nhosts = 1\nranks_per_host = 5\nprogram = \"\"\"\n\
+                communicator world = all\ncommunicator train = ranks 0,1,2,3\nall_reduce 1 MiB f32 sum\n\
+                except rank 4 {\nrepeat 20 {\ncompute forward 3 ms\nall_reduce 1 MiB f32 sum on train\nwait train\n}\n}\n\
+                only rank 4 {\ncompute evaluate 40 ms\nsync\n}\nsync\n\"\"\"\n[[slow]]\nrank = 2\ncompute = 1.5\n";
+    let says = |slower: u32| {
+        let answer = Plan::of_text("2.30.7", text).slower(slower).with_cupti(CUPTI).quiet().run().answer("diagnose");
+        println!("{}", answer["text"]);
+        let notes = answer["notes"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_told = notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains("it has no steps")));
+        is_told && answer["text"].as_str().is_some_and(|text| text.starts_with("Rank 2 on "))
+    };
+    assert!([4, 8].into_iter().any(says));
+}
+
 /// The schedule of two pipelines of four stages, side by side, each of which runs one forward and one
 /// backward pass by turns: a stage sends before it knows whether the next one receives.
 fn pipelines() -> String {

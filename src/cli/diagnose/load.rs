@@ -155,7 +155,15 @@ fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job,
     survey.sort_unfinished();
     let mut loading = Loading { is_of_ends: !survey.ends.is_empty(), ..Loading::default() };
     let has_kernels = loaded.iter().any(|(_, of_file)| of_file.has_kernels);
+    // A few that do something else, such as evaluate, need not keep the others from being compared.
+    let has_steps = |of_file: &Loading| of_file.ranks.iter().any(|rank| rank.steps > 0);
+    let without_steps = loaded.iter().filter(|(_, of_file)| of_file.has_kernels && !has_steps(of_file)).count();
+    let are_few = 4 * without_steps <= loaded.len();
     for (path, of_file) in loaded {
+        if of_file.has_kernels && are_few && !has_steps(&of_file) {
+            faults.push(Reason::file(path)("it has no steps, but the files of other ranks have"));
+            continue;
+        }
         if of_file.has_kernels || !has_kernels {
             loading.add(of_file);
             continue;

@@ -210,7 +210,7 @@ impl Descriptor {
         unsafe {
             let mut stats: libc::statvfs64 = std::mem::zeroed();
             again(|| libc::fstatvfs64(self.number, &raw mut stats))?;
-            Ok(stats.f_bavail * stats.f_frsize)
+            Ok(bytes_of(stats.f_bavail, stats.f_frsize))
         }
     }
 
@@ -262,6 +262,11 @@ fn stat(number: c_int) -> Option<libc::stat64> {
         let mut stat: libc::stat64 = std::mem::zeroed();
         (libc::fstat64(number, &raw mut stat) == 0).then_some(stat)
     }
+}
+
+/// The bytes of so many blocks. A file system without a limit may say any number of them.
+fn bytes_of(blocks: u64, size: u64) -> u64 {
+    blocks.saturating_mul(size)
 }
 
 /// Another number for the same file, a high one if possible; `exec` closes it.
@@ -344,6 +349,11 @@ mod tests {
         assert_eq!(Identity::of_number(taken), Some(other.identity), "it stays open");
         // SAFETY: it is open, and nobody else's.
         unsafe { libc::close(taken) };
+    }
+
+    #[test]
+    fn free_space_without_end_is_much() {
+        assert_eq!((bytes_of(3, 4096), bytes_of(1 << 52, 4096), bytes_of(u64::MAX, 2)), (12_288, u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The operating system: safe wrappers for the few calls that the standard library lacks.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -126,6 +127,42 @@ pub fn variable_names() -> Vec<String> {
     let environment = read_file("/proc/self/environ").unwrap_or_default();
     let name = |entry: &[u8]| entry.split(|&byte| byte == b'=').next().map(|it| String::from_utf8_lossy(it).into());
     environment.split(|&byte| byte == 0).filter_map(name).collect()
+}
+
+/// The variables of this process's environment, as libc has them now; of long ones the beginning.
+///
+/// Another thread's `setenv` may free them meanwhile, so they are read through the kernel, which
+/// refuses what is not there. Where it does not serve that, they are those that the process was
+/// started with.
+#[must_use]
+pub fn variables() -> Vec<(OsString, OsString)> {
+    let Ok(memory) = Descriptor::open(None, "/proc/self/mem", libc::O_RDONLY) else {
+        let names = variable_names().into_iter().map(OsString::from);
+        return names.filter_map(|name| std::env::var_os(&name).map(|value| (name, value))).collect();
+    };
+    // SAFETY: libc's own variable, which is never unmapped; other code writes it as a whole word.
+    let environment = unsafe { &environ };
+    variables_at(&memory, environment.load(Ordering::Acquire).addr())
+}
+
+/// The variables of the array at this address, without those that cannot be read.
+fn variables_at(memory: &Descriptor, array: usize) -> Vec<(OsString, OsString)> {
+    /// Most variables that are looked at, and most bytes of each.
+    const MOST: usize = 1 << 16;
+    const LENGTH: usize = 1024;
+    let pointer = |index: usize| {
+        let mut pointer = [0; size_of::<usize>()];
+        let length = memory.read_at(&mut pointer, array.checked_add(index * size_of::<usize>())?).ok()?;
+        Some(usize::from_ne_bytes(pointer)).filter(|&it| length == size_of::<usize>() && it != 0)
+    };
+    let variable = |address| {
+        let mut text = [0; LENGTH];
+        let length = memory.read_at(&mut text, address).ok()?;
+        let text = text[..length].split(|&byte| byte == 0).next()?;
+        let (name, value) = text.split_at_checked(text.iter().position(|&byte| byte == b'=')?)?;
+        Some((OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value.get(1..)?).to_owned()))
+    };
+    (0..MOST).map_while(pointer).filter_map(variable).collect()
 }
 
 /// The threads of this process: kernel ids and names.
@@ -467,6 +504,27 @@ mod tests {
         // SAFETY: a C string.
         let value = unsafe { CStr::from_ptr(libc::getenv(c"VARIABLE_OF_A_TEST".as_ptr())) };
         assert_eq!(value, c"one=two");
+    }
+
+    #[test]
+    fn variables_that_another_thread_frees_are_left_out() {
+        let short = std::env::vars_os().filter(|(name, value)| name.len() + value.len() < 1000);
+        let (short, found): (Vec<_>, _) = (short.collect(), variables());
+        assert!(!short.is_empty() && short.iter().all(|variable| found.contains(variable)), "{short:?}: {found:?}");
+        let page = Pages::new(8192).unwrap();
+        // SAFETY: the second page is our own, and nobody uses it.
+        unsafe { libc::munmap(page.address().add(4096).cast(), 4096) };
+        let [freed, end] = [page.address().addr() + 4096, page.address().addr() + 4096 - 2 * size_of::<usize>()];
+        // An array that goes on in the freed page, and has one of its variables there.
+        let kept = c"KEPT=1".as_ptr().addr();
+        // SAFETY: within the first page.
+        unsafe { page.address().add(4096 - 2 * size_of::<usize>()).cast::<[usize; 2]>().write([freed, kept]) };
+        let memory = Descriptor::open(None, "/proc/self/mem", libc::O_RDONLY).unwrap();
+        assert_eq!(variables_at(&memory, end), [("KEPT".into(), "1".into())]);
+        assert_eq!(variables_at(&memory, freed), []);
+        assert_eq!(variables_at(&memory, 0), []);
+        // Its second page may be somebody else's by now.
+        std::mem::forget(page);
     }
 
     #[test]

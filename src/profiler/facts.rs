@@ -79,7 +79,7 @@ pub(super) fn attributes(
         ("cupti.release", Some(cupti_release.into())),
         (attribute::DRIVER, driver(moment)),
     ];
-    let environment = config::environment(config.env, std::env::vars_os());
+    let environment = config::environment(config.env, sys::variables().into_iter());
     let environment = environment.into_iter().map(|(name, value)| (format!("{}{name}", attribute::ENVIRONMENT), value));
     let attributes = attributes.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
     attributes.chain(environment).collect()

@@ -132,6 +132,17 @@ impl Descriptor {
         }
     }
 
+    /// Reads from this byte of the file on, and returns how much.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn read_at(&self, part: &mut [u8], from: usize) -> io::Result<usize> {
+        // SAFETY: the pointer and the length are those of `part`.
+        again(|| unsafe { libc::pread64(self.number, part.as_mut_ptr().cast(), part.len(), from as libc::off64_t) })
+            .map(|count| count as usize)
+    }
+
     /// The names in a folder. Not through the standard library, which panics if the program closes
     /// the descriptor meanwhile.
     #[must_use]

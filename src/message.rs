@@ -19,8 +19,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::Log;
-use crate::sys;
 use crate::sys::stderr::Stderr;
+use crate::{process, sys};
 
 /// Most bytes of a line: a pipe takes that many in one piece.
 const LINE: usize = 4096;
@@ -238,8 +238,9 @@ extern "C" fn at_exit() {
     flush();
 }
 
+/// In a PID namespace of its own, a child may have its parent's number.
 fn is_forked() -> bool {
-    PROCESS.load(Ordering::Relaxed) != std::process::id()
+    process::is_child() || PROCESS.load(Ordering::Relaxed) != std::process::id()
 }
 
 fn lock() -> MutexGuard<'static, State> {
@@ -357,5 +358,24 @@ mod tests {
         let long = "long ".repeat(100);
         assert_eq!(write_line(&mut line, format_args!("{long}"), false), line.len());
         assert_eq!((line[79], line.iter().filter(|byte| **byte == b'\n').count()), (b'\n', 1));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no fork")]
+    fn a_child_with_the_number_of_its_parent_is_a_child() {
+        process::begin();
+        begin();
+        let mut status = 0;
+        // SAFETY: the child reads and writes memory and ends; the parent waits for it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                // As in a PID namespace of its own.
+                PROCESS.store(std::process::id(), Ordering::Relaxed);
+                libc::_exit(i32::from(!is_forked()));
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        assert!(status == 0 && !is_forked(), "{status}");
     }
 }

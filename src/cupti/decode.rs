@@ -62,7 +62,7 @@ pub trait Outside {
     fn text(&mut self, address: *const c_char) -> Arc<str>;
     /// CUPTI's name for the function with this number in a callback domain.
     fn function(&mut self, domain: u32, id: u32) -> Arc<str>;
-    /// A thread's name; empty if the thread has ended.
+    /// A thread's name; empty if it is not known.
     fn thread(&mut self, tid: i32) -> Arc<str>;
 }
 
@@ -90,6 +90,7 @@ impl Process {
     /// Until the result is dropped it is asked only for addresses that are null or C strings: those
     /// in a buffer that CUPTI returned to this process and that has not been given back yet.
     pub unsafe fn asked(&mut self) -> Asking<'_> {
+        self.calls.renew();
         Asking(self)
     }
 }

@@ -111,13 +111,21 @@ pub(crate) struct Answer {
     pub kinds: Kinds,
 }
 
+impl Answer {
+    const NOTHING: Answer = Answer { context: Handle::NONE, kinds: Kinds::NONE };
+}
+
 /// A communicator's `init`. `birth` is called once the recorder is on.
 pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> Answer {
     let mut state = lock();
     let held = state.start(Moment::CommInit);
     let State { phase: Phase::Recording(session), live, asked, .. } = &mut *state else {
-        return Answer { context: Handle::NONE, kinds: Kinds::NONE };
+        return Answer::NOTHING;
     };
+    // An internal error may have ended it: what NCCL would report, nobody would record.
+    if !recorder::is_on() {
+        return Answer::NOTHING;
+    }
     let is_first = asked.0.is_empty();
     let kinds = asked.renew(caller, |before| decide(session, caller, before, *live + 1));
     if is_first && caller.timer.is_rccl() {

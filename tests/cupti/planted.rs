@@ -146,6 +146,14 @@ fn a_panic_in_one_of_our_threads_ends_only_that_thread() {
 }
 
 #[test]
+fn nothing_is_asked_of_nccl_once_the_recording_has_died() {
+    // The first `finalize` waits until it has.
+    let recording = with_fault(&job(), "panic@pass", &[]);
+    let masks: Vec<_> = recording.outcome.calls.iter().filter(|call| call.verb == "init").map(|it| it.mask).collect();
+    assert_eq!((masks.len(), masks.last()), (2, Some(&Some(0))), "{masks:?}");
+}
+
+#[test]
 fn a_dead_or_stalled_thread_of_ours_is_waited_for_once() {
     let case = fault::case(
         "threads",

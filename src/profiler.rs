@@ -25,7 +25,7 @@ use crate::model::event::CommInit;
 use crate::model::ids::Handle;
 use crate::model::kinds::{self, Kinds};
 use crate::model::time::GpuTimer;
-use crate::record::recorder;
+use crate::record::recorder::{self, Room};
 use crate::releases::{self, Version};
 use crate::sys::descriptor::Descriptor;
 use crate::trace::names;
@@ -141,8 +141,8 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     }
     *live += 1;
     drop(state);
-    let (context, recorded) = recorder::comm_init(birth());
-    if !recorded {
+    let (context, room) = recorder::comm_init(birth());
+    if room == Room::WaitedInVain {
         message::line("no room to record a communicator's init: its events are drawn under an unknown communicator");
     }
     Answer { context, kinds }
@@ -179,7 +179,7 @@ pub(crate) fn comm_finalize(context: Handle) {
     if !recorder::is_on() || !recorder::is_ours(context) {
         return;
     }
-    if !recorder::comm_finalize(context) {
+    if recorder::comm_finalize(context) == Room::WaitedInVain {
         message::line("no room to record a communicator's finalize: the trace does not show it");
     }
     let mut state = lock();

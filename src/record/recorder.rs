@@ -49,6 +49,21 @@ const RETRY_CALLS: u32 = 1024;
 /// How long `init` and `finalize` may wait for room, in milliseconds.
 const PATIENCE_MS: u32 = 500;
 
+/// A wait for room was in vain, and nobody who may wait has found room since. A recording that has
+/// died must not hold up each communicator.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
+
+/// Whether there was room for a record that everything else depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It is recorded.
+    Found,
+    /// There was none in time.
+    WaitedInVain,
+    /// There was none, and nobody waited: an earlier wait was in vain.
+    KnownToBeNone,
+}
+
 /// What a thread needs to record.
 struct Local {
     /// A record is being written: see [`Local::enter`].
@@ -59,6 +74,8 @@ struct Local {
     next_handle: Cell<u64>,
     end_of_block: Cell<u64>,
     retry_in: Cell<u32>,
+    /// This thread has waited for room in vain, and not found any since.
+    in_vain: Cell<bool>,
     /// The open KernelLaunch or CeColl of this thread, and its open GroupApi.
     launch: Cell<Handle>,
     group: Cell<Handle>,
@@ -105,6 +122,7 @@ thread_local! {
             next_handle: Cell::new(0),
             end_of_block: Cell::new(0),
             retry_in: Cell::new(0),
+            in_vain: Cell::new(false),
             launch: Cell::new(Handle::NONE),
             group: Cell::new(Handle::NONE),
             bracket: Cell::new(false),
@@ -449,18 +467,19 @@ pub fn net_update(handle: Handle, net: &Net) {
 }
 
 /// Records the start of a communicator. Returns its new context, and whether there was room.
-pub fn comm_init(mut comm: CommInit) -> (Handle, bool) {
+pub fn comm_init(mut comm: CommInit) -> (Handle, Room) {
     let local = local();
-    let Some(_busy) = local.enter() else { return (Handle::NONE, false) };
+    let Some(_busy) = local.enter() else { return (Handle::NONE, Room::WaitedInVain) };
     comm.context = local.handle(1);
     let words = bytemuck::must_cast_slice(std::slice::from_ref(&comm));
     (comm.context, local.push_patiently(kind::COMM_INIT, words))
 }
 
-/// Records the end of a communicator. False if there was no room.
-pub fn comm_finalize(context: Handle) -> bool {
+/// Records the end of a communicator.
+pub fn comm_finalize(context: Handle) -> Room {
     let local = local();
-    local.enter().is_some_and(|_busy| local.push_patiently(kind::COMM_FINALIZE, &[context.0]))
+    let Some(_busy) = local.enter() else { return Room::WaitedInVain };
+    local.push_patiently(kind::COMM_FINALIZE, &[context.0])
 }
 
 /// Records name and hash of a communicator whose `init` did not pass them. False if there was no
@@ -619,17 +638,29 @@ impl Local {
         }
     }
 
-    /// Publishes a record that everything else depends on. In `init` and `finalize` only: it may
-    /// wait for the collector to make room. False if that took too long.
-    fn push_patiently(&self, kind: u8, words: &[u64]) -> bool {
-        for _ in 0..PATIENCE_MS {
+    /// Publishes a record that everything else depends on, or counts it as dropped. In `init` and
+    /// `finalize` only: it may wait for the collector to make room, unless a wait was in vain
+    /// before.
+    fn push_patiently(&self, kind: u8, words: &[u64]) -> Room {
+        let is_known = self.in_vain.get() || IN_VAIN.load(Ordering::Relaxed);
+        for _ in 0..if is_known { 1 } else { PATIENCE_MS } {
             self.retry_in.set(0);
             if self.write(header(kind, 2 + words.len(), 0, 0), words, &[]) {
-                return true;
+                self.in_vain.set(false);
+                IN_VAIN.store(false, Ordering::Relaxed);
+                return Room::Found;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            if !is_known {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        false
+        self.count_drop();
+        if is_known {
+            return Room::KnownToBeNone;
+        }
+        self.in_vain.set(true);
+        IN_VAIN.store(true, Ordering::Relaxed);
+        Room::WaitedInVain
     }
 
     /// A thread's first call: claims a ring and records whose it is. The only place where a
@@ -693,5 +724,58 @@ impl Drop for Exit {
                 writer.leave();
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::ring::Reader;
+
+    /// A thread with its ring in these.
+    fn thread(rings: &'static Rings) -> Local {
+        let local = Local {
+            busy: AtomicBool::new(false),
+            writer: OnceCell::new(),
+            gone: Cell::new(false),
+            next_handle: Cell::new(0),
+            end_of_block: Cell::new(0),
+            retry_in: Cell::new(0),
+            in_vain: Cell::new(false),
+            launch: Cell::new(Handle::NONE),
+            group: Cell::new(Handle::NONE),
+            bracket: Cell::new(false),
+            update: Cell::new((0, 0)),
+            updated: Cell::new(0),
+            words: Words::new(),
+        };
+        let _ = local.writer.set(rings.claim().unwrap());
+        local
+    }
+
+    #[test]
+    fn room_is_waited_for_once_until_there_is_some() {
+        let rings: &'static Rings = Box::leak(Box::new(Rings::new(1).unwrap()));
+        let (busy, other) = (thread(rings), thread(rings));
+        let end = |local: &Local| local.push_patiently(kind::COMM_FINALIZE, &[7]);
+        let fill = |local: &Local| while local.write(header(kind::STOP, 3, 0, 0), &[7], &[]) {};
+        fill(&busy);
+        assert_eq!(end(&busy), Room::WaitedInVain);
+        assert_eq!([end(&busy), end(&busy)], [Room::KnownToBeNone; 2]);
+        // Another thread's room says nothing about this one's.
+        assert_eq!((end(&other), end(&busy)), (Room::Found, Room::KnownToBeNone));
+        fill(&other);
+        assert_eq!((end(&other), rings.dropped()), (Room::WaitedInVain, 5));
+        // A third one does not wait either.
+        busy.in_vain.set(false);
+        assert_eq!(end(&busy), Room::KnownToBeNone);
+
+        let mut reader = Reader::new(0);
+        while reader.peek(rings).is_some() {
+            reader.read(rings, &mut [0; crate::model::event::MAX_WORDS]);
+        }
+        assert_eq!(end(&busy), Room::Found);
+        fill(&busy);
+        assert_eq!(end(&busy), Room::WaitedInVain);
     }
 }

@@ -60,9 +60,11 @@ pub(super) struct Desk {
 
 #[derive(Default)]
 struct State {
-    /// Flushes requested, and done.
+    /// Flushes requested, and done. Until the one of a caller that waited in vain is done, nobody
+    /// waits.
     asked: u64,
     carried_out: u64,
+    in_vain: u64,
     /// Forced flushes requested, begun, and done, and when the last one began.
     force_asked: u64,
     force_begun: u64,
@@ -142,13 +144,20 @@ impl Flusher {
     }
 
     /// Makes CUPTI return what is complete, and waits at most this long. False if that was too
-    /// short.
+    /// short, or was so for an earlier caller whose flush still goes on.
     pub(super) fn sync(&self, limit: Duration) -> bool {
         let mut state = self.desk.lock();
         state.asked += 1;
         let asked = state.asked;
         self.desk.wake.notify_all();
-        self.desk.wait(state, limit, |state| state.carried_out >= asked)
+        if state.carried_out < state.in_vain && !state.ended {
+            return false;
+        }
+        let in_time = self.desk.wait(state, limit, |state| state.carried_out >= asked);
+        if !in_time {
+            self.desk.lock().in_vain = asked;
+        }
+        in_time
     }
 
     /// Registers our buffers with CUPTI again and enables our kinds again; waits at most this long.

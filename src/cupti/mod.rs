@@ -393,7 +393,8 @@ impl Cupti {
     }
 
     /// Makes CUPTI return what is complete, without waiting for the GPU, and waits at most this
-    /// long. False if that was too short; the flush goes on then. Must not be called in a callback
+    /// long. False if that was too short; the flush goes on then, and until it ends nobody waits.
+    /// Must not be called in a callback
     /// of CUPTI's.
     pub fn sync(&self, limit: Duration) -> bool {
         process::is_child() || self.flusher.sync(limit)

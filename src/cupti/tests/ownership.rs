@@ -295,7 +295,7 @@ fn a_forced_flush_is_taken_back_unless_it_has_begun() {
     reader.reader.force();
     assert!(!reader.reader.leave());
     HANG.store(false, Ordering::Relaxed);
-    assert!(cupti.sync(Duration::from_secs(10)));
+    while !cupti.sync(Duration::from_secs(10)) {}
     assert!(!calls().contains(&"flush(1)".to_owned()));
     assert_eq!(reader.reader.take_forced(), None);
 
@@ -312,6 +312,28 @@ fn a_forced_flush_is_taken_back_unless_it_has_begun() {
     assert_eq!(cupti.acquire(Duration::ZERO), Ok(Acquired::Again(None)));
     assert!(reader.reader.leave() && reader.reader.take_forced().is_some());
     assert!(!reader.reader.leave() && reader.reader.take_forced().is_none());
+    assert!(cupti.release(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_flush_that_hangs_is_waited_for_once() {
+    let _one = fresh(28, &[]);
+    let (cupti, mut reader) = start(&options()).unwrap();
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.sync(Duration::from_millis(1)));
+    // A limit for what hangs, not a measurement.
+    let began = Instant::now();
+    assert!(!(0..1000).any(|_| cupti.sync(Duration::from_secs(1))));
+    assert!(began.elapsed() < Duration::from_secs(100));
+    reader.drain();
+    assert_eq!(reader.standing().overdue, 1);
+    HANG.store(false, Ordering::Relaxed);
+    while !cupti.sync(Duration::from_secs(10)) {}
+    HANG.store(true, Ordering::Relaxed);
+    assert!(!cupti.sync(Duration::from_millis(1)));
+    reader.drain();
+    assert_eq!(reader.standing().overdue, 2, "it was waited for again");
+    HANG.store(false, Ordering::Relaxed);
     assert!(cupti.release(Duration::from_secs(10)));
 }
 

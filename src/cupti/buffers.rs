@@ -12,9 +12,11 @@
 //!
 //! CUPTI asks for buffers on the application's threads, so a buffer's state is a bit in a word: no
 //! lock, no allocation, no wait. If no buffer is free, a small spare one is lent and its content is
-//! lost: a null pointer crashes CUPTI before 12.9. It gets one only while all spare ones are lent,
-//! too. Then one buffer for everybody would be worse: CUPTI fills in a record when its kernel ends,
-//! and nothing says that it does not read there what another thread has overwritten.
+//! lost: a null pointer crashes CUPTI before 12.9. If all spare ones are lent too, a full buffer that
+//! the collector has not taken is lent again, and what is in it is lost. CUPTI gets a null pointer
+//! only while it holds all of these itself. Then one buffer for everybody would be worse: CUPTI fills
+//! in a record when its kernel ends, and nothing says that it does not read there what another thread
+//! has overwritten.
 //!
 //! A buffer that CUPTI holds is never unmapped, not even after unsubscribing; the pool lives as long
 //! as the process.
@@ -31,7 +33,7 @@ const MAX_BUFFERS: usize = 64;
 /// of its thread: many small buffers are better than a few large ones.
 const BUFFER: usize = 128 << 10;
 /// Number of spare buffers, and the bytes of each. Small, so that CUPTI soon asks again.
-const SPARES: usize = 32;
+const SPARES: usize = if cfg!(loom) { 1 } else { 32 };
 const SPARE: usize = 16 << 10;
 /// Bytes of the shortest kernel record.
 const KERNEL: u64 = 208;
@@ -52,9 +54,9 @@ pub(super) struct Pool {
     free_spares: AtomicU64,
     slots: Box<[Slot]>,
     completions: AtomicU64,
-    /// Spare buffers that came back with records, and the bytes in them; requests that not even a
-    /// spare one was left for.
-    spares_used: AtomicU64,
+    /// Spare buffers that came back with records, full ones that were lent again, and the bytes in
+    /// both; requests for which none of these was left.
+    buffers_lost: AtomicU64,
     bytes_lost: AtomicU64,
     refused: AtomicU64,
     /// Returned buffers that had not been lent.
@@ -119,27 +121,40 @@ impl Pool {
             free_spares: AtomicU64::new(u64::MAX >> (MAX_BUFFERS - SPARES)),
             slots: (0..count).map(|_| Slot::new()).collect(),
             completions: AtomicU64::new(0),
-            spares_used: AtomicU64::new(0),
+            buffers_lost: AtomicU64::new(0),
             bytes_lost: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             foreign: AtomicU64::new(0),
         })
     }
 
-    /// Lends a buffer: its address and its length in bytes. Null if not even a spare one is left,
-    /// which takes more launching threads than there are buffers.
+    /// Lends a buffer: its address and its length in bytes. Null if CUPTI or the collector has all of
+    /// them, which takes more launching threads than there are buffers.
     pub(super) fn request(&self) -> (*mut u8, usize) {
         if let Some(index) = take_lowest(&self.free) {
-            self.lent.fetch_or(1 << index, Relaxed);
-            return (self.buffer(index), BUFFER);
+            return self.lend(index);
         }
-        match take_lowest(&self.free_spares) {
-            Some(index) => (self.spare(index), SPARE),
-            None => {
-                self.refused.fetch_add(1, Relaxed);
-                (std::ptr::null_mut(), 0)
-            }
+        if let Some(index) = take_lowest(&self.free_spares) {
+            return (self.spare(index), SPARE);
         }
+        // Whoever clears the bit has the buffer: this thread or the collector.
+        if let Some(index) = take_lowest(&self.full) {
+            let valid = self.slots.get(index).map_or(0, |slot| slot.valid.load(Relaxed));
+            self.count_lost(valid);
+            return self.lend(index);
+        }
+        self.refused.fetch_add(1, Relaxed);
+        (std::ptr::null_mut(), 0)
+    }
+
+    fn lend(&self, index: usize) -> (*mut u8, usize) {
+        self.lent.fetch_or(1 << index, Relaxed);
+        (self.buffer(index), BUFFER)
+    }
+
+    fn count_lost(&self, bytes: u64) {
+        self.buffers_lost.fetch_add(1, Relaxed);
+        self.bytes_lost.fetch_add(bytes, Relaxed);
     }
 
     /// Takes back a buffer that CUPTI filled with `valid` bytes. `at` is the time, in ns of
@@ -180,8 +195,7 @@ impl Pool {
             return;
         }
         if valid > 0 {
-            self.spares_used.fetch_add(1, Relaxed);
-            self.bytes_lost.fetch_add(valid as u64, Relaxed);
+            self.count_lost(valid as u64);
         }
         self.free_spares.fetch_or(bit, Release);
     }
@@ -224,7 +238,7 @@ impl Pool {
     /// What was lost so far.
     pub(super) fn lost(&self) -> Lost {
         Lost {
-            buffers: self.spares_used.load(Relaxed),
+            buffers: self.buffers_lost.load(Relaxed),
             bytes: self.bytes_lost.load(Relaxed),
             refused: self.refused.load(Relaxed),
             foreign: self.foreign.load(Relaxed),
@@ -313,6 +327,24 @@ mod tests {
     }
 
     #[test]
+    fn full_buffers_are_lent_again_before_cupti_gets_none() {
+        let pool = Pool::new(2 * BUFFER).unwrap();
+        let lent = [pool.request(), pool.request()];
+        (0..SPARES).for_each(|_| assert!(!pool.request().0.is_null()));
+        pool.complete(lent[0].0, 8, 0);
+        pool.complete(lent[1].0, 6, 0);
+        assert_eq!(pool.request(), lent[0]);
+        assert_eq!(pool.lost(), Lost { buffers: 1, bytes: 8, ..Lost::default() });
+        // The other one is the collector's from here on.
+        let taken = take(&pool);
+        assert_eq!((taken.len(), pool.bytes(&taken[0]).as_ptr()), (1, lent[1].0.cast_const()));
+        assert_eq!((pool.request().0, pool.lost().refused), (std::ptr::null_mut(), 1));
+        pool.complete(lent[0].0, 5, 0);
+        assert_eq!(take(&pool)[0].valid, 5);
+        assert_eq!((pool.lost().buffers, pool.lost().foreign), (1, 0));
+    }
+
+    #[test]
     fn buffers_that_were_not_lent_are_left_alone() {
         let pool = Pool::new(2 * BUFFER).unwrap();
         let (buffer, _) = pool.request();
@@ -372,6 +404,7 @@ mod loom_tests {
     //! Every interleaving of two lending threads and the collector.
 
     use super::*;
+    use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::thread;
 
@@ -408,6 +441,54 @@ mod loom_tests {
             assert_eq!(seen, [1, 2]);
             assert_eq!(pool.free.load(Relaxed), 3);
             assert_eq!(pool.lost(), Lost::default());
+        });
+    }
+
+    /// Stands for a buffer's memory: loom finds two threads in it at the same time.
+    type Memory = [UnsafeCell<u8>; 2];
+
+    #[test]
+    fn loom_a_full_buffer_is_lent_again_or_read() {
+        loom::model(|| {
+            let pool = Arc::new(Pool::new(2 * BUFFER).unwrap());
+            let memory: Arc<Memory> = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+            let write = |pool: &Pool, memory: &Memory, n| {
+                let (buffer, size) = pool.request();
+                if size == BUFFER {
+                    let index = (buffer.addr() - pool.buffer(0).addr()) / BUFFER;
+                    // SAFETY: it was requested; loom checks that nobody else is there.
+                    memory[index].with_mut(|place| unsafe { place.write(n) });
+                    pool.complete(buffer, 1, 0);
+                }
+                size
+            };
+            let read = |pool: &Pool, memory: &Memory, into: &mut Vec<u8>| {
+                let mut taken = Vec::new();
+                pool.take(&mut taken);
+                for taken in taken {
+                    // SAFETY: it was taken; as above.
+                    into.push(memory[taken.index].with(|place| unsafe { place.read() }));
+                    pool.give_back(taken);
+                }
+            };
+            // The spare one is lent for good.
+            let held = [pool.request(), pool.request()];
+            assert_eq!(pool.request().1, SPARE);
+            held.iter().for_each(|(buffer, _)| pool.complete(*buffer, 1, 0));
+            let threads: Vec<_> = (1..=2_u8)
+                .map(|n| {
+                    let (pool, memory) = (Arc::clone(&pool), Arc::clone(&memory));
+                    thread::spawn(move || write(&pool, &memory, n))
+                })
+                .collect();
+            let mut seen = Vec::new();
+            read(&pool, &memory, &mut seen);
+            let lent = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|size| *size == BUFFER).count();
+            read(&pool, &memory, &mut seen);
+            let lost = pool.lost();
+            assert_eq!((seen.len() as u64 + lost.buffers, lost.buffers), (2 + lent as u64, lost.bytes));
+            assert_eq!((lost.foreign, lost.refused), (0, 2 - lent as u64));
+            assert_eq!((pool.free.load(Relaxed), pool.lent.load(Relaxed)), (3, 0));
         });
     }
 }

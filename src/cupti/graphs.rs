@@ -9,6 +9,10 @@
 //! captured 2:4  ──clone──►  child 3:4  ──clone──►  5:4  becomes 4:36, which the kernels have
 //! ```
 //!
+//! Some clones go before the graph is executable, among them the node that was the child graph. A node
+//! that is being destroyed is forgotten: CUPTI must not be asked for the number of a handle that is no
+//! more.
+//!
 //! An update reports each kernel's node that gets other parameters, with the node whose work it does
 //! from now on. One that has them already is not reported. Nodes of other kinds were always reported.
 
@@ -52,8 +56,9 @@ pub(super) const KERNEL_CHANGES: [u32; 2] = [
 ];
 
 /// Events of a graph's nodes, and its becoming executable.
-pub(super) const NODES: [u32; 3] = [
+pub(super) const NODES: [u32; 4] = [
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
+    cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_DESTROY_STARTING,
     cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED,
     cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
 ];
@@ -116,7 +121,16 @@ impl Making {
         let of = |(handle, number): &(AtomicPtr<_>, AtomicU64)| {
             (handle.load(Ordering::Relaxed), number.load(Ordering::Relaxed))
         };
-        self.nodes.iter().take(self.count.load(Ordering::Relaxed)).map(of)
+        let known = self.nodes.iter().take(self.count.load(Ordering::Relaxed));
+        known.map(of).filter(|(handle, _)| !handle.is_null())
+    }
+
+    /// Forgets a node.
+    fn forget(&self, gone: cupti::CUgraphNode) {
+        let known = self.nodes.iter().take(self.count.load(Ordering::Relaxed));
+        for (handle, _) in known.filter(|(handle, _)| handle.load(Ordering::Relaxed) == gone) {
+            handle.store(ptr::null_mut(), Ordering::Relaxed);
+        }
     }
 
     fn give_back(&self) {
@@ -140,7 +154,7 @@ pub(super) fn instantiation(call: &cupti::CUpti_CallbackData) {
 fn made(shared: &Shared) {
     let Ok(Maker::Making(making)) = MAKER.try_with(Cell::get) else { return };
     for (handle, before) in making.nodes() {
-        // It belongs to the executable graph, which has just been made.
+        // It belongs to the executable graph, which has just been made: others were destroyed.
         if let Some(now) = number(shared, handle).filter(|now| *now != before) {
             recorder::graph_node_cloned(now, before);
         }
@@ -156,6 +170,13 @@ fn cloned(handle: cupti::CUgraphNode, number: u64) {
     });
     if has_room == Ok(false) {
         recorder::graph_node_lost();
+    }
+}
+
+/// A node is about to be destroyed.
+fn destroyed(handle: cupti::CUgraphNode) {
+    if let Ok(Maker::Making(making)) = MAKER.try_with(Cell::get) {
+        making.forget(handle);
     }
 }
 
@@ -193,6 +214,7 @@ pub(super) fn resource(id: u32, graph: &cupti::CUpti_GraphData) {
                 cloned(graph.node, node);
             }
         }
+        cupti::CUPTI_CBID_RESOURCE_GRAPHNODE_DESTROY_STARTING => destroyed(graph.node),
         cupti::CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED => {
             made(shared);
             recorder::graph_launch(exec, 0);

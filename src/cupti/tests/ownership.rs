@@ -56,7 +56,7 @@ fn cupti_is_taken_and_given_back_in_the_right_order() {
     let expected = [
         ["version", "subscribe", "thread ids(1)", "register"].map(str::to_owned).to_vec(),
         callbacks(1, &launches),
-        callbacks(3, &[13, 20, 18]),
+        callbacks(3, &[13, 14, 20, 18]),
         callbacks(1, &graphs),
         callbacks(1, &copies),
         callbacks(6, &[1, 2, 3]),

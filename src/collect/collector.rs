@@ -54,6 +54,9 @@ const EARLY: Duration = Duration::from_millis(500);
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 const ROOM: u32 = 75;
 
+/// How long the file is waited for.
+const FLUSH_WAIT: Duration = Duration::from_secs(10);
+
 /// What the collector needs.
 pub struct Collector {
     /// What the recording starts with.
@@ -248,7 +251,7 @@ impl Run {
                 self.out.flush();
             }
             if urgent {
-                self.out.file.flush(Duration::from_secs(10));
+                self.out.file.flush(FLUSH_WAIT);
                 requests.lock().carried_out = asked;
                 requests.done.notify_all();
             }
@@ -437,6 +440,10 @@ impl Run {
         let mut block = if stderr { summary.block() } else { Vec::new() };
         if !block.is_empty() {
             if file && self.out.file.stopped() == Stopped::No {
+                // Without a trace, its name is known once it is written.
+                if !self.out.file.has_trace() {
+                    self.out.file.flush(FLUSH_WAIT);
+                }
                 block.push(format!("  all of it: {}", self.out.file.summary_path(csv).display()));
             }
             message::block(&block);

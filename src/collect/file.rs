@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -57,6 +57,8 @@ struct Shared {
     accused: AtomicBool,
     /// A message has said that the file system does not tell how much space is free.
     blind: AtomicBool,
+    /// The number in the name of the summary, where there is no trace.
+    summary_number: AtomicU32,
     stopped: AtomicU8,
     error: Mutex<String>,
     /// Why the capture ended before the recording.
@@ -110,6 +112,9 @@ enum Command {
     Capture(Vec<u8>),
     /// A text for a file of its own, in place of the one that is there.
     Text(Text),
+    /// The same for the summary of a recording without a trace, with the end of its name: the file must
+    /// not be another process's.
+    Summary(Text, &'static str),
     /// Such a file is no longer needed.
     Remove(PathBuf),
     /// Answer once everything before this is in the file.
@@ -230,16 +235,20 @@ impl TraceFile {
         }
     }
 
-    /// The path of the summary beside the trace.
+    /// The path of the summary beside the trace. Where there is no trace, it holds once the first
+    /// summary was written.
     #[must_use]
     pub fn summary_path(&self, csv: bool) -> PathBuf {
-        self.path.with_extension(ending(csv))
+        numbered(&self.path.with_extension(""), self.shared.summary_number.load(Ordering::Relaxed), ending(csv))
     }
 
-    /// Hands over the summary, which gets a file of its own.
+    /// Hands over the summary, which gets a file of its own. Where there is no trace with a name of
+    /// its own, a process of another container may have the same name.
     pub fn write_summary(&self, text: String, csv: bool) {
         let path = self.absolute.with_extension(ending(csv));
-        let _ = self.sender.send(Command::Text(Text { what: "summary", path, text }));
+        let text = Text { what: "summary", path, text };
+        let _ =
+            self.sender.send(if self.has_trace { Command::Text(text) } else { Command::Summary(text, ending(csv)) });
     }
 
     /// Hands over metrics for this file. Nobody waits for them: if the queue is full, the next ones
@@ -375,6 +384,8 @@ impl Disk {
     }
 }
 
+/// The end of a trace's name.
+const TRACE: &str = "perfetto-trace";
 /// File names tried for one process before it counts as an error.
 const NAMES: u32 = 100;
 
@@ -395,9 +406,10 @@ impl Make {
         // Compression usually leaves a quarter of it.
         let under_way = (QUEUE + 2) * CHUNK;
         let ahead = RESERVE + if options.compress { under_way / 2 } else { under_way } as u64;
-        let trace = options.trace.then(|| create_new(&folder, &path, &name, ahead)).transpose()?;
-        let path =
-            trace.as_ref().map_or_else(|| path.join(format!("{name}.perfetto-trace")), |it| it.path().to_owned());
+        let name = path.join(name);
+        let trace =
+            options.trace.then(|| create_new(&folder, &name, TRACE, ahead)).transpose()?.map(|(trace, _)| trace);
+        let path = trace.as_ref().map_or_else(|| numbered(&name, 0, TRACE), |it| it.path().to_owned());
         let permit = |file: &Output| {
             if let Some(mode) = options.mode {
                 file.permit(mode).unwrap_or_else(|error| refuse(file.path(), error));
@@ -430,18 +442,25 @@ impl Files {
     }
 }
 
-fn create_new(folder: &Descriptor, path: &Path, name: &str, ahead: u64) -> io::Result<Output> {
+/// Creates a file of this name and ending, or with a number after the name if that exists; returns the
+/// number, too.
+fn create_new(folder: &Descriptor, name: &Path, ending: &str, ahead: u64) -> io::Result<(Output, u32)> {
     let mut number = 0;
     loop {
-        let path = match number {
-            0 => path.join(format!("{name}.perfetto-trace")),
-            _ => path.join(format!("{name}-{number}.perfetto-trace")),
-        };
-        match Output::create(folder, path, ahead) {
+        match Output::create(folder, numbered(name, number, ending), ahead) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NAMES => number += 1,
-            other => return other,
+            other => return other.map(|file| (file, number)),
         }
     }
+}
+
+fn numbered(name: &Path, number: u32, ending: &str) -> PathBuf {
+    let mut path = name.as_os_str().to_owned();
+    if number > 0 {
+        path.push(format!("-{number}"));
+    }
+    path.push(format!(".{ending}"));
+    path.into()
 }
 
 fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Command>, shared: &Shared) {
@@ -466,7 +485,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
 }
 
 fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
-    let (mut packer, mut failed) = (Packer::new(), Vec::new());
+    let (mut packer, mut failed, mut summary) = (Packer::new(), Vec::new(), None);
     for command in commands {
         fault::at("write");
         match command {
@@ -500,16 +519,20 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
                     files.capture.and_then(|capture| shared.at_disk(|| write_entries(capture, &entries, shared)));
             }
             // There is no room, or no folder any more, and a message has said so.
-            Command::Text(_) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
+            Command::Text(_) | Command::Summary(..) if shared.stopped.load(Ordering::Relaxed) != Stopped::No as u8 => {}
             Command::Text(text) => {
                 let result = shared.at_disk(|| replace(&text, options.mode));
-                if let Err(error) = result
-                    && !failed.contains(&text.what)
-                {
-                    let path = text.path.display();
-                    message::formatted(format_args!("no {}: failed to write {path}: {error}", text.what));
-                    failed.push(text.what);
-                }
+                complain(result, &text, &mut failed);
+            }
+            Command::Summary(mut text, ending) => {
+                let result = shared.at_disk(|| match summary.clone() {
+                    Some(path) => {
+                        text.path = path;
+                        replace(&text, options.mode)
+                    }
+                    None => begin_summary(&mut text, ending, options.mode, shared).map(|path| summary = Some(path)),
+                });
+                complain(result, &text, &mut failed);
             }
             Command::Remove(path) => drop(shared.at_disk(|| std::fs::remove_file(path))),
             Command::Flush(done) => {
@@ -518,6 +541,38 @@ fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>
         }
     }
     files
+}
+
+/// Says once of each kind of text that it could not be written.
+fn complain(result: io::Result<()>, text: &Text, failed: &mut Vec<&'static str>) {
+    if let Err(error) = result
+        && !failed.contains(&text.what)
+    {
+        let path = text.path.display();
+        message::formatted(format_args!("no {}: failed to write {path}: {error}", text.what));
+        failed.push(text.what);
+    }
+}
+
+/// Writes the first summary of a recording without a trace, into a file that did not exist. Returns
+/// its path.
+fn begin_summary(text: &mut Text, ending: &str, mode: Option<u32>, shared: &Shared) -> io::Result<PathBuf> {
+    let parent = text.path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+    let folder = sys::folder::open(parent, None, |_| ())?;
+    // The ending has a dot itself.
+    let name = text.path.with_extension("").with_extension("");
+    let (file, number) = create_new(&folder, &name, ending, 0)?;
+    file.path().clone_into(&mut text.path);
+    match replace(text, mode) {
+        Ok(()) => {
+            shared.summary_number.store(number, Ordering::Relaxed);
+            Ok(text.path.clone())
+        }
+        Err(error) => {
+            file.remove();
+            Err(error)
+        }
+    }
 }
 
 fn ending(csv: bool) -> &'static str {
@@ -609,5 +664,30 @@ fn check_space(file: &Output, min_free: u64, shared: &Shared) {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_name_have_summaries_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { trace: false, compress: false, min_free: 0, capture: None, mode: None };
+        // As of two containers: the same host name, number and second.
+        let both = [0, 1].map(|_| TraceFile::create(folder.path(), "host.7.1795200300", options, None).unwrap());
+        for turn in 0..2 {
+            for (number, file) in both.iter().enumerate() {
+                file.write_summary(format!("{number} {turn}"), false);
+                file.flush(Duration::from_secs(60));
+            }
+        }
+        let paths = both.each_ref().map(|file| file.summary_path(false));
+        let names = ["host.7.1795200300.summary.txt", "host.7.1795200300-1.summary.txt"];
+        assert_eq!(paths, names.map(|name| folder.path().join(name)));
+        assert_eq!(paths.map(|path| std::fs::read_to_string(path).unwrap()), ["0 1", "1 1"]);
+        drop(both);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

@@ -484,6 +484,25 @@ fn setting_the_wall_clock_back_moves_no_event() {
 }
 
 #[test]
+fn a_clock_that_goes_back_ends_no_recording() {
+    let case = fault::case(
+        "clocks",
+        "`CLOCK_BOOTTIME` goes back by 20 s while the job is recorded, as when a process is restored from a copy, with each \
+         source of times",
+        "every call is recorded, and the trace says that the clock went back",
+    );
+    for clock in ["tsc", "boottime"] {
+        let run = Run::of(&["restore"], &[("NCCLSCOPE_CLOCK", clock)]);
+        let (trace, figures) = run.account();
+        assert_eq!((figures.get("dropped"), figures.get("discarded")), (0, 0), "{clock}");
+        let timeline = Timeline::read(&trace);
+        assert_eq!(timeline.named("clock went back").len(), 1, "{clock}");
+        assert_eq!(timeline.named("Group").len(), 6, "{clock}");
+    }
+    case.survived(2);
+}
+
+#[test]
 fn starving_our_threads_loses_nothing_uncounted() {
     let case = fault::case(
         "threads",

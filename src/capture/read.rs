@@ -422,12 +422,13 @@ impl Decoder {
 
     fn pass(&mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'static>, Fault> {
         /// A clock that runs this much faster than another is impossible, and so is a pass of a
-        /// hundred days.
+        /// hundred days. A clock may go back: then the next reading is compared with this one.
         const RATE: u64 = 1 << 10;
         const PASS: u64 = 1 << 53;
         let (ticks, host) = (time(from.since(self.last.ticks)?)?, time(from.since(self.last.host)?)?);
         let (ticked, passed) = (ticks.abs_diff(self.last.ticks), host.abs_diff(self.last.host));
-        if ticked > PASS || passed > PASS || passed / RATE > ticked || ticked / RATE > passed.max(1000) {
+        let goes_on = ticks >= self.last.ticks && host >= self.last.host;
+        if goes_on && (ticked > PASS || passed > PASS || passed / RATE > ticked || ticked / RATE > passed.max(1000)) {
             return Err(Fault("impossible clock readings"));
         }
         let (error_ns, window_ns) = (from.small()?, from.number()?.min(PASS));

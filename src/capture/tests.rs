@@ -98,6 +98,12 @@ fn check_inputs(seed: u64) {
                 let passed = random.bits(40);
                 ticks += passed * 2 + random.below(100);
                 host += passed;
+                // Now and then one of the clocks goes back.
+                match random.below(8) {
+                    0 => ticks /= 2,
+                    1 => host /= 2,
+                    _ => {}
+                }
                 let pair = Pair { ticks: Ticks(ticks), host: HostNs(host), error_ns: random.bits(32) as u32 };
                 Input::Pass { pair, window_ns: random.below(50_000_000) }
             }

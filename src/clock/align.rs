@@ -19,6 +19,31 @@ pub struct Pair {
     pub error_ns: u32,
 }
 
+/// Which records are taken, by their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// All up to this one,
+    pub until: Ticks,
+    /// and all from this one on, which are from before the recorder's clock went back.
+    pub from: Option<Ticks>,
+}
+
+impl Due {
+    /// Whether this one is taken.
+    #[inline]
+    #[must_use]
+    pub fn has(self, ticks: Ticks) -> bool {
+        ticks <= self.until || self.is_earlier(ticks)
+    }
+
+    /// Whether it is from before the clock went back.
+    #[inline]
+    #[must_use]
+    pub fn is_earlier(self, ticks: Ticks) -> bool {
+        ticks > self.until && self.from.is_some_and(|from| ticks >= from)
+    }
+}
+
 /// Pieces kept: late records are late by a few pieces at most.
 const HISTORY: usize = 64;
 
@@ -72,7 +97,7 @@ impl HostClock {
         let (from, to) = (self.pairs[end - 1], self.pairs[end]);
         let slope = (to.host.0 - from.host.0) as f64 / (to.ticks.0 - from.ticks.0) as f64;
         let host = if ticks >= from.ticks {
-            from.host.0 + ((ticks.0 - from.ticks.0) as f64 * slope) as u64
+            from.host.0.saturating_add(((ticks.0 - from.ticks.0) as f64 * slope) as u64)
         } else {
             from.host.0.saturating_sub(((from.ticks.0 - ticks.0) as f64 * slope) as u64)
         };

@@ -234,6 +234,10 @@ impl Run {
                 () => WINDOW,
             };
             let drained = self.pass(window);
+            if urgent && self.out.pipeline.waits_for_clock() {
+                std::thread::sleep(BUSY_PERIOD);
+                self.pass(window);
+            }
             period = match drained {
                 _ if !self.out.file.has_trace() && self.rings.free_percent() >= ROOM => CALM_PERIOD,
                 false => IDLE_PERIOD,
@@ -294,7 +298,7 @@ impl Run {
             self.sources.push(RingSource { reader: Reader::new(slot), rings });
         }
         let mut buffer = [0; MAX_WORDS];
-        order::merge(&mut self.sources, self.out.pipeline.limit(), |source| {
+        order::merge(&mut self.sources, self.out.pipeline.due(), |source| {
             let ring = RingId(source.reader.slot());
             let words = source.reader.read(rings, &mut buffer);
             fault::at("record");

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::clock::align::Due;
 use crate::model::time::Ticks;
 
 /// A queue that is in time order.
@@ -11,24 +12,24 @@ pub trait Source {
     fn peek(&mut self) -> Option<Ticks>;
 }
 
-/// Calls `take` for the items of all sources in time order, up to and including `until`. `take`
-/// must remove the item it is called for.
+/// Calls `take` for the items of all sources that are due, in time order. `take` must remove the item
+/// it is called for.
 ///
-/// A source keeps its items later than `until`: something earlier may still arrive in another
-/// source.
-pub fn merge<S: Source>(sources: &mut [S], until: Ticks, mut take: impl FnMut(&mut S)) {
+/// A source keeps its other items, and what comes after them: something earlier may still arrive in
+/// another source.
+pub fn merge<S: Source>(sources: &mut [S], due: Due, mut take: impl FnMut(&mut S)) {
     let mut heads: BinaryHeap<Reverse<(Ticks, usize)>> = sources
         .iter_mut()
         .enumerate()
-        .filter_map(|(index, source)| Some(Reverse((source.peek().filter(|time| *time <= until)?, index))))
+        .filter_map(|(index, source)| Some(Reverse((source.peek().filter(|time| due.has(*time))?, index))))
         .collect();
     while let Some(Reverse((_, index))) = heads.pop() {
         // As long as this source comes first, it stays out of the heap.
-        let limit = heads.peek().map_or(until, |Reverse((time, _))| *time);
+        let limit = heads.peek().map_or(Ticks(u64::MAX), |Reverse((time, _))| *time);
         let source = &mut sources[index];
         take(source);
         while let Some(time) = source.peek() {
-            if time > until {
+            if !due.has(time) {
                 break;
             }
             if time > limit {
@@ -54,8 +55,12 @@ mod tests {
     }
 
     fn merged(queues: &mut [Queue], until: u64) -> String {
+        merged_of(queues, Due { until: Ticks(until), from: None })
+    }
+
+    fn merged_of(queues: &mut [Queue], due: Due) -> String {
         let mut out = String::new();
-        merge(queues, Ticks(until), |queue| out.extend(queue.0.pop_front().map(|item| item.1)));
+        merge(queues, due, |queue| out.extend(queue.0.pop_front().map(|item| item.1)));
         out
     }
 
@@ -73,6 +78,19 @@ mod tests {
         // An item that arrives late is not lost.
         queues[2].0.push_back((3, "x"));
         assert_eq!(merged(&mut queues, 100), "xfgh");
+    }
+
+    #[test]
+    fn items_from_before_the_clock_went_back_do_not_wait() {
+        let mut queues = [
+            Queue(VecDeque::from([(90, "a"), (92, "b"), (2, "x"), (8, "z")])),
+            Queue(VecDeque::from([(91, "c"), (3, "y")])),
+        ];
+        let due = |until, from| Due { until: Ticks(until), from: Some(Ticks(from)) };
+        assert_eq!(merged_of(&mut queues, due(0, 80)), "acb");
+        queues[1].0.push_back((93, "d"));
+        assert_eq!(merged_of(&mut queues, due(5, 80)), "xyd");
+        assert_eq!(merged(&mut queues, 9), "z");
     }
 
     #[test]

@@ -57,12 +57,18 @@ impl Watched {
 impl Watch {
     /// Whether it is time for the next reading.
     pub(super) fn is_due(&self, now: HostNs) -> bool {
-        now.since(self.read) >= PERIOD_NS
+        // The host's clock may have gone back.
+        now < self.read || now.since(self.read) >= PERIOD_NS
     }
 
     /// The processor time of each thread since the last reading. `progress` are NCCL's progress
     /// threads, `inits` the `init`s of communicators since then.
     pub(super) fn look(&mut self, now: HostNs, progress: &[i32], inits: &[Init]) -> Vec<Share> {
+        if now < self.read {
+            self.searched = None;
+            self.inits.clear();
+            self.threads.values_mut().for_each(|watched| watched.before = None);
+        }
         self.read = now;
         self.inits.retain(|(init, _)| now.since(*init) <= INIT_NS + 2 * PERIOD_NS);
         // A thread that has ended most likely had the name of the process.
@@ -186,6 +192,12 @@ mod tests {
             let shares = watch.look(second(11), &[tid], &[]);
             let share = shares.iter().find(|share| share.tid == tid).unwrap();
             assert!(share.percent >= 9, "{share:?}");
+            // The host's clock goes back.
+            assert!(watch.is_due(second(3)));
+            let known = |shares: &[Share]| shares.iter().filter(|share| share.tid == tid).count();
+            assert_eq!(known(&watch.look(second(3), &[tid], &[])), 0, "how long it was is not known");
+            assert!(!watch.is_due(second(3)));
+            assert_eq!(known(&watch.look(second(4), &[tid], &[])), 1);
         });
         let tid = tid.load(Ordering::Acquire);
         // The kernel may need a moment to remove a thread that has ended.

@@ -23,7 +23,7 @@ use gist::Gist;
 use input::{Begin, Ending, Input, Level, remark};
 use spoilt::Spoilt;
 
-use crate::clock::align::{HostClock, Pair};
+use crate::clock::align::{Due, HostClock, Pair};
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
 use crate::cupti::intake::{Intake, Source, Standing};
@@ -34,12 +34,18 @@ use crate::model::time::{HostNs, Ticks};
 use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
 use crate::summary::{Live, Summary};
+use crate::trace::names;
 use crate::trace::not_done::{Evidence, Wish};
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::{ALIVE_NS, instant};
 
 /// The size of a chunk, in bytes of packets; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
+
+/// Before all records.
+const NEVER: Ticks = Ticks(0);
+/// No record is later than the last reading by so many ticks, which are a day or more.
+const FAR: u64 = 1 << 48;
 
 /// How much later than kernels of the same time a marker may arrive: CUPTI is flushed every second.
 const MARKERS_LATE_NS: u64 = 1_500_000_000;
@@ -50,6 +56,8 @@ const MARKERS_LATE_NS: u64 = 1_500_000_000;
 /// recording's final event, one each.
 pub struct Pipeline {
     clock: HostClock,
+    /// The clock before it went back, while records from then may come.
+    before: Option<HostClock>,
     correlator: Correlator,
     filter: Option<Filter>,
     tracks: Tracks,
@@ -57,8 +65,10 @@ pub struct Pipeline {
     intake: Option<Intake>,
     activities: Activities,
     level: Level,
-    /// Up to when records are taken in this pass, and how long they wait, in ns.
-    limit: Ticks,
+    /// Which records are taken in this pass, up to when on the host's clock, and how long they wait,
+    /// in ns.
+    due_records: Due,
+    limit: HostNs,
     window_ns: u64,
     /// Up to when activities may be drawn; `None` while they are still arriving.
     due: Option<HostNs>,
@@ -116,6 +126,7 @@ impl Pipeline {
         }
         Pipeline {
             clock: HostClock::new(begin.first),
+            before: None,
             correlator: Correlator::new(*tag, process.pid),
             filter: Filter::new(selection, clocks.boottime, process.rank.zip(process.world_size)),
             tracks,
@@ -123,7 +134,8 @@ impl Pipeline {
             intake: None,
             activities: Activities::default(),
             level: Level::All,
-            limit: begin.first.ticks,
+            due_records: Due { until: begin.first.ticks, from: None },
+            limit: begin.first.host,
             window_ns: 0,
             due: None,
             has_markers: false,
@@ -168,10 +180,16 @@ impl Pipeline {
         self.tracks.take()
     }
 
-    /// Up to when records of this pass are taken.
+    /// Which records are taken in this pass.
     #[must_use]
-    pub fn limit(&self) -> Ticks {
-        self.limit
+    pub fn due(&self) -> Due {
+        self.due_records
+    }
+
+    /// Whether records wait for another reading, because a clock has just gone back.
+    #[must_use]
+    pub fn waits_for_clock(&self) -> bool {
+        self.due_records.until == NEVER
     }
 
     /// The host's time at the newest reading.
@@ -444,22 +462,67 @@ impl Pipeline {
     /// to when records are taken.
     fn pass(&mut self, pair: Pair, window_ns: u64) {
         let before = self.clock.last();
-        self.clock.add(pair);
         self.window_ns = window_ns;
         self.due = None;
+        if pair.ticks < before.ticks || pair.host < before.host {
+            return self.go_back(pair);
+        }
+        self.clock.add(pair);
         // The window in ticks, at the rate of the last piece: accurate enough for a waiting time.
         let host_ns = pair.host.since(before.host).max(1);
         let ticks = pair.ticks.0.saturating_sub(before.ticks.0);
         let window = (u128::from(ticks) * u128::from(window_ns) / u128::from(host_ns)) as u64;
-        self.limit = Ticks(pair.ticks.0.saturating_sub(window));
+        let until = Ticks(pair.ticks.0.saturating_sub(window));
+        // Once the clock comes to the times that it had before, they cannot be told apart.
+        let from = self.due_records.from.filter(|from| until < *from);
+        if from.is_none() {
+            self.before = None;
+        }
+        self.due_records = Due { until, from };
+        (self.limit, _) = self.clock.to_host(until);
+    }
+
+    /// A clock has gone back, as when a process or a virtual machine is restored from a copy. All
+    /// records from before are taken now, by the clock as it was. Newer ones wait for the reading
+    /// that ends the first piece of the new one.
+    #[cold]
+    fn go_back(&mut self, pair: Pair) {
+        let last = self.clock.last();
+        let (whose, back, which) = if pair.host < last.host {
+            ("the host's clock", last.host.since(pair.host), "Until it has caught up, times")
+        } else {
+            let (there, _) = self.clock.to_host(pair.ticks);
+            ("the recorder's clock", last.host.since(there), "Calls since the reading before")
+        };
+        // If only the host's clock went back, nothing tells which records are newer.
+        let from = if pair.ticks < last.ticks { self.due_records.until } else { NEVER };
+        self.limit = last.host.min(pair.host);
+        self.due_records = Due { until: NEVER, from: Some(from) };
+        self.before = Some(std::mem::replace(&mut self.clock, HostClock::new(pair)));
+        if self.level != Level::Ends {
+            let text = format!(
+                "{whose} went back by {}, as when a process or a virtual machine is restored from a copy. {which} may \
+                 be off by as much",
+                names::duration(back as f64)
+            );
+            self.tracks.note(pair.host, remark::WENT_BACK, &text);
+        }
+    }
+
+    /// When a record was made; `None` if it is not due, or its time is impossible.
+    fn time_of(&self, ticks: Ticks) -> Option<(HostNs, u32)> {
+        if ticks <= self.due_records.until {
+            return Some(self.clock.to_host(ticks));
+        }
+        let before = self.before.as_ref().filter(|_| self.due_records.is_earlier(ticks))?;
+        (ticks.0 < before.last().ticks.0.saturating_add(FAR)).then(|| before.to_host(ticks))
     }
 
     /// Up to when the correlator has all records, and may be given activities.
     fn until(&self) -> HostNs {
-        let (until, _) = self.clock.to_host(self.limit);
         // One more window: a thread that was stopped after a launch hands its plan over long after
         // the kernel has ended.
-        HostNs(until.0.saturating_sub(self.window_ns))
+        HostNs(self.limit.0.saturating_sub(self.window_ns))
     }
 
     /// Up to when activities are drawn.
@@ -472,7 +535,9 @@ impl Pipeline {
     fn record(&mut self, ring: RingId, words: &[u64]) {
         // A ring of this process cannot contain a record of another layout or of a later time. If
         // it does, the record is counted.
-        let Some(record) = Record::decode(words).filter(|record| record.ticks <= self.limit) else {
+        let decoded = Record::decode(words);
+        let time = decoded.as_ref().and_then(|record| self.time_of(record.ticks));
+        let Some((record, (time, error))) = decoded.zip(time) else {
             self.discarded += 1;
             return;
         };
@@ -486,7 +551,6 @@ impl Pipeline {
                 _ => self.recorded += 1,
             }
         }
-        let (time, error) = self.clock.to_host(record.ticks);
         self.clock_error_ns = self.clock_error_ns.max(error);
         if let Body::Step { number } = record.body {
             return self.step(ring, (time, error), number);

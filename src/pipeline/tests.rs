@@ -182,3 +182,70 @@ fn lost_buffers_are_reported_in_the_words_that_readers_know() {
     let said: Vec<_> = intake.take_notes().into_iter().map(|note| note.name).collect();
     assert_eq!(said, [crate::trace::words::remark::DISCARDED]);
 }
+
+/// A reading of a clock with two ticks in a ns, and a waiting time of 50 ms.
+fn read(pipeline: &mut Pipeline, ticks: u64, host_ms: u64) {
+    let pair = Pair { ticks: Ticks(ticks), host: HostNs(host_ms * 1_000_000), error_ns: 0 };
+    pipeline.take(&Input::Pass { pair, window_ns: 50_000_000 });
+    pipeline.take(&Input::Advance);
+    pipeline.take(&Input::Shares(&[]));
+}
+
+/// When a record is drawn, in ms; `None` if it is not taken in this pass.
+fn taken(pipeline: &Pipeline, ticks: u64) -> Option<u64> {
+    let time = pipeline.time_of(Ticks(ticks)).map(|(time, _)| time.0 / 1_000_000);
+    // What is taken is drawn.
+    assert_eq!(time.is_some(), pipeline.due().has(Ticks(ticks)), "{ticks}");
+    time
+}
+
+fn says_that_a_clock_went_back(pipeline: &mut Pipeline, whose: &str) -> bool {
+    let chunk = pipeline.chunk();
+    let has = |text: &str| chunk.windows(text.len()).any(|part| part == text.as_bytes());
+    has(remark::WENT_BACK) && has(&format!("{whose} went back by"))
+}
+
+#[test]
+fn a_recorders_clock_that_goes_back_stops_nothing() {
+    const MS: u64 = 2_000_000;
+    let mut pipeline = with_kernels(130_000);
+    read(&mut pipeline, 10_000 * MS, 10_000);
+    assert_eq!((taken(&pipeline, 9_900 * MS), taken(&pipeline, 9_960 * MS)), (Some(9_900), None));
+    assert!(!says_that_a_clock_went_back(&mut pipeline, "the"));
+    // It is restored 20 ms later, from a copy in which little time had passed, and read 80 ms after that.
+    read(&mut pipeline, 1_080 * MS, 10_100);
+    assert!(says_that_a_clock_went_back(&mut pipeline, "the recorder's clock"));
+    assert!(pipeline.waits_for_clock());
+    assert_eq!((taken(&pipeline, 9_960 * MS), taken(&pipeline, 10_010 * MS)), (Some(9_960), Some(10_010)));
+    assert_eq!((taken(&pipeline, 1_000 * MS), pipeline.until()), (None, HostNs(9_950_000_000)));
+    // The next reading says when the newer records were made.
+    read(&mut pipeline, 1_180 * MS, 10_200);
+    assert!(!pipeline.waits_for_clock() && !says_that_a_clock_went_back(&mut pipeline, "the"));
+    assert_eq!((taken(&pipeline, 1_000 * MS), taken(&pipeline, 1_130 * MS)), (Some(10_020), Some(10_150)));
+    assert_eq!((taken(&pipeline, 1_131 * MS), pipeline.until()), (None, HostNs(10_100_000_000)));
+    // A thread that was stopped then holds nothing up.
+    assert_eq!(taken(&pipeline, 10_015 * MS), Some(10_015));
+    // Once the clock comes to the old times again, they are ordinary.
+    read(&mut pipeline, 10_030 * MS, 19_050);
+    assert_eq!((taken(&pipeline, 9_970 * MS), taken(&pipeline, 10_015 * MS)), (Some(18_990), None));
+}
+
+#[test]
+fn a_hosts_clock_that_goes_back_stops_nothing() {
+    const MS: u64 = 2_000_000;
+    let mut pipeline = with_kernels(130_000);
+    read(&mut pipeline, 10_000 * MS, 10_000);
+    read(&mut pipeline, 10_100 * MS, 4_000);
+    assert!(says_that_a_clock_went_back(&mut pipeline, "the host's clock"));
+    // Nothing tells on which side of it they are.
+    assert_eq!((taken(&pipeline, 10_000 * MS), taken(&pipeline, 10_100 * MS)), (Some(10_000), Some(10_100)));
+    assert_eq!(pipeline.now(), HostNs(4_000_000_000));
+    read(&mut pipeline, 10_200 * MS, 4_100);
+    assert_eq!((taken(&pipeline, 10_150 * MS), taken(&pipeline, 10_160 * MS)), (Some(4_050), None));
+    // Both, and again at once: everything is still taken.
+    read(&mut pipeline, 5_000 * MS, 3_000);
+    read(&mut pipeline, 100 * MS, 1_000);
+    assert!([50, 5_000, 10_200, 20_000].iter().all(|ms| taken(&pipeline, ms * MS).is_some()));
+    read(&mut pipeline, 200 * MS, 1_100);
+    assert_eq!((taken(&pipeline, 150 * MS), taken(&pipeline, 160 * MS)), (Some(1_050), None));
+}

@@ -153,6 +153,8 @@ pub mod remark {
     pub const COST: &str = "cost of the recording";
     /// Which part of the job the settings select; the rest is counted and not drawn.
     pub const LEFT_OUT: &str = "left out by settings";
+    /// The recorder's clock or the host's went back.
+    pub const WENT_BACK: &str = "clock went back";
     /// A GPU's timer, or the host's clock, was set.
     pub const TIMER_SET: &str = "GPU timer was set";
 }

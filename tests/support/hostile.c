@@ -514,20 +514,22 @@ static void replace(char **arguments) {
   require(0, "exec failed");
 }
 
-// Has the wall clock go back by an hour, for everybody in this process.
-static atomic_long set_back;
+// Has a clock go back, for everybody in this process.
+static atomic_int set_back = -1;
+static time_t by;
 int clock_gettime(clockid_t which, struct timespec *time) {
   int result = (int)syscall(SYS_clock_gettime, which, time);
-  if (which == CLOCK_REALTIME && time) time->tv_sec -= atomic_load(&set_back);
+  if (which == atomic_load(&set_back) && time) time->tv_sec -= by;
   return result;
 }
 
-static void set_the_clock_back(void) {
+static void set_the_clock_back(clockid_t which, time_t seconds) {
+  by = seconds;
   require(init() != 0, "nothing is recorded");
   for (int n = 0; n < 6; n++) {
     stop(start(GROUP));
     usleep(150000);
-    if (n == 2) atomic_store(&set_back, 3600);
+    if (n == 2) atomic_store(&set_back, which);
   }
   finalize();
   printf("{\"calls\": %lu}\n", calls);
@@ -707,7 +709,8 @@ int main(int count, char **arguments) {
   WAY("race") race();
   WAY("destructors") use_after_the_end();
   WAY("exit") exit_on_a_thread();
-  WAY("clock") set_the_clock_back();
+  WAY("clock") set_the_clock_back(CLOCK_REALTIME, 3600);
+  WAY("restore") set_the_clock_back(CLOCK_BOOTTIME, 20);
   WAY("starve") starve();
   WAY("soak") soak(path, number);
   WAY("clone") bare_clone();

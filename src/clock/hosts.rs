@@ -38,6 +38,10 @@ const WINDOWS: i64 = 100_000;
 /// The most shorter windows that a window is split into, and the most of them in total.
 const PARTS: i64 = 8;
 const SHORT_WINDOWS: i64 = 1 << 14;
+/// The shortest stretch of time in which an order that the others rule out is looked for, in ns,
+/// and how many times longer the next one is.
+const STRETCH: i64 = 16_000_000;
+const LONGER: i64 = 8;
 /// Corners kept of the feasible lines.
 const CORNERS: usize = 16;
 /// Orders considered together when half of them are dropped; the tightest half stays.
@@ -81,10 +85,12 @@ struct Knot {
     error: u64,
 }
 
-/// The orders between two hosts, in order of time.
+/// The bounds of both sides, in order of time: lower ones and upper ones.
+type Sides<T> = [T; 2];
+
+/// The orders between two hosts.
 struct Sorted<'a> {
-    lower: &'a [Bound],
-    upper: &'a [Bound],
+    sides: Sides<&'a [Bound]>,
     /// The time of the first one, and from there to the last one, in ns.
     first: i64,
     length: i64,
@@ -97,17 +103,14 @@ struct Windows {
     lines: Vec<Lines>,
     /// The length of a window, in ns.
     length: i64,
-    /// How many orders were left out, and by how much the worst of them contradicts the others, in
-    /// ns.
-    left_out: u64,
-    by: f64,
+    /// The orders that contradict others and were left out.
+    left_out: Sides<Vec<Bound>>,
 }
 
-/// What the orders of all windows so far allow.
+/// What the orders of all windows so far allow, and those that were left out.
 struct Fit {
     lines: Lines,
-    left_out: u64,
-    by: f64,
+    left_out: Sides<Vec<Bound>>,
 }
 
 impl Orders {
@@ -134,19 +137,23 @@ impl Orders {
     /// The offset that the orders allow; `None` if they bound it on one side only.
     #[must_use]
     pub fn solve(mut self) -> Option<Offset> {
-        let origin = self.lower.first()?.offset;
         let all = || self.lower.iter().chain(&self.upper);
         let first = all().map(|bound| bound.at).min()?;
         let length = all().map(|bound| bound.at).max()?.saturating_sub(first);
-        let room = DRIFT * seconds(length) + 1.0;
-        // One bound of each side holds at any time, except for the drift in between.
-        let relative = |bound: &Bound| bound.offset.saturating_sub(origin) as f64;
-        let high = self.upper.iter().map(relative).min_by(f64::total_cmp)? + room;
-        let low = self.lower.iter().map(relative).max_by(f64::total_cmp)? - room;
         self.lower.sort_unstable_by_key(|bound| bound.at);
         self.upper.sort_unstable_by_key(|bound| bound.at);
-        let sorted = Sorted { lower: &self.lower, upper: &self.upper, first, length, origin };
-        let possible = Lines::between(low.min(high), high.max(low), DRIFT);
+        let mut sides = [self.lower, self.upper];
+        let ruled_out = rule_out(&mut sides, first, length);
+        let [lower, upper] = &sides;
+
+        let origin = lower.first()?.offset;
+        let room = room(length);
+        // One bound of each side holds at any time, except for the drift in between.
+        let relative = |bound: &Bound| bound.offset.saturating_sub(origin) as f64;
+        let high = upper.iter().map(relative).min_by(f64::total_cmp)? + room;
+        let low = lower.iter().map(relative).max_by(f64::total_cmp)? - room;
+        let sorted = Sorted { sides: [lower, upper], first, length, origin };
+        let possible = Lines::between(low, high, DRIFT);
 
         // A long window is more likely to have fast operations, and in a short one a line fits
         // better. What is known from either holds.
@@ -155,12 +162,18 @@ impl Orders {
         let parts = (SHORT_WINDOWS / (length / window + 1)).clamp(1, PARTS);
         let short = (parts > 1).then(|| Windows::of(&sorted, window / parts, &possible));
         let short = short.as_ref().unwrap_or(&long);
-        let worst = long.by.max(short.by);
+        let range = |at: i64| both_or_all(long.range(at), short.range(at));
+        // How far what was left out is from what is possible.
+        let mut worst = 0.0_f64;
+        for [lower, upper] in [&ruled_out, &long.left_out, &short.left_out] {
+            lower.iter().for_each(|it| worst = worst.max(relative(it) - range(it.at - first).1));
+            upper.iter().for_each(|it| worst = worst.max(range(it.at - first).0 - relative(it)));
+        }
         let most = DRIFT * seconds(short.length);
         let mut before: Option<f64> = None;
         let knot = |number: usize| {
             let at = (number as i64).saturating_mul(short.length).min(length);
-            let (low, high) = both_or_all(long.range(at), short.range(at));
+            let (low, high) = range(at);
             let middle = f64::midpoint(low, high);
             // However little is known, time never runs backwards.
             let offset = before.map_or(middle, |before| middle.clamp(before - most, before + most));
@@ -177,7 +190,7 @@ impl Orders {
         Some(Offset {
             knots: (0..=short.lines.len()).map(knot).collect(),
             orders: self.count,
-            contradictions: long.left_out.max(short.left_out),
+            contradictions: count(&ruled_out) + count(&long.left_out).max(count(&short.left_out)),
             contradiction_ns: worst.ceil() as u64,
         })
     }
@@ -189,27 +202,28 @@ impl Windows {
         let count = (sorted.length / length) as usize + 1;
         let (window, bend, change) = (seconds(length), bend(length), change(length));
         let relative = |bound: &Bound| bound.offset.saturating_sub(sorted.origin) as f64;
-        let (mut lower, mut upper) = (sorted.lower, sorted.upper);
-        let mut windows = Windows { lines: Vec::with_capacity(count), length, left_out: 0, by: 0.0 };
+        let mut left = sorted.sides;
+        let mut windows = Windows { lines: Vec::with_capacity(count), length, left_out: Default::default() };
         for number in 0..count {
             let start = sorted.first + number as i64 * length;
-            let sides = [take(&mut lower, start + length), take(&mut upper, start + length)];
+            let sides = left.each_mut().map(|side| take(side, start + length));
             let fit = |lines| fit(lines, sides, |bound| (seconds(bound.at - start), relative(bound)), bend);
             let mut fitted = match windows.lines.last() {
                 None => fit(possible.clone()),
                 Some(before) => fit(carried(before, window, bend, change)),
             };
-            if fitted.left_out > 0
+            if self::count(&fitted.left_out) > 0
                 && let Some(before) = windows.lines.last()
             {
                 // NTP may have set a clock to another rate.
                 let anew = fit(carried(before, window, DRIFT * window / 4.0, 2.0 * DRIFT));
-                if anew.left_out < fitted.left_out {
+                if self::count(&anew.left_out) < self::count(&fitted.left_out) {
                     fitted = anew;
                 }
             }
-            windows.left_out += fitted.left_out;
-            windows.by = windows.by.max(fitted.by);
+            for (all, its) in windows.left_out.iter_mut().zip(fitted.left_out) {
+                all.extend(its);
+            }
             windows.lines.push(fitted.lines);
         }
         for number in (1..count).rev() {
@@ -230,6 +244,69 @@ impl Windows {
             (last, next) => last.or(next).unwrap_or_default(),
         };
         (low - bend(self.length), high + bend(self.length))
+    }
+}
+
+/// How many bounds there are.
+fn count(sides: &Sides<Vec<Bound>>) -> u64 {
+    sides.iter().map(Vec::len).sum::<usize>() as u64
+}
+
+/// By how much the offset may change within a time in ns, in ns.
+fn room(length: i64) -> f64 {
+    DRIFT * seconds(length) + 1.0
+}
+
+/// Takes out the bounds that others rule out: no clock drifts so fast that both can hold. Of two
+/// such bounds the one is false that more bounds of the other side contradict. Nearby ones are
+/// compared first, because there clocks drift least. Where as many contradict either, more of them
+/// decide; in the end, both are taken out.
+fn rule_out(sides: &mut Sides<Vec<Bound>>, first: i64, length: i64) -> Sides<Vec<Bound>> {
+    let mut ruled_out = Sides::default();
+    let whole = length.saturating_add(1);
+    let mut stretch = STRETCH.min(whole);
+    loop {
+        let room = room(stretch) as i64;
+        let contradict = |low: &Bound, high: &Bound| low.offset.saturating_sub(high.offset) > room;
+        let place = |bound: &Bound| bound.at.saturating_sub(first) / stretch;
+        let [mut lower, mut upper] = sides.each_ref().map(Vec::as_slice);
+        let mut kept: Sides<Vec<Bound>> = Sides::default();
+        let before = count(&ruled_out);
+        while let Some(next) = [lower.first(), upper.first()].into_iter().flatten().map(place).min() {
+            let near = |side: &mut &[Bound]| {
+                let (now, later) = side.split_at(side.partition_point(|bound| place(bound) <= next));
+                *side = later;
+                now.to_vec()
+            };
+            let mut near = [near(&mut lower), near(&mut upper)];
+            // The strictest come first.
+            near[0].sort_unstable_by_key(|bound| Reverse(bound.offset));
+            near[1].sort_unstable_by_key(|bound| bound.offset);
+            let [mut lows, mut highs] = [0; 2];
+            while let (Some(low), Some(high)) = (near[0].get(lows), near[1].get(highs))
+                && contradict(low, high)
+            {
+                let against_low = near[1][highs..].partition_point(|high| contradict(low, high));
+                let against_high = near[0][lows..].partition_point(|low| contradict(low, high));
+                if against_low == against_high && stretch < whole {
+                    break;
+                }
+                lows += usize::from(against_low >= against_high);
+                highs += usize::from(against_high >= against_low);
+            }
+            for (side, out) in [lows, highs].into_iter().enumerate() {
+                ruled_out[side].extend(near[side].drain(..out));
+                kept[side].append(&mut near[side]);
+            }
+        }
+        if count(&ruled_out) > before {
+            kept.iter_mut().for_each(|side| side.sort_unstable_by_key(|bound| bound.at));
+            *sides = kept;
+        }
+        if stretch == whole {
+            return ruled_out;
+        }
+        stretch = stretch.saturating_mul(LONGER).min(whole);
     }
 }
 
@@ -290,23 +367,21 @@ fn carried(lines: &Lines, seconds: f64, bend: f64, change: f64) -> Lines {
 }
 
 /// The lines that respect the bounds. A bound that contradicts all of them is left out.
-fn fit(mut lines: Lines, sides: [&[Bound]; 2], place: impl Fn(&Bound) -> (f64, f64), bend: f64) -> Fit {
-    let (mut left_out, mut by) = (0, 0.0_f64);
-    for (bounds, side) in sides.into_iter().zip([1.0, -1.0]) {
+fn fit(mut lines: Lines, sides: Sides<&[Bound]>, place: impl Fn(&Bound) -> (f64, f64), bend: f64) -> Fit {
+    let mut left_out: Sides<Vec<Bound>> = Sides::default();
+    for ((bounds, side), left_out) in sides.into_iter().zip([1.0, -1.0]).zip(&mut left_out) {
         for bound in bounds {
             let (at, offset) = place(bound);
             let margin = |line: Line| (line.at(at) - offset) * side + bend;
-            let best = lines.0.iter().map(|line| margin(*line)).fold(f64::NEG_INFINITY, f64::max);
-            if best < 0.0 {
-                left_out += 1;
-                by = by.max(-best);
+            if lines.0.iter().all(|line| margin(*line) < 0.0) {
+                left_out.push(*bound);
                 continue;
             }
             lines.clip(margin);
         }
     }
     lines.thin(CORNERS);
-    Fit { lines, left_out, by }
+    Fit { lines, left_out }
 }
 
 fn seconds(ns: i64) -> f64 {

@@ -443,3 +443,64 @@ fn shifted_times_keep_their_order() {
         assert!(shifted.is_sorted(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_false_order_does_not_move_a_clock_however_large_it_is() {
+    // In a minute, clocks may drift by 60 ms.
+    for (seconds, apart) in [(60, 10_000_000), (60, 250_000_000), (600, 100_000_000)] {
+        for off in [apart / 20, 30_000_000, 5_000_000_000, 3_600_000_000_000_u64] {
+            for (place, is_lower) in [(0, true), (2, true), (9, true), (0, false), (2, false), (9, false)] {
+                let random = &mut Random(off + place);
+                let other = Truth { ahead: 5_000_000, drift: 40_000.0, swing: 1_000.0 };
+                let mut orders = Orders::default();
+                let times = (0..seconds * 1_000_000_000 / apart).map(|number| 10_000_000_000_000 + number * apart);
+                for time in times.clone() {
+                    seen(&mut orders, [REFERENCE, other], operation(random, time, 50_000, 10_000));
+                }
+                let wrong = 10_000_000_000_000 + place * seconds * 100_000_000;
+                let there = other.at(wrong);
+                if is_lower {
+                    orders.here_first(REFERENCE.at(wrong).saturating_add(off), there);
+                } else {
+                    orders.there_first(HostNs(REFERENCE.at(wrong).0 - off), there);
+                }
+                let case = format!("{seconds} s, off by {off} at {wrong}, {is_lower}");
+                let offset = orders.solve().unwrap();
+                assert_eq!(offset.contradictions, 1, "{case}");
+                assert!(offset.contradiction_ns.abs_diff(off) < 100_000, "{case}: {}", offset.contradiction_ns);
+                for time in times {
+                    let there = other.at(time);
+                    let truth = REFERENCE.reads(time) as i64 - there.0 as i64;
+                    let Shift { ns: found, error_ns: error } = offset.at(there);
+                    assert!(found.abs_diff(truth) < 60_000, "{case}, at {time}: {found} is not {truth}");
+                    assert!(error >= offset.contradiction_ns && error < offset.contradiction_ns + 200_000, "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn orders_of_which_half_are_false_leave_a_bound_that_holds() {
+    // The other host's clock was set in the middle, which no host's clock is.
+    for by in [-5_000_000_000, 5_000_000_000_i64] {
+        let random = &mut Random(7);
+        let (mut orders, mut pairs) = (Orders::default(), Vec::new());
+        for number in 0..2_000 {
+            let time = number * 10_000_000 + 10_000_000_000_000;
+            let set = if number < 1_000 { 0 } else { by };
+            let other = Truth { ahead: 5_000_000 + set, drift: 0.0, swing: 0.0 };
+            seen(&mut orders, [REFERENCE, other], operation(random, time, 50_000, 10_000));
+            pairs.push((REFERENCE.at(time), other.at(time)));
+        }
+        let offset = orders.solve().unwrap();
+        assert!(offset.contradictions > 0);
+        for (here, there) in pairs {
+            let error = offset.at(there).error_ns;
+            assert!(
+                offset.moved(there).0.abs_diff(here.0) <= error + 20_000,
+                "{by}: {there:?} is not {here:?} within {error}"
+            );
+        }
+    }
+}

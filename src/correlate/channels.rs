@@ -307,7 +307,7 @@ impl Channels {
         run.agreement = Agreement::Contradicts;
         if let Some(ran) = &mut run.kernel {
             ran.disputed = true;
-            let Ran { span, place, key, said, .. } = *ran;
+            let (Ran { span, place, key, .. }, said) = (*ran, ran.said.take());
             self.judge.ready.extend(said.map(|method| Ready::Contradicted { time: span.start, place, key, method }));
         }
     }
@@ -363,5 +363,26 @@ impl Channels {
                 self.judge.look_at(run, now, true);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::activity::Span;
+
+    #[test]
+    fn a_match_is_contradicted_once_however_many_things_contradict_it() {
+        let (mut channels, group) = (Channels::default(), Handle(1));
+        channels.run(group, Handle(2), None);
+        let kernel = Kernel::during(Span { start: HostNs(10), end: HostNs(20), error_ns: 0 });
+        channels.kernel(group, Handle(2), 0, &kernel, HostNs(30));
+        channels.contradict(group);
+        assert!(channels.next_ready().is_none(), "its match was not emitted yet");
+        channels.said(group, Method::Bracket);
+        channels.contradict(group);
+        channels.contradict(group);
+        assert!(matches!(channels.next_ready(), Some(Ready::Contradicted { .. })));
+        assert!(channels.next_ready().is_none());
     }
 }

@@ -132,8 +132,10 @@ impl Judge {
         };
         self.checks.kernels_confirmed += u64::from(agrees);
         if run.agreement == Agreement::Contradicts
-            && let Some(Ran { span, place, key, said: Some(method), .. }) = run.kernel
+            && let Some(ran) = &mut run.kernel
+            && let Some(method) = ran.said.take()
         {
+            let Ran { span, place, key, .. } = *ran;
             self.ready.push_back(Ready::Contradicted { time: span.start, place, key, method });
         }
     }

@@ -38,7 +38,7 @@ pub(super) struct Ran {
     pub(super) key: (u32, u64),
     /// When it arrived here.
     pub(super) since: HostNs,
-    /// The method with which its match was emitted, once it was.
+    /// The method with which its match was emitted, once it was, until that is contradicted.
     pub(super) said: Option<Method>,
     /// NCCL's own times contradict its times.
     pub(super) disputed: bool,

@@ -5,11 +5,13 @@ use crate::command::ncclscope;
 use crate::cupti::library_path;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use ncclscope::capture::read::Chunks;
+use ncclscope::capture::read::{Chunks, Entry};
+use ncclscope::capture::replay::walk;
+use ncclscope::pipeline::input::Input;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::{Load, Recording, Traces, assert_sound};
 use ncclscope_tests::timeline::difference;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -107,6 +109,23 @@ fn a_replay_leaves_out_the_same_events_at_a_limit() {
         let said = check(&load.traces);
         assert!(said.contains(told) && said.contains(" left out at the size limit"), "{said}");
     }
+}
+
+#[test]
+fn a_loss_is_known_before_the_records_around_it_are_taken() {
+    let settings = [("NCCLSCOPE_CAPTURE", "1"), ("NCCLSCOPE_BUFFER_SIZE", "1M")];
+    let load = Load::send("--interface 7 --threads 8 --events 400000", &settings);
+    let (mut losses, mut has_taken) = (0, false);
+    let walked = walk(File::open(capture(&load.traces)).unwrap(), |entry| match entry {
+        Entry::Input(Input::Pass { .. }) => has_taken = false,
+        Entry::Input(Input::Record { .. }) => has_taken = true,
+        Entry::Input(Input::Dropped(_)) => {
+            assert!(!has_taken);
+            losses += 1;
+        }
+        _ => {}
+    });
+    assert!(walked.is_ok() && losses > 0, "{losses} losses: {walked:?}");
 }
 
 #[test]

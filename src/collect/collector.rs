@@ -293,7 +293,15 @@ impl Run {
         let rings = self.rings;
         self.least_free = self.least_free.min(rings.free_percent());
         let before = self.out.pipeline.calls();
+        let known = rings.dropped();
         self.out.feed(&Input::Pass { pair: host::pair(), window_ns: window.as_nanos() as u64 });
+        // What was lost is known before the records around it are taken. A record that is lost now
+        // may be later than this pass, so the next one says it again.
+        let dropped = rings.dropped();
+        if dropped > self.dropped {
+            self.out.feed(&Input::Dropped(dropped));
+        }
+        self.dropped = known;
         for slot in self.sources.len() as u32..rings.used_slots() {
             self.sources.push(RingSource { reader: Reader::new(slot), rings });
         }
@@ -326,11 +334,6 @@ impl Run {
             }
         }
         fault::confess();
-        let dropped = rings.dropped();
-        if dropped > self.dropped {
-            self.dropped = dropped;
-            self.out.feed(&Input::Dropped(dropped));
-        }
         self.out.say();
         self.out.pipeline.calls() > before
     }

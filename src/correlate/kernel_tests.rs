@@ -444,6 +444,74 @@ fn a_plan_lost_on_its_way_through_the_host_stream_does_not_move_the_next_one_to_
     }
 }
 
+/// Of a group with two calls: the launch, and its plan without what was lost.
+fn lossy(lost: &str, plan: &str) -> String {
+    format!(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         1 0 start b CollApi parent=g count=2 | 2 0 stop b
+         3 0 start l KernelLaunch parent=g | 3 0 launch corr=5 in=l group=g | 4 0 stop l
+         {lost}
+         5 0 start p Group | {plan} | 6 0 stop p | 7 0 stop g
+         20 0 kernel 8 corr=5\n"
+    )
+}
+
+#[test]
+fn a_plan_is_not_exact_where_records_were_lost() {
+    let [first, second] = [
+        "5 0 start x Coll parent=a group=p count=1 | 5 0 stop x",
+        "5 0 start y Coll parent=b group=p count=2 | 5 0 stop y",
+    ];
+    // That is known before the records of that time are taken.
+    let both = format!("{first} | {second}");
+    for at in [3, 5, 9] {
+        let lost = format!("{at} 0 records-lost");
+        check(&lossy(&lost, second), "8 kernel to 20 inferred (thread order) C by l: AllReduce 2");
+        check(&lossy(&lost, &both), "8 kernel to 20 inferred (thread order) C by l: AllReduce 1 + AllReduce 2");
+        check(&lossy(&lost, ""), "8 kernel to 20 unmatched: NCCL handed over no operation for its launch");
+    }
+    check(&lossy("", &both), "8 kernel to 20 exact (launch bracket) C by l: AllReduce 1 + AllReduce 2");
+    check(&lossy("2 0 records-lost", &both), "8 kernel to 20 exact (launch bracket) C by l: AllReduce 1 + AllReduce 2");
+    // Through the host stream, with a loss after the first operation.
+    check(
+        "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+         3 0 start l KernelLaunch parent=g | 3 0 launch corr=5 in=l group=g | 4 0 stop l | 4 0 stop g
+         5 0 start other GroupApi | 6 1 start p Group | 6 1 start x Coll parent=a group=p count=1 | 6 1 stop x
+         9 0 records-lost | 8 1 stop p
+         20 0 kernel 10 corr=5",
+        "10 kernel to 20 inferred (thread order) C by l: AllReduce 1",
+    );
+}
+
+#[test]
+fn a_launch_whose_plan_was_lost_does_not_take_the_next_plan_of_its_thread() {
+    // Lost: the first launch's Group, the second call, and the start of its KernelLaunch.
+    let input = "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+                 2 0 start l KernelLaunch parent=g | 2 0 launch corr=5 in=l group=g | 3 0 stop l
+                 9 0 records-lost
+                 6 0 launch corr=6 in=m group=h | 6 0 stop m
+                 7 0 start q Group | 7 0 start y Coll parent=b group=q count=2 | 8 0 stop y | 8 0 stop q
+                 20 0 kernel 10 corr=5 | 30 0 kernel 21 corr=6";
+    check(
+        input,
+        "10 kernel to 20 unmatched: NCCL handed over no operation for its launch
+         21 kernel to 30 unmatched: its launch was too long ago",
+    );
+}
+
+#[test]
+fn a_plan_that_came_before_a_loss_may_not_be_that_of_the_next_launch() {
+    // Both calls' plans come first; then the first one's launch is lost.
+    let input = "0 0 start g GroupApi | 0 0 start a CollApi parent=g count=1 | 1 0 stop a
+                 1 0 start b CollApi parent=g count=2 | 2 0 stop b
+                 3 1 start p Group | 3 1 start x Coll parent=a group=p count=1 | 3 1 stop x | 3 1 stop p
+                 4 1 start q Group | 4 1 start y Coll parent=b group=q count=2 | 4 1 stop y | 4 1 stop q
+                 6 0 records-lost
+                 7 0 start m KernelLaunch parent=g | 7 0 launch corr=6 in=m group=g | 8 0 stop m | 8 0 stop g
+                 30 0 kernel 21 corr=6";
+    check(input, "21 kernel to 30 unmatched: NCCL handed over no operation for its launch");
+}
+
 #[test]
 fn thousands_of_plans_through_the_host_stream_do_not_make_a_captured_launch_forgotten() {
     let mut input = CAPTURED.to_owned();

@@ -274,13 +274,15 @@ impl Plans {
         let Some(launch) = self.launches.get_mut(&id) else { return false };
         let key = (launch.context, launch.group_api);
         let Some(early) = self.early.get_mut(&key) else { return false };
-        if let Some((run, begin)) = early.pop_front() {
+        // If the launch of the first one may be lost, nothing shows whose it is.
+        let is_lost = early.front().is_some_and(|(_, begin)| self.graphs.is_lossy_since(*begin));
+        if let Some((run, begin)) = early.pop_front().filter(|_| !is_lost) {
             launch.runs.push(run, begin);
         }
-        if early.is_empty() {
+        if early.is_empty() || is_lost {
             self.early.remove(&key);
         }
-        true
+        !is_lost
     }
 
     /// A thread has ended.
@@ -382,23 +384,24 @@ impl Plans {
     pub(super) fn group_end(&mut self, id: Handle) -> Option<Handover> {
         let OpenGroup { context, begin, owner, group_api, is_captured, operations } = self.groups.remove(&id)?;
         let operations = Arc::new(operations);
-        let run = Run { group: id, operations: Arc::clone(&operations) };
+        let is_doubtful = self.graphs.is_lossy_since(begin);
+        let mut run = Run { group: id, operations: Arc::clone(&operations), is_doubtful };
         let mut handover =
             Handover { operations: Arc::clone(&operations), since: None, launch: Handle::NONE, stream: 0 };
         match owner {
             Some(PlanOf::Launch(id)) => {
-                let (launch, since) = match self.captured.get_mut(&id) {
+                if let Some(launch) = self.captured.get(&id) {
                     // The kernel of a replay waits for the host function that reports this.
-                    Some(launch) => (Some(launch), Some(begin)),
-                    None => {
-                        let launch = self.launches.get_mut(&id);
-                        let start = launch.as_ref().map(|launch| launch.start);
-                        (launch, start)
-                    }
-                };
-                if let Some(launch) = launch {
-                    handover = Handover { launch: id, stream: launch.stream, since, ..handover };
+                    handover = Handover { launch: id, stream: launch.stream, since: Some(begin), ..handover };
                     self.told(id, run, begin);
+                } else if let Some(launch) = self.launches.get(&id) {
+                    // The launch's own plan may be lost, or the launch of this one.
+                    run.is_doubtful |= self.graphs.is_lossy_since(launch.start);
+                    if !run.is_doubtful || launch.group_api == group_api {
+                        let since = Some(launch.start);
+                        handover = Handover { launch: id, stream: launch.stream, since, ..handover };
+                        self.told(id, run, begin);
+                    }
                 }
             }
             Some(PlanOf::Undeclared(call)) => {
@@ -582,10 +585,10 @@ impl Plans {
         match self.claims.remove(&kernel.call).ok_or(Unmatched::NoLaunch)? {
             Claim::Launch(launch) => self.run(launch, Method::Bracket, 0, &kernel),
             Claim::External(launch) => self.run(launch, Method::External, 0, &kernel),
-            Claim::Thread(Some((context, Run { group, operations }))) => {
+            Claim::Thread(Some((context, Run { group, operations, .. }))) if !operations.is_empty() => {
                 Ok(Found::new(Method::ThreadOrder, context, operations, group))
             }
-            Claim::Thread(None) => Err(Unmatched::NoGroup),
+            Claim::Thread(_) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
                 let claimed = self.calls.claim(group, kernel.device, device_of);
                 let (context, operations) = claimed.ok_or(Unmatched::NoCall)?;
@@ -659,7 +662,10 @@ impl Plans {
         }
         if let Some(launch) = self.captured.get_mut(&id) {
             let seen = self.graphs.seen(kernel.call, kernel.span)?.after(launches);
-            let Which { run: Run { group, operations }, number, is_exact } = launch.runs.which(&seen)?;
+            let Which { run: Run { group, operations, .. }, number, is_exact } = launch.runs.which(&seen)?;
+            if operations.is_empty() {
+                return Err(Unmatched::NoGroup);
+            }
             let method = if is_exact { method } else { Method::GraphReplay };
             return Ok(Found {
                 launch: id,
@@ -672,7 +678,9 @@ impl Plans {
             });
         }
         let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
-        let Run { group, operations } = launch.runs.pop().ok_or(Unmatched::NoGroup)?;
+        let plan = launch.runs.pop().filter(|plan| !plan.operations.is_empty());
+        let Run { group, operations, is_doubtful } = plan.ok_or(Unmatched::NoGroup)?;
+        let method = if is_doubtful { Method::ThreadOrder } else { method };
         let found = Found {
             launch: id,
             thread: Some(launch.thread),

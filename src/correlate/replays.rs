@@ -55,6 +55,9 @@ pub(super) struct Run {
     /// The Group that handed it over.
     pub(super) group: Handle,
     pub(super) operations: Operations,
+    /// Records were lost meanwhile: some of its operations may be missing, or it may be the plan of
+    /// another launch.
+    pub(super) is_doubtful: bool,
 }
 
 /// When a plan was handed over, and the plan until its kernel is found.
@@ -231,7 +234,7 @@ impl Runs {
             Some(run) => run,
             None => {
                 let last = self.last.as_ref().ok_or(Unmatched::NoGroup)?;
-                Run { group: Handle::NONE, operations: unnumbered(last, self.are_numbers_common) }
+                Run { group: Handle::NONE, operations: unnumbered(last, self.are_numbers_common), is_doubtful: false }
             }
         };
         while self.told.len() > 1
@@ -246,7 +249,7 @@ impl Runs {
     /// The same where NCCL reports only the capture.
     fn of_silent(&mut self, counted: Option<u64>, is_whole: bool) -> Result<Which, Unmatched> {
         let first = self.told.front().filter(|_| counted == Some(0)).and_then(|told| told.run.clone());
-        let again = |operations| Run { group: Handle::NONE, operations };
+        let again = |operations| Run { group: Handle::NONE, operations, is_doubtful: false };
         let run = first.or_else(|| self.last.clone().map(again)).ok_or(Unmatched::NoGroup)?;
         Ok(Which { run, number: counted.map(|index| index + 1), is_exact: is_whole && counted.is_some() })
     }

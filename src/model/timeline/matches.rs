@@ -21,8 +21,8 @@ pub enum Method {
     /// It was launched inside a GroupApi, without a KernelLaunch, so it belongs to the calls of
     /// that group about which NCCL reports nothing else.
     ApiBracket,
-    /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch).
-    /// Inferred.
+    /// Its launch was followed by a Group on the same thread (interfaces without KernelLaunch, or
+    /// records were lost meanwhile). Inferred.
     ThreadOrder,
     /// By the GPU's timer, the channels of an operation ran in it and in no other kernel. Inferred.
     DeviceTimer,

@@ -97,19 +97,8 @@ impl Candidate {
         length.saturating_sub(self.last.0 - self.first.0) <= SLACK_NS + room
     }
 
-    /// Whether a kernel of this name may carry its operations. NCCL launches a kernel that is
-    /// specialised for one of them, or a generic one.
     fn may_run(&self, name: &str) -> bool {
-        const MADE_FOR: [(&str, &[Word]); 6] = [
-            ("_AllReduce_", &[Word::ALL_REDUCE]),
-            ("_AllGather_", &[Word::ALL_GATHER]),
-            ("_ReduceScatter_", &[Word::REDUCE_SCATTER]),
-            ("_Broadcast_", &[Word::BROADCAST]),
-            ("_Reduce_", &[Word::REDUCE]),
-            ("_SendRecv", &[Word::SEND, Word::RECV, Word::SEND_RECV]),
-        ];
-        let made_for = MADE_FOR.iter().find(|(part, _)| name.contains(part));
-        made_for.is_none_or(|(_, functions)| self.functions.iter().any(|function| functions.contains(function)))
+        may_carry(name, &self.functions)
     }
 
     /// Whether its channels ran in this kernel, by the GPU's timer.
@@ -136,6 +125,21 @@ impl Candidate {
         let low = kernel.span.start.0 as i64 - self.first.0 as i64 - room;
         (low, kernel.span.end.0 as i64 - self.last.0 as i64 + room)
     }
+}
+
+/// Whether a kernel of this name may carry operations with these functions. NCCL launches a kernel
+/// that is specialised for one of them, or a generic one.
+pub(super) fn may_carry(name: &str, functions: &[Word]) -> bool {
+    const MADE_FOR: [(&str, &[Word]); 6] = [
+        ("_AllReduce_", &[Word::ALL_REDUCE]),
+        ("_AllGather_", &[Word::ALL_GATHER]),
+        ("_ReduceScatter_", &[Word::REDUCE_SCATTER]),
+        ("_Broadcast_", &[Word::BROADCAST]),
+        ("_Reduce_", &[Word::REDUCE]),
+        ("_SendRecv", &[Word::SEND, Word::RECV, Word::SEND_RECV]),
+    ];
+    let made_for = MADE_FOR.iter().find(|(part, _)| name.contains(part));
+    made_for.is_none_or(|(_, made_for)| functions.iter().any(|function| made_for.contains(function)))
 }
 
 /// Kernels ordered by device and start.

@@ -370,6 +370,33 @@ fn a_call_bracket_gives_each_gpu_its_own_communicator_s_calls() {
 }
 
 #[test]
+fn several_kernels_of_a_group_take_their_own_calls() {
+    // For symmetric memory NCCL launches one for each function and datatype, and reports neither.
+    let group = "1 0 start g GroupApi | 1 0 start a CollApi parent=g func=AllGather count=1 | 1 0 stop a
+                 1 0 start b CollApi parent=g count=2 type=ncclFloat32 | 1 0 stop b
+                 2 0 start c CollApi parent=g func=AllGather count=3 | 2 0 stop c
+                 3 0 launch corr=5 group=g | 4 0 launch corr=6 group=g\n";
+    let [gather, reduce] = ["AllGather_LL", "AllReduce_AGxLL_R_sum_f32"].map(|of| format!("ncclSymkDevKernel_{of}"));
+    let kernels = format!("20 0 kernel 8 corr=5 name={gather} | 30 0 kernel 21 corr=6 name={reduce}");
+    check(
+        &format!("{group}5 0 stop g\n{kernels}"),
+        "8 kernel to 20 inferred (call bracket) C: AllGather 1 + AllGather 3
+         21 kernel to 30 inferred (call bracket) C: AllReduce 2",
+    );
+    // Of two datatypes, the name does not say whose kernel it is.
+    let third = "4 0 start d CollApi parent=g count=4 type=ncclFloat16 | 4 0 stop d | 4 0 launch corr=7 group=g | 5 0 stop g";
+    let unmatched = "unmatched: which of its group's calls it carried cannot be told";
+    check(
+        &format!("{group}{third}\n{kernels} | 40 0 kernel 31 corr=7 name={reduce}"),
+        &format!(
+            "8 kernel to 20 inferred (call bracket) C: AllGather 1 + AllGather 3
+             21 kernel to 30 {unmatched}
+             31 kernel to 40 {unmatched}"
+        ),
+    );
+}
+
+#[test]
 fn a_kernel_may_carry_unreported_broadcasts() {
     check(
         "0 0 comm E hash=9 rank=0 ranks=2 interface=7 version=23007

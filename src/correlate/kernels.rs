@@ -64,7 +64,7 @@ impl Correlator {
         let call = self.call_of(kernel);
         // Where CUPTI's times are off, they cannot say which run of its graph a kernel is.
         let span = Some(span).filter(|_| !self.are_times_off(place.device));
-        let key = KernelKey { graph_node, call, device: place.device, span };
+        let key = KernelKey { graph_node, call, device: place.device, name: &kernel.name, span };
         if graph_node != 0 {
             self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }
@@ -82,7 +82,7 @@ impl Correlator {
     pub(super) fn unfinished(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let call = self.sessions.call(correlation, self.last);
-        let key = KernelKey { graph_node, call, device: place.device, span: None };
+        let key = KernelKey { graph_node, call, device: place.device, name: &kernel.name, span: None };
         self.matches.unfinished += 1;
         let found = self.plans.claim(key, &|context| self.comms.get(&context)?.device).ok();
         let what = match &found {
@@ -100,7 +100,7 @@ impl Correlator {
     pub(super) fn untimed(&mut self, kernel: &activity::Unfinished, sink: &mut dyn FnMut(&Entry<'_>)) {
         let &activity::Unfinished { graph_node, correlation, place, .. } = kernel;
         let call = self.sessions.call(correlation, self.last);
-        let key = KernelKey { graph_node, call, device: place.device, span: None };
+        let key = KernelKey { graph_node, call, device: place.device, name: &kernel.name, span: None };
         if graph_node != 0 {
             self.plans.graph_seen(graph_node, call, is_nccl(&kernel.name));
         }

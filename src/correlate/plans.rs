@@ -111,13 +111,14 @@ enum Unseen {
 
 /// What identifies a kernel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct KernelKey {
+pub(super) struct KernelKey<'a> {
     /// The node of the executable graph, or 0.
     pub(super) graph_node: u64,
     /// The launching call.
     pub(super) call: Call,
     /// Where it ran.
     pub(super) device: u32,
+    pub(super) name: &'a str,
     /// When it ran; `None` if it had not ended, or if its times are off.
     pub(super) span: Option<Span>,
 }
@@ -474,7 +475,8 @@ impl Plans {
             }
             _ => return,
         };
-        if matches!(claim, Claim::Calls(_)) {
+        if let Claim::Calls(group) = claim {
+            self.calls.launched(group);
             self.unseen(now, Unseen::Calls(call));
         }
         self.claims.insert(call, claim, self.most_launches());
@@ -575,7 +577,7 @@ impl Plans {
     /// Why the kernel has no owner.
     pub(super) fn claim(
         &mut self,
-        kernel: KernelKey,
+        kernel: KernelKey<'_>,
         device_of: &dyn Fn(Handle) -> Option<u32>,
     ) -> Result<Found, Unmatched> {
         if kernel.graph_node != 0 {
@@ -590,15 +592,14 @@ impl Plans {
             }
             Claim::Thread(_) => Err(Unmatched::NoGroup),
             Claim::Calls(group) => {
-                let claimed = self.calls.claim(group, kernel.device, device_of);
-                let (context, operations) = claimed.ok_or(Unmatched::NoCall)?;
+                let (context, operations) = self.calls.claim(group, (kernel.device, kernel.name), device_of)?;
                 Ok(Found::new(Method::ApiBracket, context, Arc::new(operations), Handle::NONE))
             }
         }
     }
 
     /// What a kernel may be, before it is claimed.
-    pub(super) fn explain(&self, kernel: &KernelKey) -> Vec<String> {
+    pub(super) fn explain(&self, kernel: &KernelKey<'_>) -> Vec<String> {
         let launch = match (kernel.graph_node, self.claims.get(&kernel.call)) {
             (0, None) => {
                 return vec!["candidates: none; the call that launched it was not reported, or is too long ago".into()];
@@ -638,7 +639,7 @@ impl Plans {
     }
 
     /// The run of the launch behind a kernel's node.
-    fn run_of_node(&mut self, kernel: &KernelKey) -> Result<Found, Unmatched> {
+    fn run_of_node(&mut self, kernel: &KernelKey<'_>) -> Result<Found, Unmatched> {
         let node = kernel.graph_node;
         let Some(Behind { launch, launches, is_told }) = self.behind(node, kernel.call) else {
             return Err(match self.nodes.is_updated(node) {
@@ -656,7 +657,7 @@ impl Plans {
 
     /// The run of a launch that a kernel belongs to. If it is captured, its graph had been launched
     /// so often before it was part of it.
-    fn run(&mut self, id: Handle, method: Method, launches: u64, kernel: &KernelKey) -> Result<Found, Unmatched> {
+    fn run(&mut self, id: Handle, method: Method, launches: u64, kernel: &KernelKey<'_>) -> Result<Found, Unmatched> {
         if self.launches.get(&id).is_some_and(|launch| launch.runs.is_empty()) {
             self.take_early(id);
         }

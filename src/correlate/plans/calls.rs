@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::super::adopt::may_carry;
 use super::super::bounded::Bounded;
 use super::OPERATIONS;
 use crate::model::ids::Handle;
-use crate::model::timeline::Operation;
+use crate::model::timeline::{Operation, Unmatched};
 use crate::model::word::Word;
 
 /// How many groups of calls are remembered for launches that belong to no plan.
@@ -15,6 +16,9 @@ const CALLS: usize = 4096;
 #[derive(Debug, Default)]
 pub(in super::super) struct Calls {
     by_group: Bounded<Handle, Vec<Call>>,
+    /// How many kernels were launched for calls of a group without a KernelLaunch, less those that
+    /// were claimed.
+    launched: Bounded<Handle, u32>,
 }
 
 /// A call by the user that asks for an operation.
@@ -60,22 +64,45 @@ impl Calls {
         self.all(group_api).filter(is_one).count() as u32
     }
 
+    /// One of NCCL's kernels was launched for calls of this group, without a KernelLaunch.
+    pub(super) fn launched(&mut self, group_api: Handle) {
+        *self.launched.entry(group_api, CALLS) += 1;
+    }
+
     /// Takes what a kernel on this device carries, and its communicator. A kernel belongs to one
-    /// communicator; `None` if it may be one of several.
+    /// communicator. Where one has several kernels, as for symmetric memory one for each function
+    /// and datatype, the kernel's name has to leave no doubt.
+    ///
+    /// # Errors
+    ///
+    /// Why that is not known.
     pub(super) fn claim(
         &mut self,
         group_api: Handle,
-        device: u32,
+        (device, name): (u32, &str),
         device_of: &dyn Fn(Handle) -> Option<u32>,
-    ) -> Option<(Handle, Vec<Arc<Operation>>)> {
-        let calls = self.by_group.get_mut(&group_api)?;
-        let may_be = |call: &&Call| device_of(call.context).is_none_or(|known| known == device);
-        let mut contexts = calls.iter().filter(may_be).map(|call| call.context);
-        let first = contexts.next()?;
-        if contexts.any(|context| context != first) {
-            return None;
+    ) -> Result<(Handle, Vec<Arc<Operation>>), Unmatched> {
+        let calls = self.by_group.get_mut(&group_api).ok_or(Unmatched::NoCall)?;
+        let mut contexts: Vec<Handle> = calls.iter().map(|call| call.context).collect();
+        contexts.sort_unstable();
+        contexts.dedup();
+        let launched = self.launched.entry(group_api, CALLS);
+        let has_several = *launched as usize > contexts.len();
+        let may_be = |call: &Call| {
+            device_of(call.context).is_none_or(|known| known == device)
+                && (!has_several || may_carry(name, &[call.operation.func()]))
+        };
+        let Some(first) = calls.iter().find(|call| may_be(call)) else { return Err(Unmatched::NoCall) };
+        let (context, asked) = (first.context, (first.operation.func(), first.operation.datatype()));
+        let is_same = |call: &Call| {
+            call.context == context && (!has_several || (call.operation.func(), call.operation.datatype()) == asked)
+        };
+        if calls.iter().any(|call| may_be(call) && !is_same(call)) {
+            return Err(Unmatched::SeveralCalls);
         }
-        Some((first, calls.extract_if(.., |call| call.context == first).map(|call| call.operation).collect()))
+        *launched = launched.saturating_sub(1);
+        let carried = calls.extract_if(.., |call| call.context == context && may_be(call));
+        Ok((context, carried.map(|call| call.operation).collect()))
     }
 
     fn all(&self, group_api: Handle) -> impl Iterator<Item = &Call> {

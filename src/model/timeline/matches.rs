@@ -83,6 +83,9 @@ pub enum Unmatched {
     NoGroup,
     /// It was launched in a group whose calls all have kernels of their own.
     NoCall,
+    /// It was launched in a group in which several kernels carry calls, and nothing shows which of
+    /// them it carried.
+    SeveralCalls,
     /// It ran from a graph node whose capture was not seen.
     UnknownNode,
     /// It ran from a graph whose capture was seen, but NCCL reported nothing about the launch
@@ -117,6 +120,7 @@ impl Unmatched {
             Unmatched::NoLaunch => "its launch was not seen",
             Unmatched::NoGroup => "NCCL handed over no operation for its launch",
             Unmatched::NoCall => "all calls of its group have kernels of their own",
+            Unmatched::SeveralCalls => "which of its group's calls it carried cannot be told",
             Unmatched::UnknownNode => "no capture is known behind its node",
             Unmatched::UntoldNode => "NCCL told nothing of its launch when its graph was captured",
             Unmatched::Forgotten => "its launch was too long ago",

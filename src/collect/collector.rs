@@ -124,6 +124,8 @@ struct Run {
     flush_period: Duration,
     sources: Vec<RingSource>,
     dropped: u64,
+    /// Launches and changes of graphs for which there was no room.
+    lost: [u64; 2],
     /// The smallest part of the pool of rings that was free, in percent.
     least_free: u32,
     has_brackets: bool,
@@ -184,6 +186,7 @@ impl Run {
             flush_period,
             sources: Vec::new(),
             dropped: 0,
+            lost: [0; 2],
             least_free: 100,
             has_brackets: false,
             watch: Watch::default(),
@@ -302,6 +305,13 @@ impl Run {
             self.out.feed(&Input::Dropped(dropped));
         }
         self.dropped = known;
+        let lost = [recorder::lost_launches(), recorder::lost_changes()];
+        for (place, name) in [remark::LAUNCH_LOST, remark::CHANGE_LOST].into_iter().enumerate() {
+            if lost[place] > self.lost[place] {
+                self.out.feed(&Input::Note { time: self.out.pipeline.now(), name, text: "" });
+            }
+        }
+        self.lost = lost;
         for slot in self.sources.len() as u32..rings.used_slots() {
             self.sources.push(RingSource { reader: Reader::new(slot), rings });
         }

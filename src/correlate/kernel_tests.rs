@@ -384,7 +384,8 @@ fn several_kernels_of_a_group_take_their_own_calls() {
          21 kernel to 30 inferred (call bracket) C: AllReduce 2",
     );
     // Of two datatypes, the name does not say whose kernel it is.
-    let third = "4 0 start d CollApi parent=g count=4 type=ncclFloat16 | 4 0 stop d | 4 0 launch corr=7 group=g | 5 0 stop g";
+    let third =
+        "4 0 start d CollApi parent=g count=4 type=ncclFloat16 | 4 0 stop d | 4 0 launch corr=7 group=g | 5 0 stop g";
     let unmatched = "unmatched: which of its group's calls it carried cannot be told";
     check(
         &format!("{group}{third}\n{kernels} | 40 0 kernel 31 corr=7 name={reduce}"),

@@ -391,6 +391,17 @@ impl Correlator {
         self.p2p_numbers.lost();
     }
 
+    /// There was no room for a launch, or for a node of a graph: the launches of graphs are not
+    /// counted from here on.
+    pub fn launch_lost(&mut self) {
+        self.plans.graphs.miss();
+    }
+
+    /// There was no room for a change of a graph, up to this time. It may have been any graph.
+    pub fn change_lost(&mut self, time: HostNs) {
+        self.plans.graphs.change_lost(time);
+    }
+
     /// CUPTI has returned everything up to this time, so no records will arrive for the kernels
     /// still missing.
     pub fn all_seen(&mut self, until: HostNs) {

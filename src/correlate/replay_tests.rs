@@ -234,6 +234,29 @@ fn kernels_of_a_changed_graph_stay_unmatched() {
     check(&input, &(exact(100, 1) + &unmatched));
 }
 
+#[test]
+fn after_a_lost_launch_runs_are_not_counted() {
+    // A launch at 200 and its kernel are lost; where NCCL is silent, nothing else shows that.
+    let replay = |at, corr| launch(at, corr) + &kernel(at, corr);
+    let input = SILENT.to_owned() + &replay(100, 7) + "250000 0 launch-lost\n" + &replay(300, 9);
+    check(&input, &(exact(100, 1) + &said(300, INFERRED)));
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 launch-lost\n" + &run(200, 8);
+    check(&input, &(exact(100, 1) + &inferred(200, 2)));
+}
+
+#[test]
+fn after_a_lost_change_kernels_of_graphs_made_before_stay_unmatched() {
+    let input = TOLD.to_owned() + &run(100, 7) + "150000 0 change-lost\n" + &run(200, 8);
+    let unmatched = format!("202000 kernel to 205000 unmatched: {UPDATED}\n");
+    check(&input, &(exact(100, 1) + &unmatched));
+    // The kernel of an earlier launch comes late.
+    let input = TOLD.to_owned() + &launch(100, 7) + &group(100) + "150000 0 change-lost\n" + &kernel(100, 7);
+    check(&input, &exact(100, 1));
+    // The graph is made anew.
+    let input = SILENT.to_owned() + "150000 0 change-lost\n160000 0 graph 9\n" + &launch(200, 7) + &kernel(200, 7);
+    check(&input, &exact(200, 1));
+}
+
 /// CUPTI's number of a node.
 fn node(graph: u64, index: u64) -> u64 {
     graph << 32 | index

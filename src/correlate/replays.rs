@@ -334,7 +334,7 @@ pub(super) struct Graphs {
     graphs: Bounded<u64, Executable>,
     /// The times at which CUPTI was lent.
     lent: Vec<HostNs>,
-    /// A graph launch was not reported.
+    /// A graph launch, or a node of a graph, was not reported.
     missed: bool,
     /// The launch that a kernel names may be another kernel's.
     distrusts: bool,
@@ -342,6 +342,8 @@ pub(super) struct Graphs {
     lost: Option<HostNs>,
     /// A graph was changed.
     changed: bool,
+    /// There was no room for a change of some graph, up to this time.
+    change_lost: Option<HostNs>,
     /// There was no room for a graph.
     forgot: bool,
 }
@@ -405,12 +407,23 @@ impl Graphs {
         self.update(graph, |known| (known.is_changed, known.most) = (true, 0));
     }
 
+    /// A change of some graph was not reported, up to this time.
+    pub(super) fn change_lost(&mut self, time: HostNs) {
+        (self.changed, self.change_lost) = (true, Some(time));
+    }
+
+    /// A launch of a graph, or one of its nodes, was not reported.
+    pub(super) fn miss(&mut self) {
+        self.missed = true;
+    }
+
     /// An executable graph is launched. Returns the index of the launch, if kernels can be told to
     /// belong to it.
     pub(super) fn launched(&mut self, graph: u64, call: Call, asked: Option<Moment>, time: HostNs) -> Option<u64> {
         let known = self.update(graph, |known| known.launched += 1);
         let Executable { launched: index, made, was_forgotten, is_changed, .. } = known;
         let is_whole = !was_forgotten && !self.lent.iter().any(|lent| (made..=time).contains(lent));
+        let is_changed = is_changed || self.change_lost.is_some_and(|lost| lost >= made);
         if self.distrusts {
             return None;
         }

@@ -410,6 +410,14 @@ impl Pipeline {
             self.correlator.given_up(time);
             return;
         }
+        if name == remark::LAUNCH_LOST {
+            self.correlator.launch_lost();
+            return;
+        }
+        if name == remark::CHANGE_LOST {
+            self.correlator.change_lost(time);
+            return;
+        }
         if name == remark::RELEASED {
             self.correlator.lent(time);
         }

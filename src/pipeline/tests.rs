@@ -6,6 +6,7 @@ use crate::cupti::decode::Asked;
 use crate::model::activity::{self, Span};
 use crate::model::doing::Doing;
 use crate::model::selection::Selection;
+use crate::model::timeline::Method;
 use crate::trace::tracks::ProcessInfo;
 use crate::trace::writer::Clocks;
 
@@ -123,6 +124,38 @@ fn without_an_end(is_taken_back: bool) -> (u64, u64) {
 fn a_forced_flush_that_comes_late_returns_kernels_that_have_not_ended() {
     assert_eq!(without_an_end(false), (1, 0));
     assert_eq!(without_an_end(true), (0, 1), "then the record is damaged");
+}
+
+#[test]
+fn what_was_lost_of_graphs_reaches_their_matches() {
+    // The kernel of a graph that was captured and launched, after this.
+    let matched = |name: Option<&str>| {
+        let mut player = Player::new();
+        let mut pipeline = with_kernels(130_000);
+        let mut play = |pipeline: &mut Pipeline, input: &str| {
+            std::mem::swap(&mut player.correlator, &mut pipeline.correlator);
+            player.play(input, &mut |_, _| {});
+            std::mem::swap(&mut player.correlator, &mut pipeline.correlator);
+        };
+        play(
+            &mut pipeline,
+            "0 0 comm C hash=7 rank=0 ranks=2 interface=7
+             1 0 start g GroupApi | 1 0 start a CollApi parent=g captured | 2 0 stop a
+             3 0 start l KernelLaunch parent=g | 3 0 node 70 in=l | 4 0 stop l
+             5 0 start p Group | 5 0 start c Coll parent=a group=p | 6 0 stop c | 6 0 stop p | 7 0 stop g
+             8 0 clone 71 of=70 | 8 0 graph 9",
+        );
+        if let Some(name) = name {
+            pipeline.take(&Input::Note { time: HostNs(15), name, text: "" });
+        }
+        play(&mut pipeline, "20 0 graph 9 corr=2 | 40 0 kernel 30 corr=2 node=71");
+        let mut found = pipeline.correlator.matches();
+        let of = [Method::GraphNode, Method::GraphReplay].map(|method| *found.by(method));
+        (of, found.unmatched)
+    };
+    assert_eq!(matched(None), ([1, 0], 0));
+    assert_eq!(matched(Some(remark::LAUNCH_LOST)), ([0, 1], 0));
+    assert_eq!(matched(Some(remark::CHANGE_LOST)), ([0, 0], 1));
 }
 
 /// Whether kernels may be missing after this.

@@ -37,6 +37,8 @@ static BRACKETS: AtomicBool = AtomicBool::new(false);
 /// Launches and graph nodes dropped for lack of room, and launches whose bracket could not be
 /// opened: their kernels will have no owner.
 static LOST_LAUNCHES: AtomicU64 = AtomicU64::new(0);
+/// How many of them are changes of graphs.
+static LOST_CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// Graph nodes that are NCCL's or clones of them, and the graphs that NCCL captured nodes into: see
 /// [`graph_of`].
@@ -450,6 +452,12 @@ pub fn lost_launches() -> u64 {
     LOST_LAUNCHES.load(Ordering::Relaxed)
 }
 
+/// How many of these are changes of graphs.
+#[must_use]
+pub fn lost_changes() -> u64 {
+    LOST_CHANGES.load(Ordering::Relaxed)
+}
+
 /// Records a state of an event.
 #[inline(always)]
 pub fn state(handle: Handle, state: u16, argument: u64, steps: i32) {
@@ -612,6 +620,9 @@ impl Local {
     fn note_of_launch(&self, kind: u8, small: u16, wide: u32, words: &[u64]) {
         if !self.note(kind, small, wide as i32, words) {
             LOST_LAUNCHES.fetch_add(1, Ordering::Relaxed);
+            if matches!(kind, kind::GRAPH_UPDATE | kind::GRAPH_CHANGE) {
+                LOST_CHANGES.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -134,6 +134,10 @@ pub mod remark {
     pub const ALIVE: &str = "still following";
     /// CUPTI had been given up by now, and its records are from before. Not drawn.
     pub const GIVEN_UP: &str = "CUPTI given up";
+    /// There was no room for a launch, or for a node of a graph. Not drawn.
+    pub const LAUNCH_LOST: &str = "launch lost";
+    /// There was no room for a change of a graph. Not drawn.
+    pub const CHANGE_LOST: &str = "graph update lost";
     /// CUPTI's times of kernels cannot be true from here on.
     pub const SPOILT: &str = "kernel times bad";
     /// CUPTI's times of kernels are valid again.

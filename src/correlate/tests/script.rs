@@ -133,6 +133,8 @@ impl Player {
                 ["given-up"] => self.correlator.given_up(time),
                 ["distrust"] => self.correlator.distrust_graph_launches(),
                 ["records-lost"] => self.correlator.lost(time),
+                ["launch-lost"] => self.correlator.launch_lost(),
+                ["change-lost"] => self.correlator.change_lost(time),
                 ["advance"] => self.correlator.advance(time, &mut |entry| sink(labels, entry)),
                 _ => {
                     let ring = RingId(ring.parse().unwrap_or_else(|_| panic!("no ring: {line}")));

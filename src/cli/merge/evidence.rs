@@ -11,7 +11,7 @@ use crate::model::time::{Bounded, HostNs};
 use crate::trace::fields::{nccl, track_event::r#type as kind};
 use crate::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use crate::trace::reader::{Event, Numbered, Packet};
-use crate::trace::words::{Category, attribute, instant, track, wait};
+use crate::trace::words::{Category, attribute, instant, remark, track, wait};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
 
 mod shared;
@@ -213,6 +213,9 @@ pub(super) struct Looking {
     /// different ranks.
     replayed: FxHashSet<(u64, u64)>,
     oldest: VecDeque<(u64, u64)>,
+    /// Where the matches of kernels were contradicted after they had been drawn: the process, and
+    /// when the kernel began.
+    contradicted: FxHashSet<(u64, u64)>,
 }
 
 /// A track, and what is open on it.
@@ -299,6 +302,7 @@ impl Looking {
             by_hash: FxHashMap::default(),
             replayed: FxHashSet::default(),
             oldest: VecDeque::new(),
+            contradicted: FxHashSet::default(),
         }
     }
 
@@ -309,6 +313,12 @@ impl Looking {
         }
         self.add_up();
         let mut found = self.found;
+        for visit in &mut found.visits.kept {
+            let process = found.members[visit.member as usize].process;
+            if visit.is_exact && self.contradicted.contains(&(process, visit.entered.0)) {
+                (visit.is_exact, found.inferred) = (false, found.inferred + 1);
+            }
+        }
         for member in &mut found.members {
             member.moved = self.moved.get(&member.process).cloned().unwrap_or_default();
         }
@@ -350,7 +360,7 @@ impl Looking {
                 }
                 before.into_iter().for_each(|waited| self.waited(waited));
             }
-            _ => self.instant(event),
+            _ => self.instant(event, time),
         }
     }
 
@@ -389,7 +399,7 @@ impl Looking {
         self.added_up = waits.len();
     }
 
-    fn instant(&mut self, event: &Event<'_>) {
+    fn instant(&mut self, event: &Event<'_>, time: HostNs) {
         let process = event.track >> TRACK_BITS;
         match event.name {
             instant::COMM_INIT => {
@@ -414,6 +424,9 @@ impl Looking {
                     moved: Moved::default(),
                     error_ns: UNSTATED_NS,
                 });
+            }
+            remark::CONTRADICTED => {
+                self.contradicted.insert((process, time.0));
             }
             instant::ENDED => {
                 if let Some(error) = event.uint(nccl::CLOCK_ERROR_NS) {
@@ -546,6 +559,12 @@ impl Looking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlate::tests::{Player, tag};
+    use crate::model::activity::Place;
+    use crate::model::timeline::{Entry, What};
+    use crate::trace::reader;
+    use crate::trace::tracks::{ProcessInfo, Tracks};
+    use crate::trace::writer::Clocks;
 
     pub(super) fn visit(operation: u64, member: u32, entered: u64) -> Visit {
         Visit {
@@ -610,6 +629,35 @@ mod tests {
         let marks = |of: &Sample<Visit>| of.kept.iter().map(|it| it.operation.1).collect::<Vec<_>>();
         assert_eq!(marks(&one), marks(&other));
     }
+
+    #[test]
+    fn a_match_that_was_contradicted_later_is_not_exact() {
+        let clocks = Clocks { boottime: HostNs(0), monotonic: 0, realtime: 0 };
+        let process = ProcessInfo { pid: 1, name: String::new(), labels: Vec::new(), rank: None, world_size: None };
+        let mut tracks = Tracks::new(tag(), clocks, &process);
+        let mut operations = "0 0 thread 100 python3 | 0 0 comm C hash=7 rank=0 ranks=2 interface=7".to_owned();
+        for n in 1..=3 {
+            operations += &format!(
+                "\n{n} 0 start g{n} GroupApi | {n} 0 start a{n} CollApi parent=g{n} | {n} 0 stop a{n}
+                 {n} 0 start l{n} KernelLaunch parent=g{n} | {n} 0 launch corr={n} in=l{n} group=g{n} | {n} 0 stop l{n}
+                 {n} 0 start p{n} Group | {n} 0 start c{n} Coll parent=a{n} group=p{n} seq={n} | {n} 0 stop c{n}
+                 {n} 0 stop p{n} | {n} 0 stop g{n} | {n}9 0 kernel {n}0 corr={n}"
+            );
+        }
+        Player::new().play(&operations, &mut |_, entry| tracks.draw(entry));
+        let place = Place { device: 0, context: 1, stream: 13 };
+        tracks.draw(&Entry { time: HostNs(20), what: What::Contradicted { place, correlation: 2, graph_node: 0 } });
+        let (mut looking, written) = (Looking::at_one_of(1), tracks.take());
+        let look = |packet: &Packet<'_>| {
+            looking.look(packet);
+            Ok(())
+        };
+        reader::read::<reader::Error>(&written[..], look).unwrap();
+        let found = looking.done();
+        let visits: Vec<_> = found.visits.kept.iter().map(|it| (it.entered.0, it.is_exact)).collect();
+        assert_eq!((visits, found.inferred), (vec![(10, true), (20, false), (30, true)], 1));
+    }
+
     #[test]
     fn waits_of_an_operation_are_added_up_wherever_they_are() {
         let mut looking = Looking::at_one_of(1);

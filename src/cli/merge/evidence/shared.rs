@@ -4,6 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
+use rustc_hash::FxHashMap;
+
 use super::{End, Evidence, Member, Role, Visit, Waits};
 use crate::clock::chains::{self, Transfer};
 use crate::clock::hosts::Orders;
@@ -61,9 +63,50 @@ impl Shared {
             all.waits.extend(file.waits.into_iter().map(|((member, mark), waits)| ((moved(member), mark), waits)));
             all.inferred.push((clock, file.inferred));
         }
+        all.doubt_captured();
         all.find_operations();
         all.find_transfers();
         all
+    }
+
+    /// Finds captured sends and receives whose numbers do not go together. A rank numbers them when
+    /// NCCL hands them over first: during capture on one rank, and perhaps at the first replay on
+    /// the other, where graphs may come in another order. What one rank sends to another runs in
+    /// one order on both. If it does not by its numbers, these prove nothing.
+    fn doubt_captured(&mut self) {
+        let Shared { members, visits, inferred, .. } = self;
+        let mut pairs: FxHashMap<(u64, [i32; 2]), [Vec<usize>; 2]> = FxHashMap::default();
+        for (index, visit) in visits.iter().enumerate().filter(|(_, it)| it.is_send_recv && it.is_exact) {
+            if let Member { comm, rank, .. } = members[visit.member as usize]
+                && visit.operation.2 > 0
+            {
+                let is_receive = visit.role == Role::Takes;
+                let pair = if is_receive { [visit.peer, rank] } else { [rank, visit.peer] };
+                pairs.entry((comm, pair)).or_default()[usize::from(is_receive)].push(index);
+            }
+        }
+        for [mut sends, receives] in pairs.into_values() {
+            let received: FxHashMap<_, _> =
+                receives.iter().map(|index| (visits[*index].operation, visits[*index].entered)).collect();
+            sends.sort_unstable_by_key(|index| visits[*index].entered);
+            // When the last one was received: of all so far, and of those of earlier kernels.
+            let (mut last, mut earlier, mut kernel) = (HostNs(0), HostNs(0), HostNs(0));
+            let is_ordered = sends.iter().all(|index| {
+                let Visit { operation, entered, .. } = visits[*index];
+                let Some(&received) = received.get(&operation) else { return true };
+                if entered > kernel {
+                    (earlier, kernel) = (last, entered);
+                }
+                last = last.max(received);
+                received >= earlier
+            });
+            for index in sends.into_iter().chain(receives).filter(|_| !is_ordered) {
+                let visit = &mut visits[index];
+                visit.is_exact = false;
+                let clock = members[visit.member as usize].clock;
+                inferred.iter_mut().find(|(it, _)| *it == clock).into_iter().for_each(|(_, count)| *count += 1);
+            }
+        }
     }
 
     /// Finds operations that several ranks had. NCCL does not number operations while a graph is
@@ -351,6 +394,42 @@ mod tests {
         let shared = shared(Vec::new(), ends);
         let found: Vec<[u64; 2]> = shared.transfers().map(|ends| ends.map(|end| end.at.0)).collect();
         assert_eq!(found, [[10, 20]]);
+    }
+
+    #[test]
+    fn captured_sends_that_run_in_another_order_than_their_receives_are_not_exact() {
+        // Two graphs, which the ranks run in this order, by their numbers on the sending rank and
+        // on the receiving one. Each run is a kernel with a send and a receive.
+        let exact = |sent: &[(u64, u64)], received: &[(u64, u64)]| {
+            let mut shared = Shared::exchanges(&[(0, 1, true, [0, 0]), (1, 0, false, [0, 0])]);
+            let runs = |of: &[(u64, u64)], rank: u32, role: Role, other: u64| -> Vec<Visit> {
+                let visit = |(place, &(mark, run)): (usize, &(u64, u64))| Visit {
+                    operation: (7, other + mark, run),
+                    role,
+                    is_send_recv: true,
+                    peer: 1 - rank as i32,
+                    ..visit(mark, rank, 100 * place as u64)
+                };
+                of.iter().enumerate().map(visit).collect()
+            };
+            shared.visits = runs(sent, 0, Role::Gives, 0);
+            shared.visits.extend(runs(received, 1, Role::Takes, 0));
+            // The other direction: always in order.
+            shared.visits.extend(runs(sent, 0, Role::Takes, 50));
+            shared.visits.extend(runs(sent, 1, Role::Gives, 50));
+            shared.inferred = vec![(0, 0), (1, 0)];
+            shared.doubt_captured();
+            let (back, there): (Vec<&Visit>, Vec<_>) = shared.visits.iter().partition(|it| it.correlation() >= 50);
+            assert!(back.iter().all(|it| it.is_exact));
+            assert_eq!(there.iter().filter(|it| !it.is_exact).count() as u64, shared.inferred(0) + shared.inferred(1));
+            there.iter().all(|it| it.is_exact)
+        };
+        let runs = [(1, 1), (2, 1), (2, 2), (1, 2)];
+        assert!(exact(&runs, &runs));
+        assert!(exact(&runs, &runs[1..]), "the first one's record was lost");
+        assert!(exact(&[(1, 0), (2, 0)], &[(2, 0), (1, 0)]), "not captured");
+        assert!(!exact(&runs, &runs.map(|(mark, run)| (3 - mark, run))));
+        assert!(!exact(&[(1, 1), (1, 2), (2, 1)], &[(2, 1), (2, 2), (1, 1)]));
     }
 
     #[test]

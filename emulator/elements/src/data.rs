@@ -49,8 +49,8 @@ impl Data {
             Some(Reduction::Avg) => below(8),
             // What keeps a sum over sixteen ranks exact: i8 holds 127, bf16 each number up to 256,
             // f16 up to 2048.
-            Some(Reduction::Sum) if self.datatype.size() == 1 || self.datatype == Datatype::Bfloat16 => below(8),
-            Some(Reduction::Sum) if self.datatype == Datatype::Float16 => below(128),
+            Some(Reduction::Sum) if self.datatype.size() == 1 || self.datatype == Datatype::Bf16 => below(8),
+            Some(Reduction::Sum) if self.datatype == Datatype::F16 => below(128),
             _ if self.datatype.size() <= 2 => below(128),
             _ => below(1 << 16),
         }
@@ -80,9 +80,9 @@ impl Data {
             return 0.0;
         }
         let epsilon = match self.datatype {
-            Datatype::Float16 => f64::from(f16::EPSILON),
-            Datatype::Bfloat16 => f64::from(bf16::EPSILON),
-            Datatype::Float32 => f64::from(f32::EPSILON),
+            Datatype::F16 => f64::from(f16::EPSILON),
+            Datatype::Bf16 => f64::from(bf16::EPSILON),
+            Datatype::F32 => f64::from(f32::EPSILON),
             _ => f64::EPSILON,
         };
         // Each of at most `ranks` additions of numbers up to 4 rounds once, and so does each
@@ -170,16 +170,17 @@ fn encode(datatype: Datatype, value: f64) -> [u8; WIDEST] {
     let mut bytes = [0; WIDEST];
     let mut put = |element: &[u8]| bytes[..element.len()].copy_from_slice(element);
     match datatype {
-        Datatype::Int8 => put(&(value as i8).to_ne_bytes()),
-        Datatype::Uint8 => put(&(value as u8).to_ne_bytes()),
-        Datatype::Int32 => put(&(value as i32).to_ne_bytes()),
-        Datatype::Uint32 => put(&(value as u32).to_ne_bytes()),
-        Datatype::Int64 => put(&(value as i64).to_ne_bytes()),
-        Datatype::Uint64 => put(&(value as u64).to_ne_bytes()),
-        Datatype::Float16 => put(&f16::from_f64(value).to_ne_bytes()),
-        Datatype::Float32 => put(&(value as f32).to_ne_bytes()),
-        Datatype::Float64 => put(&value.to_ne_bytes()),
-        Datatype::Bfloat16 => put(&bf16::from_f64(value).to_ne_bytes()),
+        Datatype::I8 => put(&(value as i8).to_ne_bytes()),
+        Datatype::U8 => put(&(value as u8).to_ne_bytes()),
+        Datatype::I32 => put(&(value as i32).to_ne_bytes()),
+        Datatype::U32 => put(&(value as u32).to_ne_bytes()),
+        Datatype::I64 => put(&(value as i64).to_ne_bytes()),
+        Datatype::U64 => put(&(value as u64).to_ne_bytes()),
+        Datatype::F16 => put(&f16::from_f64(value).to_ne_bytes()),
+        Datatype::F32 => put(&(value as f32).to_ne_bytes()),
+        Datatype::F64 => put(&value.to_ne_bytes()),
+        Datatype::Bf16 => put(&bf16::from_f64(value).to_ne_bytes()),
+        Datatype::F8E4m3 | Datatype::F8E5m2 => unreachable!("no job has {datatype:?}"),
     }
     bytes
 }
@@ -189,16 +190,17 @@ fn decode(datatype: Datatype, bytes: &[u8]) -> f64 {
         bytes.try_into().expect("an element has the size of its type")
     }
     match datatype {
-        Datatype::Int8 => f64::from(i8::from_ne_bytes(array(bytes))),
-        Datatype::Uint8 => f64::from(u8::from_ne_bytes(array(bytes))),
-        Datatype::Int32 => f64::from(i32::from_ne_bytes(array(bytes))),
-        Datatype::Uint32 => f64::from(u32::from_ne_bytes(array(bytes))),
-        Datatype::Int64 => i64::from_ne_bytes(array(bytes)) as f64,
-        Datatype::Uint64 => u64::from_ne_bytes(array(bytes)) as f64,
-        Datatype::Float16 => f64::from(f16::from_ne_bytes(array(bytes))),
-        Datatype::Float32 => f64::from(f32::from_ne_bytes(array(bytes))),
-        Datatype::Float64 => f64::from_ne_bytes(array(bytes)),
-        Datatype::Bfloat16 => f64::from(bf16::from_ne_bytes(array(bytes))),
+        Datatype::I8 => f64::from(i8::from_ne_bytes(array(bytes))),
+        Datatype::U8 => f64::from(u8::from_ne_bytes(array(bytes))),
+        Datatype::I32 => f64::from(i32::from_ne_bytes(array(bytes))),
+        Datatype::U32 => f64::from(u32::from_ne_bytes(array(bytes))),
+        Datatype::I64 => i64::from_ne_bytes(array(bytes)) as f64,
+        Datatype::U64 => u64::from_ne_bytes(array(bytes)) as f64,
+        Datatype::F16 => f64::from(f16::from_ne_bytes(array(bytes))),
+        Datatype::F32 => f64::from(f32::from_ne_bytes(array(bytes))),
+        Datatype::F64 => f64::from_ne_bytes(array(bytes)),
+        Datatype::Bf16 => f64::from(bf16::from_ne_bytes(array(bytes))),
+        Datatype::F8E4m3 | Datatype::F8E5m2 => unreachable!("no job has {datatype:?}"),
     }
 }
 
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn averages_of_odd_sizes_are_close_enough() {
-        let data = Data { seed: 1, datatype: Datatype::Float32, reduction: Some(Reduction::Avg) };
+        let data = Data { seed: 1, datatype: Datatype::F32, reduction: Some(Reduction::Avg) };
         assert!(data.tolerance(3) > 0.0 && data.tolerance(3) < 1e-5);
         assert_eq!(data.tolerance(4), 0.0);
         assert_eq!(Data { reduction: Some(Reduction::Sum), ..data }.tolerance(3), 0.0);

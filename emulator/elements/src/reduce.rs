@@ -1,61 +1,8 @@
-//! What NCCL's kernels compute: every reduction on every type.
+//! What NCCL's kernels compute: every reduction on every type that jobs use.
 
 use half::{bf16, f16};
 
-macro_rules! datatypes {
-    ($($type:ident = $size:literal, $name:literal;)*) => {
-        /// The type of an element, in the order of `ncclDataType_t`.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "they are what they are called")]
-        pub enum Datatype { $($type,)* }
-
-        impl Datatype {
-            /// All of them; NCCL has the eight-bit floats from 2.24 on.
-            pub const ALL: &[Datatype] = &[$(Datatype::$type,)*];
-
-            /// Bytes of an element.
-            pub fn size(self) -> usize {
-                match self { $(Datatype::$type => $size,)* }
-            }
-
-            /// Its name, as in `nccl.h`.
-            pub fn name(self) -> &'static str {
-                match self { $(Datatype::$type => $name,)* }
-            }
-        }
-    };
-}
-
-datatypes! {
-    I8 = 1, "ncclInt8";
-    U8 = 1, "ncclUint8";
-    I32 = 4, "ncclInt32";
-    U32 = 4, "ncclUint32";
-    I64 = 8, "ncclInt64";
-    U64 = 8, "ncclUint64";
-    F16 = 2, "ncclFloat16";
-    F32 = 4, "ncclFloat32";
-    F64 = 8, "ncclFloat64";
-    Bf16 = 2, "ncclBfloat16";
-    F8E4m3 = 1, "ncclFloat8e4m3";
-    F8E5m2 = 1, "ncclFloat8e5m2";
-}
-
-impl Datatype {
-    /// The unsigned type of the same size, for a signed one; every other type itself.
-    pub fn unsigned(self) -> Datatype {
-        match self {
-            Self::I8 => Self::U8,
-            Self::I32 => Self::U32,
-            Self::I64 => Self::U64,
-            other => other,
-        }
-    }
-
-    fn is_signed(self) -> bool {
-        self != self.unsigned()
-    }
-}
+use crate::words::Datatype;
 
 /// How elements are reduced, in the order of `ncclDevRedOp_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,13 +62,10 @@ impl Operator {
 
     /// The reduction with the argument that the host gave it, in a release (23007 is 2.30.7).
     pub fn new(reduction: Reduction, datatype: Datatype, argument: u64, release: u32) -> Operator {
-        use Datatype::{Bf16, F8E4m3, F8E5m2, F16, F32, F64};
-
-        let float = matches!(datatype, F16 | F32 | F64 | Bf16 | F8E4m3 | F8E5m2);
         let kind = match reduction {
             Reduction::Sum => Kind::Sum,
             Reduction::Prod => Kind::Prod,
-            Reduction::MinMax if !float => Kind::LeastUnder(argument),
+            Reduction::MinMax if !datatype.is_float() => Kind::LeastUnder(argument),
             // For a maximum the host passes a mask of ones, and floats read only its lowest bit.
             Reduction::MinMax if argument & 1 == 0 => Kind::Min,
             Reduction::MinMax => Kind::Max,
@@ -186,14 +130,7 @@ impl Operator {
                     let scalar = bf16::from_bits(scalar as u16).to_f32();
                     map(data, count, |x: u16| bf16::from_f32(bf16::from_bits(x).to_f32() * scalar).to_bits());
                 }
-                Datatype::F8E4m3 => {
-                    let scalar = E4M3.decode(scalar as u8);
-                    map(data, count, |x: u8| E4M3.encode(E4M3.decode(x) * scalar));
-                }
-                Datatype::F8E5m2 => {
-                    let scalar = E5M2.decode(scalar as u8);
-                    map(data, count, |x: u8| E5M2.encode(E5M2.decode(x) * scalar));
-                }
+                other => unreachable!("no emulated GPU has {other:?}"),
             }
         }
     }
@@ -247,7 +184,7 @@ impl Operator {
         }
     }
 
-    /// Reduces floats of 16 and 8 bits. In 32 bits their sums and products are exact enough that
+    /// Reduces floats of 16 bits. In 32 bits their sums and products are exact enough that
     /// rounding once gives the correctly rounded result.
     ///
     /// # Safety
@@ -263,12 +200,6 @@ impl Operator {
                 Datatype::Bf16 => zip(into, with, count, |a: u16, b: u16| {
                     bf16::from_f32(op(bf16::from_bits(a).to_f32(), bf16::from_bits(b).to_f32())).to_bits()
                 }),
-                Datatype::F8E4m3 => {
-                    zip(into, with, count, |a: u8, b: u8| E4M3.encode(op(E4M3.decode(a), E4M3.decode(b))));
-                }
-                Datatype::F8E5m2 => {
-                    zip(into, with, count, |a: u8, b: u8| E5M2.encode(op(E5M2.decode(a), E5M2.decode(b))));
-                }
                 other => unreachable!("{other:?} is not a narrow float"),
             }
         }
@@ -326,64 +257,6 @@ unsafe fn zip<T: Copy>(into: *mut u8, with: *const u8, count: usize, op: impl Fn
             into.add(index).write_unaligned(value);
         }
     }
-}
-
-/// A float of eight bits.
-struct Narrow {
-    /// Bits of the mantissa.
-    mantissa: u32,
-    /// The bias of the exponent.
-    bias: i32,
-    /// The bits of the greatest finite number.
-    greatest: u8,
-    /// Whether the next bits mean infinity.
-    infinite: bool,
-}
-
-/// No infinity; NaN is all ones.
-const E4M3: Narrow = Narrow { mantissa: 3, bias: 7, greatest: 0x7e, infinite: false };
-/// As in IEEE 754.
-const E5M2: Narrow = Narrow { mantissa: 2, bias: 15, greatest: 0x7b, infinite: true };
-
-impl Narrow {
-    fn decode(&self, bits: u8) -> f32 {
-        let magnitude = bits & 0x7f;
-        let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
-        if magnitude > self.greatest {
-            return if self.infinite && magnitude == self.greatest + 1 { sign * f32::INFINITY } else { f32::NAN };
-        }
-        let exponent = i32::from(magnitude >> self.mantissa);
-        let fraction = u32::from(magnitude) & ((1 << self.mantissa) - 1);
-        // Below the least exponent the numbers continue in even steps.
-        let (fraction, exponent) =
-            if exponent == 0 { (fraction, 1) } else { (fraction | 1 << self.mantissa, exponent) };
-        sign * fraction as f32 * power_of_two(exponent - self.bias - self.mantissa as i32)
-    }
-
-    /// The nearest number, ties to even. Larger values, and infinity, become the greatest number,
-    /// as in NCCL's kernels.
-    fn encode(&self, value: f32) -> u8 {
-        if value.is_nan() {
-            return 0x7f;
-        }
-        let sign = if value.is_sign_negative() { 0x80 } else { 0 };
-        let magnitude = value.abs();
-        if magnitude >= self.decode(self.greatest) {
-            return sign | self.greatest;
-        }
-        // The exponent of the value, or the least one.
-        let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(1 - self.bias);
-        // In units of the last place this is exact and is then rounded; rounding up to the next
-        // power of two carries into the exponent correctly.
-        let units = (magnitude * power_of_two(self.mantissa as i32 - exponent)).round_ties_even() as u32;
-        let bits = (((exponent + self.bias - 1) as u32) << self.mantissa) + units;
-        sign | (bits as u8).min(self.greatest)
-    }
-}
-
-/// 2 to the power of a small number.
-fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
 #[cfg(test)]
@@ -459,8 +332,6 @@ mod tests {
         check(Reduction::Sum, Datatype::F16, 0, &[[h(1.5), h(2048.0)], [h(2.25), h(1.0)]], [h(3.75), h(2048.0)]);
         check(Reduction::Sum, Datatype::F16, 0, &[[h(65504.0)], [h(65504.0)]], [h(f32::INFINITY)]);
         check(Reduction::Sum, Datatype::Bf16, 0, &[[b(1.0), b(256.0)], [b(2.0), b(1.0)]], [b(3.0), b(256.0)]);
-        check(Reduction::Sum, Datatype::F8E4m3, 0, &[[0x38_u8, 0x7e], [0x40, 0x7e]], [0x44, 0x7e]);
-        check(Reduction::Sum, Datatype::F8E5m2, 0, &[[0x3c_u8, 0x7b], [0x40, 0x7b]], [0x42, 0x7b]);
     }
 
     #[test]
@@ -477,7 +348,6 @@ mod tests {
             &[[bf16::from_f32(1.5)], [bf16::from_f32(3.0)]],
             [bf16::from_f32(4.5)],
         );
-        check(Reduction::Prod, Datatype::F8E5m2, 0, &[[0x7b_u8], [0xbc]], [0xfb]);
     }
 
     #[test]
@@ -501,7 +371,6 @@ mod tests {
             &[[f16::from_f32(-1.0)], [f16::from_f32(2.0)]],
             [f16::from_f32(-1.0)],
         );
-        check(Reduction::MinMax, Datatype::F8E4m3, 0xff, &[[0xb8_u8], [0x40]], [0x40]);
     }
 
     #[test]
@@ -513,7 +382,6 @@ mod tests {
         check(Reduction::PreMulSum, Datatype::F16, h(0.5).into(), &[[h(3.0)], [h(5.0)]], [h(4.0)]);
         let b = |x| bf16::from_f32(x).to_bits();
         check(Reduction::PreMulSum, Datatype::Bf16, b(0.5).into(), &[[b(3.0)], [b(5.0)]], [b(4.0)]);
-        check(Reduction::PreMulSum, Datatype::F8E4m3, 0x30, &[[0x44_u8], [0x44]], [0x44]);
         check(Reduction::PreMulSum, Datatype::U32, 3, &[[2_u32], [5]], [21]);
         check(Reduction::PreMulSum, Datatype::I8, (-2_i8 as u8).into(), &[[2_i8], [5]], [-14]);
     }
@@ -530,61 +398,5 @@ mod tests {
         // In 2.23 the argument is the divisor, and signed types have their own functions.
         check_in(22304, Reduction::SumPostDiv, Datatype::I32, 2, &[[-7_i32], [-4]], [-5]);
         check_in(22304, Reduction::SumPostDiv, Datatype::U32, 3, &[[u32::MAX], [0]], [u32::MAX / 3]);
-    }
-
-    #[test]
-    fn eight_bit_floats() {
-        for (narrow, bits, value) in [
-            (&E4M3, 0x00, 0.0),
-            (&E4M3, 0x01, 2_f32.powi(-9)),
-            (&E4M3, 0x08, 2_f32.powi(-6)),
-            (&E4M3, 0x38, 1.0),
-            (&E4M3, 0xb9, -1.125),
-            (&E4M3, 0x7e, 448.0),
-            (&E5M2, 0x01, 2_f32.powi(-16)),
-            (&E5M2, 0x04, 2_f32.powi(-14)),
-            (&E5M2, 0x3c, 1.0),
-            (&E5M2, 0xbd, -1.25),
-            (&E5M2, 0x7b, 57344.0),
-            (&E5M2, 0x7c, f32::INFINITY),
-            (&E5M2, 0xfc, f32::NEG_INFINITY),
-        ] {
-            assert_eq!(narrow.decode(bits), value, "{bits:#x}");
-        }
-        assert!(E4M3.decode(0x7f).is_nan() && E4M3.decode(0xff).is_nan());
-        assert!(E5M2.decode(0x7d).is_nan() && E5M2.decode(0x7f).is_nan());
-    }
-
-    #[test]
-    fn every_eight_bit_float_survives_a_round_trip() {
-        for narrow in [&E4M3, &E5M2] {
-            for bits in 0..=255 {
-                let value = narrow.decode(bits);
-                if value.is_finite() {
-                    assert_eq!(narrow.encode(value), bits, "{value}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn eight_bit_floats_round_to_the_nearest() {
-        for narrow in [&E4M3, &E5M2] {
-            for bits in 0..narrow.greatest {
-                let (below, above) = (narrow.decode(bits), narrow.decode(bits + 1));
-                let middle = (below + above) / 2.0;
-                let even = bits + (bits & 1);
-                assert_eq!(narrow.encode(middle), even, "{middle}");
-                assert_eq!(narrow.encode(middle.next_down()), bits);
-                assert_eq!(narrow.encode(middle.next_up()), bits + 1);
-                assert_eq!(narrow.encode(-middle), 0x80 | even);
-            }
-            assert_eq!(narrow.encode(f32::INFINITY), narrow.greatest);
-            assert_eq!(narrow.encode(f32::NEG_INFINITY), 0x80 | narrow.greatest);
-            assert_eq!(narrow.encode(f32::MAX), narrow.greatest);
-            assert_eq!(narrow.encode(f32::NAN), 0x7f);
-            assert_eq!(narrow.encode(f32::MIN_POSITIVE), 0);
-            assert_eq!(narrow.encode(-0.0), 0x80);
-        }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::Error;
 use super::names::Name;
-use elements::reduce::{Datatype, Operator};
+use elements::reduce::Operator;
+use elements::words::Datatype;
 
 /// A launch of `oneRankReduce<FuncPreMulSum<T>>`.
 #[derive(Debug, Clone, Copy)]

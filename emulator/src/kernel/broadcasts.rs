@@ -5,7 +5,8 @@ use super::function::Protocol;
 use super::plan::Broadcast;
 use super::primitive::{Primitives, Wiring};
 use crate::time;
-use elements::reduce::{Datatype, Operator};
+use elements::reduce::Operator;
+use elements::words::Datatype;
 
 /// Plays the works of a batch in turn, one chunk of each.
 pub(super) fn play(block: &Block<'_>, protocol: Protocol, works: &[Broadcast]) -> Vec<Played> {

@@ -5,7 +5,8 @@
 //! Signed and unsigned integers share functions. The order of the rows is not in the debug
 //! information, so it is written down here, and a table that does not match it is refused.
 
-use elements::reduce::{Datatype, Reduction};
+use elements::reduce::Reduction;
+use elements::words::Datatype;
 
 /// What a function does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +187,7 @@ fn rows(release: u32) -> Vec<Function> {
 
     const REDUCE: [Algorithm; 6] = [Tree, Ring, CollnetDirect, CollnetChain, Nvls, NvlsTree];
     const GATHER: [Algorithm; 4] = [Ring, CollnetDirect, Nvls, Pat];
-    let types: &[Datatype] = if release >= 22400 { Datatype::ALL } else { &Datatype::ALL[..10] };
+    let types: &[Datatype] = if release >= 22400 { &Datatype::OF_NCCL } else { &Datatype::ALL };
 
     let mut rows = Vec::new();
     let copies = |rows: &mut Vec<Function>, collective, algorithms: &[Algorithm]| {

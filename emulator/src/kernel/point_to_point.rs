@@ -3,7 +3,8 @@
 use super::block::{Aborted, Block, Played};
 use super::plan::{Exchange, Transfer};
 use super::primitive::{Primitives, Wiring};
-use elements::reduce::{Datatype, Operator};
+use elements::reduce::Operator;
+use elements::words::Datatype;
 
 /// One direction of an exchange.
 enum Task<'e> {

@@ -14,7 +14,8 @@ use super::function::{Algorithm, Collective, Function, Protocol};
 use super::*;
 use crate::cuda::Arguments;
 use crate::truth::Operation;
-use elements::reduce::{Datatype, Reduction};
+use elements::reduce::Reduction;
+use elements::words::Datatype;
 
 #[test]
 fn all_reduce_by_ring() {

@@ -83,7 +83,8 @@ impl Unplayable {
 mod tests {
     use super::*;
     use crate::kernel::function::Collective;
-    use elements::reduce::{Datatype, Reduction};
+    use elements::reduce::Reduction;
+    use elements::words::Datatype;
 
     #[test]
     fn a_message_says_what_to_set() {

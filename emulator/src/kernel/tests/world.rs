@@ -13,7 +13,8 @@ use super::made_up::made_up;
 use crate::cuda::{Arguments, Kernels, Launch, Ran};
 use crate::library::{Layout, layout};
 use crate::time::DeviceTimer;
-use elements::reduce::{Datatype, Reduction};
+use elements::reduce::Reduction;
+use elements::words::Datatype;
 
 /// Bytes of a Simple slot.
 const STEP: usize = 4096;

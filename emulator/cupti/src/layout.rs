@@ -4,8 +4,8 @@
 //! (`tests/cupti/headers.rs` derives it again), and its sizes agree with the strides of the real
 //! library's own walker in 12.0, 12.9, 13.0 and 13.1 (`tests/cupti/walkers.rs`). Two rules hold
 //! for all releases, and keep the table small: a family of structures only grows at its end, and a
-//! field never moves. So a record is one list of fields, plus the structure that each release
-//! writes, with its size.
+//! field never moves. So a record is one list of fields, those that are written, plus the structure
+//! that each release writes, with its size.
 
 use crate::release::Release::{self, V12_0, V12_9, V13_0, V13_1, V13_3, V13_5};
 
@@ -91,7 +91,7 @@ pub struct Form {
 pub struct Layout {
     /// The structures, oldest first.
     pub forms: &'static [Form],
-    /// The fields, in order.
+    /// The fields that are written, in order; all others are 0.
     pub fields: &'static [Field],
 }
 
@@ -101,7 +101,7 @@ impl Layout {
         self.forms.iter().rev().find(|form| form.since <= release)
     }
 
-    /// The fields that a release has.
+    /// Those of the fields that a release has.
     pub fn fields_of(&self, release: Release) -> impl Iterator<Item = &'static Field> {
         self.fields.iter().filter(move |field| field.since <= release)
     }
@@ -172,14 +172,9 @@ record! {
     kernel;
     V12_0 "Kernel9" 208, V13_0 "Kernel10" 216, V13_1 "Kernel11" 224, V13_3 "Kernel12" 232, V13_5 "Kernel13" 248;
     KIND "kind" 0 4,
-    CACHE_CONFIG "cacheConfig" 4 1,
-    SHARED_MEMORY_CONFIG "sharedMemoryConfig" 5 1,
     REGISTERS_PER_THREAD "registersPerThread" 6 2,
-    GLOBAL_CACHE_REQUESTED "partitionedGlobalCacheRequested" 8 4,
-    GLOBAL_CACHE_EXECUTED "partitionedGlobalCacheExecuted" 12 4,
     START "start" 16 8,
     END "end" 24 8,
-    COMPLETED "completed" 32 8,
     DEVICE_ID "deviceId" 40 4,
     CONTEXT_ID "contextId" 44 4,
     STREAM_ID "streamId" 48 4,
@@ -189,35 +184,17 @@ record! {
     BLOCK_X "blockX" 64 4,
     BLOCK_Y "blockY" 68 4,
     BLOCK_Z "blockZ" 72 4,
-    STATIC_SHARED_MEMORY "staticSharedMemory" 76 4,
     DYNAMIC_SHARED_MEMORY "dynamicSharedMemory" 80 4,
-    LOCAL_MEMORY_PER_THREAD "localMemoryPerThread" 84 4,
-    LOCAL_MEMORY_TOTAL "localMemoryTotal" 88 4,
     CORRELATION_ID "correlationId" 92 4,
     GRID_ID "gridId" 96 8,
     NAME "name" 104 8,
     QUEUED "queued" 120 8,
     SUBMITTED "submitted" 128 8,
-    LAUNCH_TYPE "launchType" 136 1,
-    CARVEOUT_IS_REQUESTED "isSharedMemoryCarveoutRequested" 137 1,
-    CARVEOUT_REQUESTED "sharedMemoryCarveoutRequested" 138 1,
     SHARED_MEMORY_EXECUTED "sharedMemoryExecuted" 140 4,
     GRAPH_NODE_ID "graphNodeId" 144 8,
-    SHARED_MEMORY_LIMIT "shmemLimitConfig" 152 4,
     GRAPH_ID "graphId" 156 4,
-    ACCESS_POLICY_WINDOW "pAccessPolicyWindow" 160 8,
     CHANNEL_ID "channelID" 168 4,
     CHANNEL_TYPE "channelType" 172 4,
-    CLUSTER_X "clusterX" 176 4,
-    CLUSTER_Y "clusterY" 180 4,
-    CLUSTER_Z "clusterZ" 184 4,
-    CLUSTER_SCHEDULING_POLICY "clusterSchedulingPolicy" 188 4,
-    LOCAL_MEMORY_TOTAL_V2 "localMemoryTotal_v2" 192 8,
-    MAX_POTENTIAL_CLUSTER_SIZE "maxPotentialClusterSize" 200 4,
-    MAX_ACTIVE_CLUSTERS "maxActiveClusters" 204 4,
-    IS_DEVICE_LAUNCHED "isDeviceLaunched" 208 1 V13_0,
-    PRIORITY "priority" 216 4 V13_1,
-    EXECUTION_MODEL "executionModel" 224 4 V13_3,
     SOURCE_GRAPH_ID "sourceGraphId" 232 4 V13_5,
     SOURCE_GRAPH_NODE_ID "sourceGraphNodeId" 240 8 V13_5,
 }
@@ -238,12 +215,10 @@ record! {
     CONTEXT_ID "contextId" 36 4,
     STREAM_ID "streamId" 40 4,
     CORRELATION_ID "correlationId" 44 4,
-    RUNTIME_CORRELATION_ID "runtimeCorrelationId" 48 4,
     GRAPH_NODE_ID "graphNodeId" 64 8,
     GRAPH_ID "graphId" 72 4,
     CHANNEL_ID "channelID" 76 4,
     CHANNEL_TYPE "channelType" 80 4,
-    IS_DEVICE_LAUNCHED "isDeviceLaunched" 84 1 V13_0,
     COPY_COUNT "copyCount" 88 8 V12_9,
     SOURCE_GRAPH_ID "sourceGraphId" 96 4 V13_5,
     SOURCE_GRAPH_NODE_ID "sourceGraphNodeId" 104 8 V13_5,
@@ -294,7 +269,6 @@ record! {
     GRAPH_ID "graphId" 72 4,
     CHANNEL_ID "channelID" 76 4,
     CHANNEL_TYPE "channelType" 80 4,
-    IS_DEVICE_LAUNCHED "isDeviceLaunched" 84 1 V13_0,
     SOURCE_GRAPH_ID "sourceGraphId" 88 4 V13_5,
     SOURCE_GRAPH_NODE_ID "sourceGraphNodeId" 96 8 V13_5,
 }
@@ -347,8 +321,6 @@ record! {
     OBJECT_ID "objectId" 12 12,
     START "start" 24 8,
     END "end" 32 8,
-    CORRELATION_ID "correlationId" 40 4 V12_9,
-    OVERHEAD_DATA "overheadData" 48 8 V12_9,
 }
 
 record! {
@@ -369,16 +341,11 @@ record! {
     COMPUTE_CAPABILITY_MAJOR "computeCapabilityMajor" 104 4,
     COMPUTE_CAPABILITY_MINOR "computeCapabilityMinor" 108 4,
     ID "id" 112 4,
-    ECC_ENABLED "eccEnabled" 116 4,
     UUID "uuid" 120 16,
     NAME "name" 136 8,
     IS_CUDA_VISIBLE "isCudaVisible" 144 1,
-    IS_MIG_ENABLED "isMigEnabled" 145 1,
     GPU_INSTANCE_ID "gpuInstanceId" 152 4,
     COMPUTE_INSTANCE_ID "computeInstanceId" 156 4,
-    MIG_UUID "migUuid" 160 16,
-    IS_NUMA_NODE "isNumaNode" 176 4 V12_9,
-    NUMA_ID "numaId" 180 4 V12_9,
     NUM_TPCS "numTpcs" 184 4 V13_3,
 }
 
@@ -391,10 +358,6 @@ record! {
     DEVICE_ID "deviceId" 8 4,
     COMPUTE_API_KIND "computeApiKind" 12 2,
     NULL_STREAM_ID "nullStreamId" 14 2,
-    PARENT_CONTEXT_ID "parentContextId" 16 4 V12_9,
-    IS_GREEN_CONTEXT "isGreenContext" 20 1 V12_9,
-    MULTIPROCESSORS "numMultiprocessors" 22 2 V12_9,
-    CIG_MODE "cigMode" 24 4 V12_9,
     PROCESS_ID "processId" 32 8 V13_1,
 }
 
@@ -405,7 +368,6 @@ record! {
     KIND "kind" 0 4,
     CONTEXT_ID "contextId" 4 4,
     STREAM_ID "streamId" 8 4,
-    PRIORITY "priority" 12 4,
     FLAG "flag" 16 4,
     CORRELATION_ID "correlationId" 20 4,
 }
@@ -422,7 +384,6 @@ record! {
     GRAPH_ID "graphId" 20 4,
     GRAPH_NODE_ID "graphNodeId" 24 8,
     PROCESS_ID "processId" 32 4,
-    THREAD_ID "threadId" 36 4,
     START "start" 40 8,
     END "end" 48 8,
 }
@@ -437,7 +398,6 @@ record! {
     DEVICE_ID "deviceId" 12 4,
     CORRELATION_ID "correlationId" 16 4,
     PROCESS_ID "processId" 20 4,
-    THREAD_ID "threadId" 24 4,
     START "start" 32 8,
     END "end" 40 8,
 }

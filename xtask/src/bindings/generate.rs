@@ -85,15 +85,13 @@ fn function_type(declaration: &str, releases: &[Release]) -> Result<String, Fail
     Ok(format!("{}\npub type {name} = unsafe extern \"C\" fn({rest};\n", function_doc(name, releases)?))
 }
 
-/// Whether to keep an item: only some constants of large enumerations are kept.
+/// Whether to keep an item: of constants only those in the list.
 fn kept(item: &str) -> bool {
-    let Some((name, kind, _)) = constant_parts(item) else { return true };
-    // Counts differ in every release, and a width is not a value.
-    if ["_FORCE_INT", "_COUNT", "_SIZE"].iter().any(|end| name.ends_with(end)) {
-        return false;
-    }
-    let prefixes = KEPT.iter().find(|(of, _)| *of == kind).map(|(_, prefixes)| *prefixes);
-    prefixes.is_none_or(|prefixes| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+    let Some((name, ..)) = constant_parts(item) else { return true };
+    let goes_on = |(begin, ends): &(&str, &str)| {
+        name.strip_prefix(begin).is_some_and(|end| ends.split_whitespace().any(|known| known == end))
+    };
+    KEPT.iter().any(goes_on)
 }
 
 /// The name, type and value of a constant.

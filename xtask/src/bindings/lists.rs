@@ -64,24 +64,49 @@ pub(super) const TYPES: &[&str] = &[
     "CUptiResult",
 ];
 
-/// From these enumerations only constants with these prefixes are kept; from others, all.
-pub(super) const KEPT: &[(&str, &[&str])] = &[
-    ("CUpti_ActivityFlag", &["CUPTI_ACTIVITY_FLAG_FLUSH_FORCED", "CUPTI_ACTIVITY_FLAG_MARKER_"]),
+/// The constants that are kept: how their names begin, and how they go on.
+pub(super) const KEPT: &[(&str, &str)] = &[
+    ("CU_GRAPH_NODE_TYPE_", "KERNEL MEMCPY GRAPH"),
+    ("CUPTI_", "SUCCESS"),
     (
-        "CUpti_driver_api_trace_cbid_enum",
-        &[
-            "CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch",
-            "CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled",
-            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync",
-            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync",
-            "CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync",
-        ],
+        "CUPTI_ERROR_",
+        "INVALID_PARAMETER INVALID_DEVICE INVALID_OPERATION OUT_OF_MEMORY MAX_LIMIT_REACHED NOT_COMPATIBLE
+         NOT_INITIALIZED INVALID_KIND NOT_SUPPORTED VIRTUALIZED_DEVICE_NOT_SUPPORTED INSUFFICIENT_PRIVILEGES
+         LEGACY_PROFILER_NOT_SUPPORTED MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+         VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES CONFIDENTIAL_COMPUTING_NOT_SUPPORTED
+         CMP_DEVICE_NOT_SUPPORTED MIG_DEVICE_NOT_SUPPORTED SLI_DEVICE_NOT_SUPPORTED WSL_DEVICE_NOT_SUPPORTED
+         UNKNOWN",
+    ),
+    ("CUPTI_API_", "ENTER EXIT"),
+    ("CUPTI_CB_DOMAIN_", "DRIVER_API RUNTIME_API RESOURCE STATE"),
+    (
+        "CUPTI_CBID_RESOURCE_",
+        "GRAPHNODE_CREATED GRAPHNODE_DESTROY_STARTING GRAPHEXEC_CREATED GRAPHNODE_CLONED GRAPH_NODE_UPDATED
+         GRAPH_NODE_SET_PARAMS",
+    ),
+    ("CUPTI_CBID_STATE_", "FATAL_ERROR ERROR WARNING"),
+    (
+        "CUPTI_ACTIVITY_KIND_",
+        "INVALID MEMCPY MEMSET KERNEL DRIVER RUNTIME DEVICE CONTEXT CONCURRENT_KERNEL MARKER OVERHEAD MEMCPY2
+         CUDA_EVENT STREAM SYNCHRONIZATION EXTERNAL_CORRELATION INTERNAL_LAUNCH_API GRAPH_TRACE
+         GRAPH_HOST_NODE",
+    ),
+    ("CUPTI_ACTIVITY_OBJECT_", "THREAD"),
+    ("CUPTI_ACTIVITY_FLAG_", "MARKER_INSTANTANEOUS MARKER_START MARKER_END FLUSH_FORCED"),
+    ("CUPTI_ACTIVITY_MEMCPY_KIND_", "HTOD DTOH DTOD PTOP"),
+    ("CUPTI_EXTERNAL_CORRELATION_KIND_", "CUSTOM2"),
+    ("CUPTI_ACTIVITY_ATTR_", "DEVICE_BUFFER_POOL_LIMIT THREAD_ID_TYPE"),
+    ("CUPTI_ACTIVITY_THREAD_ID_TYPE_", "SYSTEM"),
+    (
+        "CUPTI_DRIVER_TRACE_CBID_",
+        "cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuLaunchKernel cuMemcpyAsync_ptsz cuMemcpyDtoDAsync_v2_ptsz
+         cuLaunchKernel_ptsz cuGraphInstantiate cuGraphLaunch cuGraphLaunch_ptsz
+         cuGraphExecKernelNodeSetParams cuGraphExecUpdate cuGraphInstantiate_v2
+         cuGraphExecChildGraphNodeSetParams cuGraphInstantiateWithFlags cuGraphNodeSetEnabled
+         cuLaunchKernelEx cuLaunchKernelEx_ptsz cuGraphInstantiateWithParams
+         cuGraphInstantiateWithParams_ptsz cuGraphExecKernelNodeSetParams_v2 cuGraphExecUpdate_v2
+         cuGraphExecNodeSetParams cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpyBatchAsync_v2
+         cuMemcpyBatchAsync_v2_ptsz",
     ),
 ];
 

@@ -4,14 +4,13 @@
 //! sequences are those of NCCL: a collective is called, launched and enqueued on a user's thread; a
 //! proxy operation and its steps, up to eight in flight, run on a progress thread.
 
-mod histogram;
 mod lane;
 
 pub use lane::Lane;
 
 use crate::host::{Comm, Context, LoadError, Plugin};
 use crate::player;
-use histogram::Histogram;
+use hdrhistogram::Histogram;
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -225,11 +224,11 @@ fn send(flood: &Flood, plugin: &Plugin) -> Report {
         handles.into_iter().map(|lane| lane.join().expect("a lane does not panic")).collect::<Vec<_>>()
     });
     let mut counts = Counts::default();
-    let mut histogram = flood.latency.then(Histogram::new);
+    let mut histogram = flood.latency.then(empty);
     for (_, _, lane, latency) in &lanes {
         counts.add(lane);
         if let (Some(all), Some(one)) = (&mut histogram, latency) {
-            all.add(one);
+            all.add(one).expect("they have the same bounds");
         }
     }
     let begin = lanes.iter().map(|lane| lane.0).min().unwrap_or_default();
@@ -248,7 +247,7 @@ fn send(flood: &Flood, plugin: &Plugin) -> Report {
         rss_peak_kib: 0,
         rss_high_water_kib: 0,
         rss_after_kib: 0,
-        latency: histogram.map(|histogram| histogram.latency()),
+        latency: histogram.as_ref().map(latency),
     }
 }
 
@@ -268,19 +267,19 @@ fn init_all(plugin: &Plugin, count: u32) -> Vec<Context> {
 }
 
 /// Short-lived threads. One is still ending when the next has begun.
-fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) -> (Counts, Option<Histogram>) {
+fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) -> (Counts, Option<Histogram<u64>>) {
     let mut counts = Counts::default();
-    let mut histogram = flood.latency.then(Histogram::new);
+    let mut histogram = flood.latency.then(empty);
     let body = || {
         let mut lane = Lane::new(flood.kind, flood.latency, plugin, context);
         lane.send(1, None);
         (lane.sender.counts, lane.sender.latency)
     };
-    let mut collect = |thread: ScopedJoinHandle<'_, (Counts, Option<Histogram>)>| {
+    let mut collect = |thread: ScopedJoinHandle<'_, (Counts, Option<Histogram<u64>>)>| {
         let (sent, latency) = thread.join().expect("a short thread does not panic");
         counts.add(&sent);
         if let (Some(all), Some(one)) = (&mut histogram, &latency) {
-            all.add(one);
+            all.add(one).expect("they have the same bounds");
         }
     };
     thread::scope(|scope| {
@@ -293,6 +292,30 @@ fn short_threads(flood: &Flood, plugin: &Plugin, context: &Context, count: u64) 
         previous.into_iter().for_each(collect);
     });
     (counts, histogram)
+}
+
+/// A histogram of times up to an hour; longer ones count as that.
+fn empty() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000_000, 2).expect("the bounds are valid")
+}
+
+fn latency(times: &Histogram<u64>) -> Latency {
+    Latency {
+        median_ns: times.value_at_quantile(0.5),
+        p99_ns: times.value_at_quantile(0.99),
+        p999_ns: times.value_at_quantile(0.999),
+        max_ns: times.max(),
+        clock_ns: clock_cost(),
+    }
+}
+
+/// The smallest cost of two clock readings, in ns.
+fn clock_cost() -> u64 {
+    let cost = |_| {
+        let before = now();
+        now() - before
+    };
+    (0..1000).map(cost).min().unwrap_or_default()
 }
 
 #[inline]

@@ -1,8 +1,8 @@
 //! The sequences of calls that one thread sends.
 
-use super::histogram::Histogram;
-use super::{Counts, Kind, Latency, now};
+use super::{Counts, Kind, Latency, empty, now};
 use crate::host::{Arg, Context, Descriptor, Plugin, RawHandle, Slot, StateCall, Value};
+use hdrhistogram::Histogram;
 use std::thread;
 use std::time::Duration;
 
@@ -19,12 +19,7 @@ impl<'a> Lane<'a> {
     /// A load for the calling thread, whose calls are measured if `latency` is wanted.
     pub fn new(kind: Kind, latency: bool, plugin: &'a Plugin, context: &Context) -> Lane<'a> {
         Lane {
-            sender: Sender {
-                plugin,
-                context: context.handle,
-                counts: Counts::default(),
-                latency: latency.then(Histogram::new),
-            },
+            sender: Sender { plugin, context: context.handle, counts: Counts::default(), latency: latency.then(empty) },
             kind,
             collective: Collective::new(plugin, context),
             proxies: [Proxy::new(plugin, context, true), Proxy::new(plugin, context, false)],
@@ -39,7 +34,7 @@ impl<'a> Lane<'a> {
 
     /// How long the calls took so far, if that is measured.
     pub fn latency(&self) -> Option<Latency> {
-        self.sender.latency.as_ref().map(Histogram::latency)
+        self.sender.latency.as_ref().map(super::latency)
     }
 
     /// Sends sequences until there were `calls` calls in all, at `rate` calls per second if given.
@@ -79,7 +74,7 @@ pub(super) struct Sender<'a> {
     plugin: &'a Plugin,
     context: RawHandle,
     pub(super) counts: Counts,
-    pub(super) latency: Option<Histogram>,
+    pub(super) latency: Option<Histogram<u64>>,
 }
 
 impl Sender<'_> {
@@ -130,7 +125,7 @@ impl Sender<'_> {
             Some(histogram) => {
                 let before = now();
                 let result = call();
-                histogram.count(now() - before);
+                histogram.saturating_record(now() - before);
                 result
             }
         }

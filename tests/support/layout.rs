@@ -462,31 +462,6 @@ const fn state_row(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-
-    #[test]
-    fn fields_are_aligned_and_fit() {
-        for version in VERSIONS {
-            check(fields(version), descriptor_size(version));
-            check(state_arguments(version), state_argument_size(version));
-            assert!(descriptor_size(version) <= MAX_DESCRIPTOR);
-        }
-        check(function_table(), FUNCTION_TABLE_SIZE);
-        check(network_payloads(), IB_PAYLOAD_SIZE);
-    }
-
-    #[test]
-    fn fields_of_an_event_do_not_overlap() {
-        for version in VERSIONS {
-            for event in by_event(fields(version)).values() {
-                let mut sorted = event.clone();
-                sorted.sort_by_key(|field| field.offset);
-                for pair in sorted.windows(2) {
-                    assert!(pair[0].offset + pair[0].size <= pair[1].offset, "v{version}: {pair:?}");
-                }
-            }
-        }
-    }
 
     #[test]
     fn the_longest_event_fills_the_descriptor() {
@@ -516,20 +491,5 @@ mod tests {
         for (position, state) in states().iter().enumerate() {
             assert_eq!(state.value, position as i32);
         }
-    }
-
-    fn check(fields: &[Field], size: usize) {
-        for field in fields {
-            assert_eq!(field.offset % field.size, 0, "{field:?} is not aligned");
-            assert!(field.offset + field.size <= size, "{field:?} does not fit into {size}");
-        }
-    }
-
-    fn by_event(fields: &[Field]) -> BTreeMap<&str, Vec<Field>> {
-        let mut events = BTreeMap::<_, Vec<_>>::new();
-        for field in fields {
-            events.entry(field.event).or_default().push(*field);
-        }
-        events
     }
 }

@@ -472,22 +472,20 @@ pub fn start_of(pid: u32) -> Option<u64> {
 /// A time in seconds since 1970 as `20261120-184500`, in UTC.
 #[must_use]
 pub fn utc(seconds: u64) -> String {
-    let seconds = seconds as libc::time_t;
+    let [year, month, day, hour, minute, second] = date(seconds as i64);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// A time in seconds since 1970 as year, month, day, hour, minute and second, in UTC.
+#[must_use]
+pub fn date(seconds: i64) -> [i32; 6] {
     // SAFETY: both are plain memory; `gmtime_r` fills the second from the first.
     let time = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
         libc::gmtime_r(&raw const seconds, &raw mut time);
         time
     };
-    format!(
-        "{:04}{:02}{:02}-{:02}{:02}{:02}",
-        time.tm_year + 1900,
-        time.tm_mon + 1,
-        time.tm_mday,
-        time.tm_hour,
-        time.tm_min,
-        time.tm_sec
-    )
+    [time.tm_year + 1900, time.tm_mon + 1, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec]
 }
 
 #[cfg(test)]

@@ -485,6 +485,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn durations_read_well() {
+        for (ns, text) in [
+            (0.0, "0 ns"),
+            (812.4, "812 ns"),
+            (1520.0, "1.52 µs"),
+            (15_240.0, "15.2 µs"),
+            (3.41e6, "3.41 ms"),
+            (2e9, "2.00 s"),
+        ] {
+            assert_eq!(duration(ns), text);
+        }
+        assert_eq!(duration(-1520.0), "-1.52 µs");
+    }
+
+    #[test]
     fn long_names_fit_a_line() {
         let long =
             "at::native::unrolled_elementwise_kernel<at::native::CUDAFunctorOnSelf_add<float>, std::array<char *, 2>>";

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::tests::{PID, Player, tag};
 use super::*;
-use crate::model::activity::is_nccl;
 use crate::model::timeline::Owner;
 
 /// Compares what is said about the kernels of a scenario with what is expected, one line each.
@@ -754,19 +753,6 @@ fn launches_without_a_kernel_are_counted() {
     player.play(&(eager(0, "A", 1, 100) + &eager(20, "B", 2, 100) + "50 0 kernel 10 corr=2"), &mut |_, _| {});
     let matches = player.correlator.matches();
     assert_eq!((matches.matched[0], matches.without_kernel), (1, 1));
-}
-
-#[test]
-fn nccl_kernels_are_recognised_by_name() {
-    assert!(is_nccl("_Z41ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"));
-    assert!(is_nccl("ncclSymkDevKernel_AllGather_LL"));
-    assert!(is_nccl("void ncclDevKernel_AllReduce_Sum_f32_RING_LL<true>(ncclDevKernelArgsStorage<4096ul>)"));
-    assert!(is_nccl("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)"));
-    assert!(is_nccl("void rcclGenericKernel<2, false>(ncclDevKernelArgsStorage<4096ul>)"));
-    assert!(!is_nccl("void my_ncclDevKernel()"));
-    assert!(!is_nccl("_Z13my_nccl_thingv"));
-    assert!(!is_nccl("ampere_sgemm_128x64"));
-    assert!(!is_nccl("_Z"));
 }
 
 #[test]

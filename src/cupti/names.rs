@@ -128,12 +128,13 @@ mod tests {
             ("_Z99", false),
             ("sm90_xmma_gemm_bf16", false),
             ("my_ncclDevKernel", false),
+            ("_Z13my_nccl_thingv", false),
             ("", false),
         ] {
             let c = CString::new(name).unwrap();
             // SAFETY: a C string.
             assert_eq!(unsafe { is_nccl_kernel(c.as_ptr()) }, nccl, "{name}");
-            assert_eq!(crate::model::activity::is_nccl(name), nccl, "the correlator agrees on {name}");
+            assert_eq!(crate::model::activity::is_nccl(name), nccl, "the model agrees on {name}");
         }
         // SAFETY: null is allowed.
         assert!(!unsafe { is_nccl_kernel(std::ptr::null()) });

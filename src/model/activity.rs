@@ -308,3 +308,21 @@ pub struct Overhead {
     /// The thread that lost the time, if CUPTI says which.
     pub tid: Option<i32>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_nccl;
+
+    /// Mangled and plain names are tested in `cupti::names`, which has to agree on them.
+    #[test]
+    fn demangled_kernels_of_nccl_are_recognised_by_name() {
+        for (name, nccl) in [
+            ("void ncclDevKernel_AllReduce_Sum_f32_RING_LL<true>(ncclDevKernelArgsStorage<4096ul>)", true),
+            ("rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", true),
+            ("void rcclGenericKernel<2, false>(ncclDevKernelArgsStorage<4096ul>)", true),
+            ("void my_ncclDevKernel()", false),
+        ] {
+            assert_eq!(is_nccl(name), nccl, "{name}");
+        }
+    }
+}

@@ -22,15 +22,6 @@ pub fn set_device(device: u32) -> Result<(), Error> {
     check(runtime::cudaSetDevice(device))
 }
 
-/// Waits until the current device has done all its work.
-///
-/// # Errors
-///
-/// When one of its streams is capturing.
-pub fn synchronize_device() -> Result<(), Error> {
-    check(runtime::cudaDeviceSynchronize())
-}
-
 /// Memory of a device, freed on drop. Work already queued may go on using it; the memory is
 /// released when that work is done.
 #[derive(Debug)]
@@ -167,13 +158,6 @@ impl Stream {
         Graph::new(|out| runtime::cudaStreamEndCapture(self.handle(), out))
     }
 
-    /// Whether it is capturing.
-    pub fn is_capturing(&self) -> bool {
-        let mut status = 0;
-        let answer = runtime::cudaStreamIsCapturing(self.handle(), Out::new(&mut status));
-        answer == 0 && status != 0
-    }
-
     /// Copies memory, in the order of the stream.
     ///
     /// # Errors
@@ -273,17 +257,6 @@ impl Event {
     /// When it was last recorded in a capture.
     pub fn query(&self) -> Result<bool, Error> {
         done(runtime::cudaEventQuery(self.handle()))
-    }
-
-    /// The time from `earlier` to this one, in ms.
-    ///
-    /// # Errors
-    ///
-    /// When one of them has not happened.
-    pub fn elapsed_ms(&self, earlier: &Event) -> Result<f32, Error> {
-        let mut elapsed = 0.0;
-        check(runtime::cudaEventElapsedTime(Out::new(&mut elapsed), earlier.handle(), self.handle()))?;
-        Ok(elapsed)
     }
 }
 

@@ -182,11 +182,8 @@ impl Summary {
     #[cfg(feature = "cli")]
     #[must_use]
     pub fn sorted_rows(&self) -> [Vec<Row>; 2] {
-        let mut operations: Vec<u32> = (0..self.operations.rows.len() as u32).collect();
-        operations.sort_by_key(|at| Reverse(self.operations.rows[*at as usize].1.rank()));
-        let mut groups: Vec<u32> = (0..self.groups.rows.len() as u32).collect();
-        groups.sort_by_key(|at| Reverse(self.groups.rows[*at as usize].1.times.total()));
-        [operations.into_iter().map(Row::Operation).collect(), groups.into_iter().map(Row::Group).collect()]
+        let operations = self.sorted_operations().into_iter().map(|(at, _)| Row::Operation(at)).collect();
+        [operations, self.sorted_groups().into_iter().map(|(at, _)| Row::Group(at)).collect()]
     }
 
     /// A row's communicator and operation, for people: `world` and `AllReduce 16 MiB f32`.
@@ -249,16 +246,16 @@ impl Summary {
         }
     }
 
-    /// The kinds of operations, by the time of their kernels, longest first.
-    pub(super) fn sorted_operations(&self) -> Vec<&(Arguments, Operations)> {
-        let mut rows: Vec<_> = self.operations.rows.iter().collect();
-        rows.sort_by_key(|(_, row)| Reverse(row.rank()));
+    /// The kinds of operations with their places, by the time of their kernels, longest first.
+    pub(super) fn sorted_operations(&self) -> Vec<(u32, &(Arguments, Operations))> {
+        let mut rows: Vec<_> = (0..).zip(&self.operations.rows).collect();
+        rows.sort_by_key(|(_, (_, row))| Reverse(row.rank()));
         rows
     }
 
-    pub(super) fn sorted_groups(&self) -> Vec<&(Group, OfGroup)> {
-        let mut rows: Vec<_> = self.groups.rows.iter().collect();
-        rows.sort_by_key(|(_, of)| Reverse(of.times.total()));
+    pub(super) fn sorted_groups(&self) -> Vec<(u32, &(Group, OfGroup))> {
+        let mut rows: Vec<_> = (0..).zip(&self.groups.rows).collect();
+        rows.sort_by_key(|(_, (_, of))| Reverse(of.times.total()));
         rows
     }
 
@@ -499,7 +496,7 @@ impl Who<'_> {
             ]);
             self.row(cells)
         };
-        it.sorted_operations().into_iter().map(row).collect()
+        it.sorted_operations().into_iter().map(|(_, of)| row(of)).collect()
     }
 
     fn groups(&self) -> Vec<Vec<Cell>> {
@@ -516,7 +513,7 @@ impl Who<'_> {
             cells.extend([algorithm.into(), bus.into()]);
             self.row(cells)
         };
-        it.sorted_groups().into_iter().map(row).collect()
+        it.sorted_groups().into_iter().map(|(_, of)| row(of)).collect()
     }
 
     fn calls(&self) -> Vec<Vec<Cell>> {
@@ -561,7 +558,7 @@ impl Who<'_> {
                 buffers.into(),
             ])
         };
-        it.sorted_operations().into_iter().map(row).collect()
+        it.sorted_operations().into_iter().map(|(_, of)| row(of)).collect()
     }
 
     fn proxy(&self) -> Vec<Vec<Cell>> {

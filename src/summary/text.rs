@@ -103,7 +103,7 @@ impl Summary {
             let [median, p99, most] = [times.percentile(50), times.percentile(99), times.most()].map(shown);
             vec![self.comm_name(comm), name, number.to_string(), median, p99, most, shown(total), bus]
         };
-        for (key, row) in self.sorted_operations() {
+        for (_, (key, row)) in self.sorted_operations() {
             let number = row.seen().number().saturating_sub(row.grouped);
             if number > 0 {
                 let bandwidth = self.bandwidth(key, row);
@@ -113,7 +113,7 @@ impl Summary {
                 ));
             }
         }
-        for (group, of) in self.sorted_groups() {
+        for (_, (group, of)) in self.sorted_groups() {
             let (name, times) = (self.group_title(group, of), &of.times);
             rows.push((
                 times.total(),

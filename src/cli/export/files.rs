@@ -4,7 +4,6 @@
 //! has been read, the files get their final names.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -112,14 +112,9 @@ impl Drop for Files<'_> {
 }
 
 /// A job's name as a part of a path, escaped as Hive does.
-pub(super) fn escaped(name: &str) -> String {
-    name.bytes().fold(String::new(), |mut text, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => text.push(byte.into()),
-            byte => drop(write!(text, "%{byte:02X}")),
-        }
-        text
-    })
+fn escaped(name: &str) -> String {
+    const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    utf8_percent_encode(name, &PLAIN).to_string()
 }
 
 /// The rows of a table that are not written yet, and its file.

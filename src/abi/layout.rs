@@ -46,29 +46,22 @@ pub(super) fn camel(snake: &str) -> String {
     camel
 }
 
-fn fields<T>(member: &'static str, at: usize, fields: &[(&str, usize, usize)]) -> Vec<Ours> {
-    let _ = size_of::<T>();
-    fields.iter().map(|&(name, offset, size)| (member, camel(name), at + offset, size)).collect()
-}
-
 fn check<A: Abi>(version: u32, own: Vec<Ours>) {
     let body = offset_of!(Descr<A::Bits, A::Body>, body);
     let mut ours = own;
     ours.push((table::HEADER, "type".into(), offset_of!(Descr<A::Bits, A::Body>, bits), size_of::<A::Bits>()));
     ours.push((table::HEADER, "parentObj".into(), offset_of!(Descr<A::Bits, A::Body>, parent), 8));
     ours.push((table::HEADER, "rank".into(), offset_of!(Descr<A::Bits, A::Body>, rank), 4));
-    ours.extend(fields::<common::ProxyOp>(
-        "proxyOp",
-        body,
-        &[
-            ("pid", offset_of!(common::ProxyOp, pid), 4),
-            ("channel_id", offset_of!(common::ProxyOp, channel_id), 1),
-            ("peer", offset_of!(common::ProxyOp, peer), 4),
-            ("n_steps", offset_of!(common::ProxyOp, n_steps), 4),
-            ("chunk_size", offset_of!(common::ProxyOp, chunk_size), 4),
-            ("is_send", offset_of!(common::ProxyOp, is_send), 4),
-        ],
-    ));
+    for (name, offset, size) in [
+        ("pid", offset_of!(common::ProxyOp, pid), 4),
+        ("channelId", offset_of!(common::ProxyOp, channel_id), 1),
+        ("peer", offset_of!(common::ProxyOp, peer), 4),
+        ("nSteps", offset_of!(common::ProxyOp, n_steps), 4),
+        ("chunkSize", offset_of!(common::ProxyOp, chunk_size), 4),
+        ("isSend", offset_of!(common::ProxyOp, is_send), 4),
+    ] {
+        ours.push(("proxyOp", name.into(), body + offset, size));
+    }
     ours.push(("proxyStep", "step".into(), body + offset_of!(common::ProxyStep, step), 4));
     if version >= 3 {
         ours.push(("netPlugin", "id".into(), body + offset_of!(common::NetPlugin, id), 8));

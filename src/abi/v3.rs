@@ -46,19 +46,9 @@ impl Coll {
     /// The same for v4, which has all of these fields.
     #[inline(always)]
     pub(super) fn v4(&self) -> v4::Coll {
-        v4::Coll {
-            seq_number: self.seq_number,
-            func: self.func,
-            send_buff: self.send_buff,
-            recv_buff: self.recv_buff,
-            count: self.count,
-            root: self.root,
-            datatype: self.datatype,
-            n_channels: self.n_max_channels,
-            n_warps: self.n_warps,
-            algo: self.algo,
-            proto: self.proto,
-        }
+        let Coll { seq_number, func, send_buff, recv_buff, count, root, datatype, n_warps, algo, proto, .. } = *self;
+        let n_channels = self.n_max_channels;
+        v4::Coll { seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto }
     }
 }
 

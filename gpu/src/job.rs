@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use ncclscope::sys::job::spawn_bound;
+
 use crate::workload::Told;
 
 /// A job to run.
@@ -192,7 +194,7 @@ impl Running {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         // SAFETY: between fork and exec the function makes only system calls.
-        unsafe { command.pre_exec(bind) };
+        unsafe { command.pre_exec(no_core) };
         for (name, value) in &process.variables {
             if value.is_empty() {
                 command.env_remove(name);
@@ -200,7 +202,7 @@ impl Running {
                 command.env(name, value);
             }
         }
-        Ok(match command.spawn() {
+        Ok(match spawn_bound(&mut command) {
             Ok(child) => {
                 let group = child.id() as i32;
                 Running { child: Some(child), how: None, group, is_killed: false }
@@ -242,14 +244,11 @@ impl Running {
     }
 }
 
-/// Makes a process end with the suite, and leave no core file: some abort on purpose.
-fn bind() -> std::io::Result<()> {
+/// Makes a process leave no core file: some abort on purpose.
+fn no_core() -> std::io::Result<()> {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: plain system calls; the limits live for the call.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-    }
+    // SAFETY: a plain system call; the limits live for the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
     Ok(())
 }
 

@@ -13,6 +13,8 @@ pub mod descriptor;
 pub mod folder;
 #[cfg(feature = "cli")]
 pub mod job;
+#[cfg(feature = "cli")]
+pub mod libraries;
 pub mod output;
 pub mod socket;
 pub mod stderr;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use ncclscope::sys::libraries::{self, Place, places};
 use serde::Serialize;
 
 /// The paths given on the command line.
@@ -100,18 +101,17 @@ impl Machine {
             let found = own.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
             found.map(|path| Found { path, by: "beside this program".into() })
         };
-        let driver_folder = wanted.driver.iter().map(|folder| (folder.clone(), "the command line".to_owned()));
-        let driver_folders: Vec<_> = driver_folder.chain(folders.iter().cloned()).collect();
+        let driver_folders: Vec<_> =
+            places("the command line", wanted.driver.clone()).chain(folders.iter().cloned()).collect();
         let all = |names: &[&str], first: Option<Found>| -> Vec<Found> {
-            let bundled = own.iter().map(|folder| (folder.join("lib"), "beside this program".to_owned()));
-            let places: Vec<_> = bundled.chain(folders.iter().cloned()).collect();
+            let bundled = places("beside this program", own.iter().map(|folder| folder.join("lib")));
+            let folders: Vec<_> = bundled.chain(folders.iter().cloned()).collect();
             let mut known = BTreeSet::new();
-            let found = first.into_iter().chain(names.iter().flat_map(|name| every(&places, name)));
+            let found = first.into_iter().chain(names.iter().flat_map(|name| every(&folders, name)));
             found.filter(|it| known.insert(it.path.canonicalize().unwrap_or_else(|_| it.path.clone()))).collect()
         };
-        let nvcc_folders: Vec<_> = paths("PATH").map(|folder| (folder, "PATH".to_owned())).collect();
-        let toolkits = toolkits().into_iter().map(|folder| (folder.join("bin"), "a toolkit".to_owned()));
-        let nvcc_folders: Vec<_> = nvcc_folders.into_iter().chain(toolkits).collect();
+        let of_toolkits = places("a toolkit", libraries::toolkits().into_iter().map(|folder| folder.join("bin")));
+        let nvcc_folders: Vec<_> = places("PATH", libraries::paths("PATH")).chain(of_toolkits).collect();
         Machine {
             driver: every(&driver_folders, "libcuda.so.1").into_iter().next(),
             driver_version: read("/sys/module/nvidia/version"),
@@ -186,77 +186,25 @@ fn own_folders() -> Vec<PathBuf> {
 }
 
 /// Folders that may contain libraries, each with the reason.
-fn folders(torch: Option<&Torch>) -> Vec<(PathBuf, String)> {
-    let mut folders: Vec<(PathBuf, String)> = Vec::new();
-    let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
-    if let Some(torch) = torch {
-        // The wheels of PyPI, and conda's folder of libraries, which is that of Python itself.
-        let inside = [
-            "nvidia/nccl/lib",
-            "nvidia/cu13/lib",
-            "nvidia/cuda_cupti/lib",
-            "nvidia/cuda_nvrtc/lib",
-            "nvidia/cuda_runtime/lib",
-            "torch/lib",
-            "../..",
-        ];
-        add("PyTorch", inside.iter().map(|folder| torch.packages.join(folder)).collect());
-    }
-    add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH").collect());
-    add("the loader's cache", loader_cache());
-    add("the system's folders", SYSTEM.iter().map(PathBuf::from).collect());
-    let toolkits = toolkits();
-    let inside = ["lib64", "extras/CUPTI/lib64", "targets/x86_64-linux/lib"];
-    add("a toolkit", toolkits.iter().flat_map(|toolkit| inside.map(|folder| toolkit.join(folder))).collect());
-    folders
-}
-
-const SYSTEM: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/lib",
-    "/usr/lib/wsl/lib",
-];
-
-fn toolkits() -> Vec<PathBuf> {
-    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let entries = std::fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|entry| entry.path());
-    let installed =
-        entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda")));
-    let mut installed: Vec<PathBuf> = installed.collect();
-    installed.sort();
-    named.chain(installed).collect()
-}
-
-fn paths(variable: &str) -> impl Iterator<Item = PathBuf> {
-    let value = std::env::var_os(variable).unwrap_or_default();
-    std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect::<Vec<_>>().into_iter()
-}
-
-/// Folders that `ldconfig -p` names.
-fn loader_cache() -> Vec<PathBuf> {
-    let programs = ["ldconfig", "/sbin/ldconfig"];
-    let said = programs.iter().find_map(|program| Command::new(program).arg("-p").output().ok());
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let wanted = said.lines().filter(|line| {
-        ["libcuda.so", "libnccl.so", "libcupti.so", "libnvrtc.so", "libcudart.so"]
-            .iter()
-            .any(|name| line.contains(name))
-    });
-    wanted.filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned())).collect()
+fn folders(torch: Option<&Torch>) -> Vec<Place> {
+    // The wheels of PyPI, and conda's folder of libraries, which is that of Python itself.
+    const INSIDE: [&str; 7] = [
+        "nvidia/nccl/lib",
+        "nvidia/cu13/lib",
+        "nvidia/cuda_cupti/lib",
+        "nvidia/cuda_nvrtc/lib",
+        "nvidia/cuda_runtime/lib",
+        "torch/lib",
+        "../..",
+    ];
+    let of_torch = torch.into_iter().flat_map(|torch| INSIDE.map(|folder| torch.packages.join(folder)));
+    let named = places("LD_LIBRARY_PATH", libraries::paths("LD_LIBRARY_PATH"));
+    places("PyTorch", of_torch).chain(named).chain(libraries::of_system()).collect()
 }
 
 /// All files with a name in these folders, each once.
-fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<Found> {
-    let mut known = BTreeSet::new();
-    let candidates = folders.iter().map(|(folder, by)| (folder.join(name), by));
-    let files = candidates.filter(|(path, _)| path.is_file());
-    files
-        .filter(|(path, _)| known.insert(path.canonicalize().unwrap_or_else(|_| path.clone())))
-        .map(|(path, by)| Found { path, by: by.clone() })
-        .collect()
+fn every(folders: &[Place], name: &str) -> Vec<Found> {
+    libraries::every(folders, name).into_iter().map(|(path, by)| Found { path, by }).collect()
 }
 
 /// Asks Python for a PyTorch with CUDA, without importing it, which takes long.
@@ -285,24 +233,6 @@ fn processor() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_is_found_once_and_in_the_order_of_its_folders() {
-        let folder = tempfile::tempdir().unwrap();
-        let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
-        for place in [&first, &second] {
-            std::fs::create_dir(place).unwrap();
-        }
-        std::fs::write(second.join("libnccl.so.2"), "").unwrap();
-        let places = [(first.clone(), "one".to_owned()), (second.clone(), "two".to_owned())];
-        let only = Found { path: second.join("libnccl.so.2"), by: "two".into() };
-        assert_eq!(every(&places, "libnccl.so.2"), std::slice::from_ref(&only));
-        // A link to the same file does not count as a second one.
-        std::os::unix::fs::symlink(second.join("libnccl.so.2"), first.join("libnccl.so.2")).unwrap();
-        let found = every(&places, "libnccl.so.2");
-        assert_eq!(found.iter().map(|it| it.by.as_str()).collect::<Vec<_>>(), ["one"]);
-        assert!(every(&places, "libcuda.so.1").is_empty());
-    }
 
     #[test]
     fn a_pytorch_without_cuda_is_ignored() {

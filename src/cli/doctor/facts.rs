@@ -14,6 +14,7 @@ use crate::cli::{library, nccl};
 use crate::config::Config;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::job;
+use crate::sys::libraries::{Place, every, of_system, paths, places};
 
 /// All facts.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -155,7 +156,7 @@ impl Facts {
     }
 }
 
-fn driver(folders: &[(PathBuf, String)]) -> Driver {
+fn driver(folders: &[Place]) -> Driver {
     let gpus = fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
     let model = |path: PathBuf| {
         let text = fs::read_to_string(path.join("information")).ok()?;
@@ -187,7 +188,7 @@ fn driver(folders: &[(PathBuf, String)]) -> Driver {
     }
 }
 
-fn cupti(folders: &[(PathBuf, String)]) -> Vec<CuptiCopy> {
+fn cupti(folders: &[Place]) -> Vec<CuptiCopy> {
     let found = [13, 12].into_iter().flat_map(|major| {
         let copies = every(folders, &format!("libcupti.so.{major}"));
         copies.into_iter().map(move |(path, by)| CuptiCopy {
@@ -292,36 +293,20 @@ fn nccl_files() -> Vec<(PathBuf, String)> {
 }
 
 /// Folders that may contain libraries, with what points to each.
-fn folders(python: &Path) -> Vec<(PathBuf, String)> {
-    let mut folders: Vec<(PathBuf, String)> = Vec::new();
-    let mut add = |by: &str, more: Vec<PathBuf>| folders.extend(more.into_iter().map(|folder| (folder, by.to_owned())));
-    add("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH"));
+fn folders(python: &Path) -> Vec<Place> {
     // PyPI's wheels, and PyTorch's own folder.
     const INSIDE: [&str; 5] =
         ["nvidia/nccl/lib", "nvidia/cu13/lib", "nvidia/cuda_cupti/lib", "nvidia/cu12/lib", "torch/lib"];
+    let mut folders: Vec<Place> = places("LD_LIBRARY_PATH", paths("LD_LIBRARY_PATH")).collect();
     for packages in packages(python) {
-        add(&format!("Python, {}", packages.display()), INSIDE.iter().map(|folder| packages.join(folder)).collect());
+        let by = format!("Python, {}", packages.display());
+        folders.extend(places(&by, INSIDE.map(|folder| packages.join(folder))));
     }
     let conda = env::var_os("CONDA_PREFIX").map(|prefix| Path::new(&prefix).join("lib"));
-    add("conda", conda.into_iter().collect());
-    add("the loader's cache", loader_cache());
-    add("the system's folders", SYSTEM.iter().map(PathBuf::from).collect());
-    let toolkits = toolkits();
-    let inside = ["lib64", "extras/CUPTI/lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
-    add("a toolkit", toolkits.iter().flat_map(|toolkit| inside.map(|folder| toolkit.join(folder))).collect());
+    folders.extend(places("conda", conda));
+    folders.extend(of_system());
     folders
 }
-
-const SYSTEM: [&str; 8] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/lib",
-    "/usr/lib/wsl/lib",
-    "/opt/hpcx/nccl_rdma_sharp_plugin/lib",
-];
 
 /// Folders of Python packages: those of the Python that would run, and of the active environment.
 fn packages(python: &Path) -> Vec<PathBuf> {
@@ -336,38 +321,6 @@ fn packages(python: &Path) -> Vec<PathBuf> {
     });
     let mut known = BTreeSet::new();
     of_python.chain(of_prefixes).filter(|packages| known.insert(packages.clone())).collect()
-}
-
-fn toolkits() -> Vec<PathBuf> {
-    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from);
-    let entries = fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_toolkit = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cuda"));
-    let mut installed: Vec<PathBuf> = entries.filter(is_toolkit).collect();
-    installed.sort();
-    named.chain(installed).collect()
-}
-
-fn paths(variable: &str) -> Vec<PathBuf> {
-    let value = env::var_os(variable).unwrap_or_default();
-    env::split_paths(&value).filter(|path| !path.as_os_str().is_empty()).collect()
-}
-
-/// The folders listed by `ldconfig -p`.
-fn loader_cache() -> Vec<PathBuf> {
-    let said = ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| Command::new(program).arg("-p").output().ok());
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let is_wanted = |line: &&str| ["libcuda.so", "libnccl.so", "libcupti.so"].iter().any(|name| line.contains(name));
-    said.lines()
-        .filter(is_wanted)
-        .filter_map(|line| Some(Path::new(line.split(" => ").nth(1)?).parent()?.to_owned()))
-        .collect()
-}
-
-/// All files of this name in these folders, without repeats.
-fn every(folders: &[(PathBuf, String)], name: &str) -> Vec<(PathBuf, String)> {
-    let mut known = BTreeSet::new();
-    let files = folders.iter().map(|(folder, by)| (folder.join(name), by.clone())).filter(|(path, _)| path.is_file());
-    files.filter(|(path, _)| known.insert(path.canonicalize().unwrap_or_else(|_| path.clone()))).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ whole or not at all.
 
 import argparse
 import fcntl
+import os
 import pathlib
 import re
 import shutil
@@ -19,7 +20,7 @@ import zipfile
 
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path, help="a relative one is in the user's cache, and its whole path is printed")
     parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="as pip writes it: NAME==VERSION --hash=sha256:DIGEST")
     parser.add_argument("--keep", nargs=2, action="append", required=True, metavar=("PATTERN", "TARGET"),
                         help="files of this name in a wheel, all of it, go there in the folder")
@@ -28,6 +29,9 @@ def main(words):
     parser.add_argument("--progress", action="store_true", help="what pip says goes to stderr")
     wish = parser.parse_args(words)
     folder = wish.folder
+    if not folder.is_absolute():
+        folder = cache() / folder
+        print(folder, end="")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(folder.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -42,6 +46,12 @@ def main(words):
             if missing:
                 sys.exit(f"{names(wish.wheels)} lack {', '.join(missing)}")
             unpacked.rename(folder)
+
+
+def cache():
+    """The user's cache of this project."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (pathlib.Path(base) if os.path.isabs(base) else pathlib.Path.home() / ".cache") / "ncclscope"
 
 
 def names(wheels):

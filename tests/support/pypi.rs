@@ -207,15 +207,13 @@ impl Packages {
             let tag = python(&["-c", "import sys; print(sys.implementation.cache_tag, end='')"]);
             name = format!("{name}-{}", String::from_utf8_lossy(&tag.stdout));
         }
-        let folder = cache().join(name);
         let fetch = concat!(env!("CARGO_MANIFEST_DIR"), "/fetch_wheel.py");
-        let folder_name = folder.to_string_lossy();
-        let fetched = python(&[&[fetch, &folder_name], self.wheels, self.options].concat());
+        let fetched = python(&[&[fetch, &name], self.wheels, self.options].concat());
         if !fetched.status.success() {
             skipped(self.what_for, &String::from_utf8_lossy(&fetched.stderr));
             return None;
         }
-        Some(folder)
+        Some(String::from_utf8_lossy(&fetched.stdout).into_owned().into())
     }
 }
 
@@ -223,10 +221,4 @@ impl Packages {
 fn skipped(what: &str, reason: &str) {
     assert!(env::var_os("CI").is_none(), "a test needs {what}: {reason}");
     let _ = std::io::stderr().write_all(format!("skipped: the test needs {what}: {reason}\n").as_bytes());
-}
-
-fn cache() -> PathBuf {
-    let base = env::var_os("XDG_CACHE_HOME").filter(|path| Path::new(path).is_absolute()).map(PathBuf::from);
-    let home = || env::var_os("HOME").map_or_else(env::temp_dir, |home| PathBuf::from(home).join(".cache"));
-    base.unwrap_or_else(home).join("ncclscope")
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
@@ -62,35 +62,32 @@ impl Wheel {
     /// not available: then the test does less, and says so on stderr, unless the test runner
     /// captures that. In CI this is a failure.
     pub(crate) fn unpacked(&self) -> Option<Unpacked> {
-        let folder = cache().join("cupti").join(self.version);
-        if let Err(reason) = self.fetch(&folder) {
-            assert!(std::env::var_os("CI").is_none(), "the real CUPTI {} is needed here: {reason}", self.version);
-            let said = format!("skipped: what the real CUPTI {} is needed for: {reason}\n", self.version);
-            let _ = std::io::stderr().write_all(said.as_bytes());
-            return None;
+        match self.fetched() {
+            Ok(folder) => {
+                Some(Unpacked { library: folder.join(self.release.soname()), headers: folder.join("include") })
+            }
+            Err(reason) => {
+                assert!(std::env::var_os("CI").is_none(), "the real CUPTI {} is needed here: {reason}", self.version);
+                let said = format!("skipped: what the real CUPTI {} is needed for: {reason}\n", self.version);
+                let _ = std::io::stderr().write_all(said.as_bytes());
+                None
+            }
         }
-        Some(Unpacked { library: folder.join(self.release.soname()), headers: folder.join("include") })
     }
 
-    fn fetch(&self, folder: &Path) -> Result<(), String> {
-        /// Why a wheel is not available, so that nobody waits twice for a network that is down.
-        static FAILED: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
-        if folder.is_dir() {
-            return Ok(());
-        }
-        let mut failed = FAILED.lock().expect("no test panics there");
-        if let Some(reason) = failed.get(self.version) {
-            return Err(reason.clone());
-        }
-        self.download(folder).inspect_err(|reason| {
-            failed.insert(self.version, reason.clone());
-        })
+    fn fetched(&self) -> Result<PathBuf, String> {
+        /// Where each wheel is, or why it is not there: nobody waits twice for a network that is
+        /// down.
+        static FETCHED: Mutex<BTreeMap<&str, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
+        let mut fetched = FETCHED.lock().expect("no test panics there");
+        fetched.entry(self.version).or_insert_with(|| self.fetch()).clone()
     }
 
-    fn download(&self, folder: &Path) -> Result<(), String> {
+    fn fetch(&self) -> Result<PathBuf, String> {
         let package = if self.release < Release::V13_0 { "nvidia-cuda-cupti-cu12" } else { "nvidia-cuda-cupti" };
         let mut command = Command::new("python3");
-        command.arg(FETCH).arg(folder).arg(format!("{package}=={} --hash=sha256:{}", self.version, self.sha256));
+        command.arg(FETCH).arg(format!("cupti/{}", self.version));
+        command.arg(format!("{package}=={} --hash=sha256:{}", self.version, self.sha256));
         for (name, place) in [
             (r"(?:.*/)?(libcupti\.so\.\d+|(?i:licen[cs]e)(?:\.txt)?)", r"\1"),
             (
@@ -105,13 +102,7 @@ impl Wheel {
         }
         command.args(["--need", "libcupti.so.*"]);
         let output = command.output().map_err(|error| format!("failed to start python3: {error}"))?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout).into()) } else { Err(text(&output.stderr)) }
     }
-}
-
-/// The user's cache of this project.
-fn cache() -> PathBuf {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/tmp".into())).join(".cache");
-    base.unwrap_or_else(home).join("ncclscope")
 }

@@ -50,6 +50,15 @@ impl<'a, const N: usize, const T: usize> Args<'a, N, T> {
     }
 }
 
+/// Makes variables of an event's arguments, each with the name of its field.
+macro_rules! args_of {
+    ($args:expr; numbers: $($number:ident)*; texts: $($text:ident)*;) => {
+        #[allow(non_snake_case, reason = "the names are those of constants")]
+        let Args { numbers: [$($number),*], texts: [$($text),*] } =
+            Args::of($args, [$(nccl::$number),*], [$(nccl::$text),*]);
+    };
+}
+
 /// One of NCCL's words, by its number or in full.
 fn word<'a>(number: Option<u64>, text: &'a str) -> Cell<'a> {
     let known = number.and_then(|number| Word(u16::try_from(number).ok()?).spelling());
@@ -69,165 +78,90 @@ impl<S: Sink> Rows<'_, S> {
         mark: Option<u64>,
         [handed_over, begin, end]: [Option<HostNs>; 3],
     ) -> Result<(), Reason> {
-        let Args {
-            numbers:
-                [
-                    comm,
-                    replay,
-                    function,
-                    seq,
-                    error,
-                    bytes,
-                    count,
-                    datatype,
-                    algorithm,
-                    protocol,
-                    channels,
-                    peer,
-                    root,
-                    by,
-                    operations,
-                    tid,
-                    step,
-                ],
-            texts: [comm_name, function_text, datatype_text, algorithm_text, protocol_text, range, doubt],
-        } = Args::of(
-            args,
-            [
-                nccl::COMM,
-                nccl::REPLAY,
-                nccl::FUNCTION,
-                nccl::SEQ,
-                nccl::TIME_ERROR_NS,
-                nccl::BYTES,
-                nccl::COUNT,
-                nccl::DATATYPE,
-                nccl::ALGORITHM,
-                nccl::PROTOCOL,
-                nccl::CHANNELS,
-                nccl::PEER,
-                nccl::ROOT,
-                nccl::MATCH,
-                nccl::OPERATIONS,
-                nccl::TID,
-                nccl::NVTX_STEP,
-            ],
-            [
-                nccl::COMM_NAME,
-                nccl::FUNCTION_TEXT,
-                nccl::DATATYPE_TEXT,
-                nccl::ALGORITHM_TEXT,
-                nccl::PROTOCOL_TEXT,
-                nccl::NVTX_RANGE,
-                nccl::DOUBT,
-            ],
-        );
+        args_of! { args;
+            numbers: COMM REPLAY FUNCTION SEQ TIME_ERROR_NS BYTES COUNT DATATYPE ALGORITHM PROTOCOL CHANNELS PEER
+                ROOT MATCH OPERATIONS TID NVTX_STEP;
+            texts: COMM_NAME FUNCTION_TEXT DATATYPE_TEXT ALGORITHM_TEXT PROTOCOL_TEXT NVTX_RANGE DOUBT;
+        }
         let process = &self.processes[place];
         let row = [
             Cell::Number(process.id),
-            self.comms.text(comm).unwrap_or(comm_name).into(),
+            self.comms.text(COMM).unwrap_or(COMM_NAME).into(),
             mark.into(),
-            replay.into(),
-            word(function, function_text),
-            seq.into(),
+            REPLAY.into(),
+            word(FUNCTION, FUNCTION_TEXT),
+            SEQ.into(),
             begin.into(),
             begin.and_then(|begin| Some(end?.since(begin))).into(),
-            error.into(),
+            TIME_ERROR_NS.into(),
             handed_over.into(),
-            bytes.into(),
-            count.into(),
-            word(datatype, datatype_text),
-            word(algorithm, algorithm_text),
-            word(protocol, protocol_text),
-            channels.into(),
-            peer.into(),
-            root.into(),
-            matched_by(by),
-            operations.into(),
-            tid.into(),
-            range.into(),
-            step.into(),
-            doubt.into(),
+            BYTES.into(),
+            COUNT.into(),
+            word(DATATYPE, DATATYPE_TEXT),
+            word(ALGORITHM, ALGORITHM_TEXT),
+            word(PROTOCOL, PROTOCOL_TEXT),
+            CHANNELS.into(),
+            PEER.into(),
+            ROOT.into(),
+            matched_by(MATCH),
+            OPERATIONS.into(),
+            TID.into(),
+            NVTX_RANGE.into(),
+            NVTX_STEP.into(),
+            DOUBT.into(),
         ];
         self.sink.row(process, Name::Operations, &row)
     }
 
     pub(super) fn kernel(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
-        let Args {
-            numbers: [error, by, comm, operations, device, stream, graph, node, replay, correlation, grid, block],
-            texts: [kernel, comm_name, doubt],
-        } = Args::of(
-            &open.args,
-            [
-                nccl::TIME_ERROR_NS,
-                nccl::MATCH,
-                nccl::COMM,
-                nccl::OPERATIONS,
-                nccl::DEVICE,
-                nccl::STREAM_ID,
-                nccl::GRAPH,
-                nccl::GRAPH_NODE,
-                nccl::REPLAY,
-                nccl::CORRELATION,
-                nccl::GRID,
-                nccl::BLOCK,
-            ],
-            [nccl::KERNEL, nccl::COMM_NAME, nccl::DOUBT],
-        );
+        args_of! { &open.args;
+            numbers: TIME_ERROR_NS MATCH COMM OPERATIONS DEVICE STREAM_ID GRAPH GRAPH_NODE REPLAY CORRELATION GRID
+                BLOCK;
+            texts: KERNEL COMM_NAME DOUBT;
+        }
         let process = &self.processes[place];
         let row = [
             Cell::Number(process.id),
             Cell::Time(open.begin),
             end.map(|end| end.since(open.begin)).into(),
-            error.into(),
-            kernel.into(),
-            matched_by(by),
-            self.comms.text(comm).unwrap_or(comm_name).into(),
-            operations.into(),
-            device.into(),
-            stream.into(),
-            graph.into(),
-            node.into(),
-            replay.into(),
-            correlation.into(),
-            grid.into(),
-            block.into(),
-            doubt.into(),
+            TIME_ERROR_NS.into(),
+            KERNEL.into(),
+            matched_by(MATCH),
+            self.comms.text(COMM).unwrap_or(COMM_NAME).into(),
+            OPERATIONS.into(),
+            DEVICE.into(),
+            STREAM_ID.into(),
+            GRAPH.into(),
+            GRAPH_NODE.into(),
+            REPLAY.into(),
+            CORRELATION.into(),
+            GRID.into(),
+            BLOCK.into(),
+            DOUBT.into(),
         ];
         self.sink.row(process, Name::Kernels, &row)
     }
 
     pub(super) fn channel(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
-        let Args { numbers: [error, comm, channel, phase, device, stream, start, stop], texts: [comm_name, doubt] } =
-            Args::of(
-                &open.args,
-                [
-                    nccl::TIME_ERROR_NS,
-                    nccl::COMM,
-                    nccl::CHANNEL,
-                    nccl::PHASE,
-                    nccl::DEVICE,
-                    nccl::STREAM_ID,
-                    nccl::GPU_START_NS,
-                    nccl::GPU_STOP_NS,
-                ],
-                [nccl::COMM_NAME, nccl::DOUBT],
-            );
+        args_of! { &open.args;
+            numbers: TIME_ERROR_NS COMM CHANNEL PHASE DEVICE STREAM_ID GPU_START_NS GPU_STOP_NS;
+            texts: COMM_NAME DOUBT;
+        }
         let process = &self.processes[place];
         let row = [
             Cell::Number(process.id),
             Cell::Time(open.begin),
             end.map(|end| end.since(open.begin)).into(),
-            error.into(),
-            self.comms.text(comm).unwrap_or(comm_name).into(),
+            TIME_ERROR_NS.into(),
+            self.comms.text(COMM).unwrap_or(COMM_NAME).into(),
             open.mark.into(),
-            channel.into(),
-            phase.into(),
-            device.into(),
-            stream.into(),
-            start.into(),
-            stop.into(),
-            doubt.into(),
+            CHANNEL.into(),
+            PHASE.into(),
+            DEVICE.into(),
+            STREAM_ID.into(),
+            GPU_START_NS.into(),
+            GPU_STOP_NS.into(),
+            DOUBT.into(),
         ];
         self.sink.row(process, Name::ChannelTimes, &row)
     }
@@ -240,8 +174,10 @@ impl<S: Sink> Rows<'_, S> {
         step: Step,
         is_send: bool,
     ) -> Result<(), Reason> {
-        let Args { numbers: [channel, number], texts: [doubt] } =
-            Args::of(&open.args, [nccl::CHANNEL, nccl::STEP], [nccl::DOUBT]);
+        args_of! { &open.args;
+            numbers: CHANNEL STEP;
+            texts: DOUBT;
+        }
         let process = &self.processes[place];
         let [gpu, peer, network, flush] = step.waits.map(|ns| Cell::from(Some(ns)));
         let row = [
@@ -252,38 +188,37 @@ impl<S: Sink> Rows<'_, S> {
             open.mark.into(),
             step.connection.map_or(Cell::None, |it| Cell::Number(it.peer.into())),
             Cell::Text(if is_send { "send" } else { "receive" }),
-            channel.into(),
-            number.into(),
+            CHANNEL.into(),
+            STEP.into(),
             step.bytes.into(),
             gpu,
             peer,
             network,
             flush,
-            doubt.into(),
+            DOUBT.into(),
         ];
         self.sink.row(process, Name::ProxySteps, &row)
     }
 
     pub(super) fn communicator(&mut self, place: usize, track: u64, args: &[u8], time: HostNs) -> Result<(), Reason> {
-        let Args { numbers: [comm, rank, ranks, nodes, device, version, interface], texts: [name] } = Args::of(
-            args,
-            [nccl::COMM, nccl::RANK, nccl::RANKS, nccl::NODES, nccl::DEVICE, nccl::NCCL_VERSION, nccl::INTERFACE],
-            [nccl::COMM_NAME],
-        );
+        args_of! { args;
+            numbers: COMM RANK RANKS NODES DEVICE NCCL_VERSION INTERFACE;
+            texts: COMM_NAME;
+        }
         let process = &self.processes[place];
         let label = self.tracks.get(track).and_then(|track| Some(track.name.split_once(track::RANK)?.0));
         let row = [
             Cell::Number(process.id),
-            self.comms.text(comm).unwrap_or(name).into(),
+            self.comms.text(COMM).unwrap_or(COMM_NAME).into(),
             Cell::Time(time),
-            name.into(),
+            COMM_NAME.into(),
             label.into(),
-            rank.into(),
-            ranks.into(),
-            nodes.into(),
-            device.into(),
-            version.into(),
-            interface.into(),
+            RANK.into(),
+            RANKS.into(),
+            NODES.into(),
+            DEVICE.into(),
+            NCCL_VERSION.into(),
+            INTERFACE.into(),
         ];
         self.sink.row(process, Name::Communicators, &row)
     }

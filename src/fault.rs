@@ -6,7 +6,8 @@
 //!
 //! `PLANTED_FAULT=panic@startEvent` plants a panic at the place of that name, `panic@startEvent:10`
 //! at every tenth visit of it. Instead of a `panic`, a thread can `end` there, stand still (`stall`)
-//! or become `slow`. Builds without debug assertions have no such places.
+//! or become `slow`. With `PLANTED_AFTER=FILE` nothing happens before there is such a file. Builds
+//! without debug assertions have no such places.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,6 +89,7 @@ use planted::plant;
 
 #[cfg(debug_assertions)]
 mod planted {
+    use std::path::PathBuf;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
@@ -96,6 +98,7 @@ mod planted {
         kind: String,
         place: String,
         every: u64,
+        after: Option<PathBuf>,
         visits: AtomicU64,
     }
 
@@ -108,14 +111,19 @@ mod planted {
             let (kind, place) = text.split_once('@')?;
             let (place, every) = place.split_once(':').unwrap_or((place, "1"));
             let every = every.parse().ok()?;
-            Some(Fault { kind: kind.to_owned(), place: place.to_owned(), every, visits: AtomicU64::new(0) })
+            let after = std::env::var_os("PLANTED_AFTER").map(PathBuf::from);
+            let (kind, place) = (kind.to_owned(), place.to_owned());
+            Some(Fault { kind, place, every, after, visits: AtomicU64::new(0) })
         });
     }
 
     /// A place where a fault may be planted.
     pub(crate) fn at(place: &str) {
         let Some(Some(fault)) = FAULT.get() else { return };
-        if fault.place != place || !(fault.visits.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(fault.every) {
+        if fault.place != place || fault.after.as_ref().is_some_and(|file| !file.exists()) {
+            return;
+        }
+        if !(fault.visits.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(fault.every) {
             return;
         }
         match &*fault.kind {

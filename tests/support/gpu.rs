@@ -98,6 +98,23 @@ pub fn kernel(name: CString, time: Duration) -> JoinHandle<()> {
     std::thread::spawn(move || queued.run(time))
 }
 
+/// A kernel's launch becomes a node of a graph.
+pub fn capture(node: u64) {
+    // SAFETY: null or a library's static.
+    let Some(observer) = (unsafe { OBSERVER.load(Ordering::Acquire).as_ref() }) else { return };
+    let handle = |id: u64| std::ptr::without_provenance_mut(id as usize);
+    let graph = (node >> 32) as u32;
+    let created = Resource {
+        graph: handle(graph.into()),
+        graph_id: graph,
+        node: handle(node),
+        node_id: node,
+        ..Resource::new(ResourceKind::NodeCreated, 0, CONTEXT, CONTEXT_ID)
+    };
+    // SAFETY: the library's function, and a resource that lives meanwhile.
+    unsafe { (observer.resource)(&raw const created) };
+}
+
 /// Launches a graph with one node into the default stream: a host function that takes this long.
 /// Waits for it.
 pub fn host_node(node: u64, time: Duration) {

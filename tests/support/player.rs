@@ -303,6 +303,7 @@ impl Player {
                     report.time(|| running.join()).map_err(|_| "the kernel ended badly")?;
                 }
             }
+            Verb::Capture(node) => report.time(|| gpu::capture(*node)),
             Verb::HostNode { node, time } => report.time(|| gpu::host_node(*node, *time)),
             Verb::Nvtx(call) => match call {
                 Nvtx::Push { text, domain } => report.time(|| nvtx::push(text, domain.as_deref())),

@@ -67,6 +67,7 @@
 //!   run; with `wait=0` the next one of the stream overlaps it; see [`crate::gpu`]
 //! - `nvtx push TEXT [domain=TEXT]`, `nvtx pop [domain=TEXT]`, `nvtx mark TEXT`,
 //!   `nvtx start LABEL TEXT`, `nvtx end LABEL`: calls NVTX; in a domain with a registered string
+//! - `capture N`: a launch is captured into a graph, as the node with this id
 //! - `host-node N [for=TIME]`: launches a graph in which the node with this id runs a host
 //!   function, and waits for it
 //! - `subscribe LABEL`, `unsubscribe LABEL`: another tool takes CUPTI, or releases it
@@ -179,6 +180,7 @@ pub enum Verb {
         time: Duration,
         wait: bool,
     },
+    Capture(u64),
     HostNode {
         node: u64,
         time: Duration,
@@ -222,6 +224,7 @@ impl Verb {
             Verb::NameComm(_) => "name-comm",
             Verb::Step(_) => "step",
             Verb::Kernel { .. } => "kernel",
+            Verb::Capture(_) => "capture",
             Verb::HostNode { .. } => "host-node",
             Verb::Nvtx(_) => "nvtx",
             Verb::Subscribe(_) => "subscribe",

@@ -30,15 +30,18 @@
 //! | `refuse=15` | functions that need the driver return this; 27, as from a shim, all functions |
 //! | `refuse=35@cuptiActivityEnable` | only that function returns this; may be repeated |
 //! | `refuse=every@cuptiSubscribe` | each call returns another error, till all were returned |
-//! | `hang=cuptiSubscribe` | that function never returns; may be repeated |
+//! | `hang=cuptiSubscribe` | that function does not return; may be repeated |
 //! | `clock=ticks@2s` | then timestamps are ticks (2.1 per ns), as if a tool registered a clock |
 //! | `latch` | a registered clock does not apply to the GPU's times: they stay on the wall clock |
 //! | `state=fatal@2s` | then CUPTI reports `fatal` (and detaches), `error` or `warning` |
 //! | `seed=7` | the seed of random choices |
 //!
 //! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. `state` needs 12.9 or
-//! later. `exhaust` models GPU buffers that are never reused. A program can skip an hour by calling
-//! `emulated_cupti_hour`.
+//! later. `exhaust` models GPU buffers that are never reused.
+//!
+//! A program can skip an hour by calling `emulated_cupti_hour`. `emulated_cupti_refused` says how
+//! many calls `refuse` has refused. `emulated_cupti_answers` ends each `hang`, and returns when
+//! somebody has left CUPTI after that and nobody has it.
 
 use crate::release::Release;
 
@@ -93,7 +96,7 @@ pub struct Options {
     pub rival: Option<(String, u64)>,
     /// The refusals.
     pub refuse: Vec<Refusal>,
-    /// The functions that never return.
+    /// The functions that do not return before `emulated_cupti_answers` is called.
     pub hang: Vec<String>,
     /// When timestamps become ticks of a processor of 2.1 GHz since the true time 0, in ns.
     pub ticks_after: Option<u64>,

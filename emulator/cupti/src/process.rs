@@ -4,14 +4,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use observe::{Machine, Observer};
 
 use crate::options::{self, Options};
-use crate::{calls, objects, result, tracer};
+use crate::{calls, objects, result, subscriber, tracer};
 
 /// The options in `EMULATED_CUPTI`. A wrong word ends the process: a test that misspells one would
 /// test nothing.
@@ -42,6 +42,25 @@ pub(crate) fn elapsed() -> u64 {
 extern "C" fn emulated_cupti_hour() -> i32 {
     HOURS.fetch_add(1, Ordering::SeqCst);
     tracer::wait_for_round();
+    0
+}
+
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether functions that hung return now.
+pub(crate) fn answers() -> bool {
+    ANSWERS.load(Ordering::SeqCst)
+}
+
+/// Has functions that hung return, and waits until somebody has left CUPTI after that and nobody
+/// has it: whoever was kept waiting may come too late. Not a CUPTI function.
+#[unsafe(no_mangle)]
+extern "C" fn emulated_cupti_answers() -> i32 {
+    let before = subscriber::left();
+    ANSWERS.store(true, Ordering::SeqCst);
+    while subscriber::left() == before || subscriber::current().is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     0
 }
 
@@ -170,6 +189,19 @@ pub(crate) fn next_error(function: &str) -> Option<u32> {
         result::NAMED => Some(result::UNKNOWN),
         _ => None,
     }
+}
+
+static REFUSED: AtomicI32 = AtomicI32::new(0);
+
+/// A call is refused because of `refuse`.
+pub(crate) fn refused() {
+    REFUSED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// How many calls were refused because of `refuse`. Not a CUPTI function.
+#[unsafe(no_mangle)]
+extern "C" fn emulated_cupti_refused() -> i32 {
+    REFUSED.load(Ordering::SeqCst)
 }
 
 /// Whether to ignore a report of the machine; complains about CUDA calls where there must be none.

@@ -46,6 +46,7 @@ const MOST: usize = 4;
 static CURRENT: [AtomicPtr<Subscriber>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static CHANGING: Mutex<()> = Mutex::new(());
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
+static LEFT: AtomicU64 = AtomicU64::new(0);
 /// The driver's correlation id before the first one that is told as 1, with `restart`.
 static BEFORE: AtomicU32 = AtomicU32::new(0);
 
@@ -91,6 +92,11 @@ pub(crate) fn sessions() -> u32 {
     SESSIONS.load(Ordering::Relaxed)
 }
 
+/// How many subscriptions have ended.
+pub(crate) fn left() -> u64 {
+    LEFT.load(Ordering::SeqCst)
+}
+
 /// Ends a subscription. `None` if there is none with this handle.
 pub(crate) fn unsubscribe(subscriber: *mut Subscriber) -> Option<&'static Subscriber> {
     let _changing = lock(&CHANGING);
@@ -113,6 +119,7 @@ fn forget(subscriber: &Subscriber) {
     let mut gone = lock(&GONE);
     for place in CURRENT.iter().filter(|place| std::ptr::eq(place.load(Ordering::Acquire), subscriber)) {
         gone.push_back(place.swap(std::ptr::null_mut(), Ordering::AcqRel).into());
+        LEFT.fetch_add(1, Ordering::SeqCst);
     }
     if gone.len() > KEPT
         && let Some(oldest) = gone.pop_front()

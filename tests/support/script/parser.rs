@@ -60,6 +60,7 @@ impl Parser {
                 options.done(&["for", "wait"])?;
                 Verb::Kernel { name, time: run.unwrap_or(Duration::from_micros(100)), wait }
             }
+            b"capture" => Verb::Capture(number(&words.next("a node's id")?)?),
             b"host-node" => {
                 let node = number(&words.next("a node's id")?)?;
                 let mut options = words.options()?;
@@ -106,7 +107,7 @@ impl Parser {
             _ => {
                 return Err(format!(
                     "expected a verb (name, load, unload, init, start, state, stop, finalize, mask, text, call, \
-                     name-comm, step, race, storm, kernel, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, share, unshare, clock, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
+                     name-comm, step, race, storm, kernel, capture, host-node, nvtx, subscribe, unsubscribe, profile, unprofile, share, unshare, clock, sleep, wait-for, end, fork, exit, _exit, abort, kill), found {verb}"
                 ));
             }
         };

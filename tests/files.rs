@@ -3,10 +3,12 @@
 //!
 //! The program is `support/program.c`; a script calls its functions by name.
 
+use crate::command::ncclscope;
 use ncclscope_tests::fault;
 use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::{Recording, assert_sound};
 use ncclscope_tests::timeline::Timeline;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -120,8 +122,8 @@ fn nothing_is_written_to_a_file_that_took_our_descriptor() {
 fn a_file_that_cannot_be_opened_again_ends_the_recording() {
     let case = fault::case(
         "files",
-        "the same, and the file cannot be reopened",
-        "the recording ends with one line that says why",
+        "the program opens a file under the number of the trace, whose folder was removed, so it cannot be reopened",
+        "not one byte goes into the program's file; the recording ends with one line that says why",
     );
     let deeds = "do take_over\ndo remove_the_folder\n";
     let played = Hard::new(&format!("{INIT}{}{FINALIZE}{deeds}{INIT}{FINALIZE}", collective(1))).play();
@@ -295,7 +297,7 @@ fn files_written_at_the_end_are_beside_the_trace_after_a_chdir() {
 fn free_space_is_checked_where_the_file_is() {
     let case = fault::case(
         "files",
-        "the same, and the disk is nearly full",
+        "the disk is nearly full, after a `chdir`, with the trace in a relative folder",
         "`NCCLSCOPE_MIN_FREE` holds where the file is, and one line says so",
     );
     let script = format!("{INIT}{}do leave_the_folder\ndo nearly_fill_the_disk\n{FINALIZE}", collective(1));
@@ -387,9 +389,16 @@ fn a_disk_that_hangs_from_the_start_does_not_block_init() {
     let case = fault::case(
         "files",
         "the disk hangs when the file is created",
-        "the first `init` waits for 10 s, and the process is not recorded",
+        "the first `init` waits for 10 s, and no other does; the process is not recorded",
     );
-    let played = Hard::new(&format!("{INIT}{FINALIZE}{INIT}{FINALIZE}")).with("DISK_HANGS_AT_ONCE", "1").play();
+    let lives = format!("{INIT}{FINALIZE}").repeat(10);
+    let played = Hard::new(&lives).with("DISK_HANGS_AT_ONCE", "1").play();
+    let inits = played.recording.outcome.calls.iter().filter(|call| call.verb == "init");
+    let inits: Vec<_> = inits.map(|call| (Duration::from_nanos(call.after - call.before), call.mask)).collect();
+    // If each of them waited, they would have no time for it (`Hard::play`).
+    let waited = |(time, _): &(Duration, _)| *time >= Duration::from_secs(10);
+    assert_eq!(inits.iter().map(waited).collect::<Vec<_>>(), (0..10).map(|n| n == 0).collect::<Vec<_>>(), "{inits:?}");
+    assert!(inits.iter().all(|(_, mask)| *mask == Some(0)), "{inits:?}");
     let said = played.said("not recorded");
     assert!(said.len() == 1 && said[0].contains("its disk has not answered"), "{:?}", played.recording.said());
     case.survived(1);
@@ -430,7 +439,7 @@ fn a_full_disk_leaves_whole_packets_and_the_final_event() {
 fn a_full_disk_without_reserved_space_leaves_whole_packets() {
     let case = fault::case(
         "files",
-        "the same on a file system that cannot reserve space (NFS before 4.2, ZFS before 2.0)",
+        "the disk is full, on a file system that cannot reserve space (NFS before 4.2, ZFS before 2.0)",
         "the last packet is whole; the closing record is missing, which `ncclscope info` says",
     );
     let steps: String = (0..400).map(collective).collect();
@@ -442,7 +451,11 @@ fn a_full_disk_without_reserved_space_leaves_whole_packets() {
         assert_eq!(ncclscope::trace::reader::whole_length(&bytes), bytes.len());
         let said = played.said("failed to write");
         assert!(said.len() == 1 && said[0].contains("No space left"), "{:?}", played.recording.said());
-        Timeline::read(&played.recording.traces.open()).slice("AllReduce 1 B i8");
+        let timeline = Timeline::read(&played.recording.traces.open());
+        timeline.slice("AllReduce 1 B i8");
+        assert!(timeline.named("recording ended").is_empty());
+        let told = ncclscope(&[OsStr::new("info"), played.recording.traces.file().as_os_str()]).unwrap();
+        assert!(told.contains("not closed    this recording has no end"), "{told}");
     }
     case.survived(2);
 }
@@ -491,7 +504,17 @@ fn a_read_only_file_system_records_nothing_and_says_so() {
         "the file system is read-only from the start",
         "the job is not recorded: mask 0, no thread, one line with the reason",
     );
-    let played = Hard::new(&format!("{INIT}{}{FINALIZE}", collective(1))).with("READ_ONLY", "1").play();
+    let looks = "do wait_until_all_is_said\nmain call other_threads library=PROGRAM\n";
+    let looks = looks.replace("PROGRAM", &PROGRAM.1.display().to_string());
+    let script = format!("{INIT}{}{looks}{FINALIZE}", collective(1));
+    let threads = |hard: Hard| {
+        let recording = Recording::by(hard.play);
+        assert_eq!(recording.outcome.status, Some(0), "{}", recording.outcome.stderr);
+        recording.outcome.calls.iter().find(|call| call.label.as_deref() == Some("other_threads")).unwrap().status
+    };
+    assert_eq!(threads(Hard::new(&script)), Some(2), "a recording has threads, and this check sees them");
+    assert_eq!(threads(Hard::new(&script).with("READ_ONLY", "1")), Some(0));
+    let played = Hard::new(&script).with("READ_ONLY", "1").play();
     let said = played.said("Read-only file system");
     assert!(said.len() == 1 && said[0].contains("not recorded"), "{:?}", played.recording.said());
     assert_eq!(played.recording.outcome.call("world").mask, Some(0));
@@ -503,11 +526,17 @@ fn a_read_only_file_system_records_nothing_and_says_so() {
 fn a_slow_disk_loses_nothing_uncounted() {
     let case = fault::case(
         "files",
-        "each write takes 200 ms, with room for 1 MB of records",
-        "no call waits; every call is recorded, or counted as dropped or left out; the trace is whole",
+        "each write takes 200 ms, then one takes as long as 48,000 calls, with room for 1 MB of records",
+        "no call waits for the disk; every call is recorded, or counted as dropped or left out; the trace is whole",
     );
     let steps: String = (0..400).map(collective).collect();
-    let script = format!("{INIT}do slow_the_disk\n{}{FINALIZE}{INIT}{}{FINALIZE}", steps.repeat(3), collective(1));
+    // The disk answers only after the calls: one that waited for it, or for room, would never end.
+    let script = format!(
+        "{INIT}do slow_the_disk\n{}do hang_the_disk\n{}do free_the_disk\n{FINALIZE}{INIT}{}{FINALIZE}",
+        steps.repeat(3),
+        steps.repeat(60),
+        collective(1)
+    );
     let settings = [("NCCLSCOPE_BUFFER_SIZE", "1M"), ("NCCLSCOPE_FLUSH_PERIOD", "10"), ("NCCLSCOPE_COMPRESS", "0")];
     let hard = settings.iter().fold(Hard::new(&script), |hard, (name, value)| hard.with(name, value));
     let played = hard.play();
@@ -516,5 +545,6 @@ fn a_slow_disk_loses_nothing_uncounted() {
     let figures = Timeline::read(&trace).figures();
     let counted = ["recorded", "dropped", "discarded"].map(|name| figures.get(name)).iter().sum::<u64>();
     assert_eq!(counted, played.recording.calls());
+    assert!(figures.get("dropped") > 0, "there was room for all of them: {figures:?}");
     case.survived(1);
 }

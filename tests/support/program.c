@@ -163,6 +163,15 @@ int wait_until_all_is_said(void) {
   return 0;
 }
 
+// How many threads there are beside the first.
+int other_threads(void) {
+  int found = -1;
+  DIR *threads = opendir("/proc/self/task");
+  for (struct dirent *thread; (thread = readdir(threads));) found += thread->d_name[0] != '.';
+  closedir(threads);
+  return found;
+}
+
 // Whether stderr has the flags that the program gave it.
 int stderr_does_not_wait(void) { return (fcntl(2, F_GETFL) & O_NONBLOCK) != 0; }
 

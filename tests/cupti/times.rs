@@ -1,7 +1,9 @@
 //! Kernels to which CUPTI gives no times, or times of the wrong clock.
 
-use super::{CUDA, kernels, operation, record};
+use super::{CUDA, kernels, library_path, operation, record};
 use ncclscope_tests::fault;
+use ncclscope_tests::play::{self, Play};
+use ncclscope_tests::recording::{Recording, assert_undisturbed};
 
 /// CUPTI 13.0 was seen to return no times from some kernel on (parca-dev/parcagpu#23).
 #[test]
@@ -78,4 +80,51 @@ fn kernels_whose_times_keep_the_wall_clock_are_drawn_where_they_ran() {
         assert_eq!(notes, said, "in the trace as on stderr");
         assert!(said.iter().all(|line| line.contains("A known fault of this release: if a CUDA context existed")));
     }
+}
+
+#[test]
+fn setting_the_wall_clock_back_moves_no_kernel() {
+    let case = fault::case(
+        "clocks",
+        "the wall clock goes back by an hour, with CUPTI's times on it and on `CLOCK_BOOTTIME`",
+        "each kernel lies in its launch, within its stated error, which is less than a minute; where CUPTI's times are \
+         affected, the trace says so",
+    );
+    let (_folder, library) = play::compile("wall_clock.c");
+    let operations = |numbers: std::ops::RangeInclusive<u32>| -> String {
+        numbers.map(|n| operation("world", &format!("{n}Ki")) + "user sleep 600ms\n").collect()
+    };
+    let script = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{}user call set_the_wall_clock_back library={}\n{}\
+         user finalize world\n",
+        operations(1..=3),
+        library.display(),
+        operations(4..=6),
+    );
+    for ours in ["wall", "boottime"] {
+        let play = Play::new(&script).env("LD_LIBRARY_PATH", library_path()).env("LD_PRELOAD", &library);
+        let settings = [("NCCLSCOPE_FLUSH_PERIOD", "250"), ("NCCLSCOPE_CUPTI_CLOCK", ours)];
+        let recording = Recording::by(play.envs(&settings));
+        assert_undisturbed(&recording);
+        let timeline = recording.timeline();
+        let expected: Vec<_> = (1..=6).map(|n| format!("AllReduce {} KiB f32", 4 * n)).collect();
+        assert_eq!(kernels(&timeline), expected.iter().map(|name| (&**name, None)).collect::<Vec<_>>(), "{ours}");
+        let launches = timeline.named("KernelLaunch");
+        let ran: Vec<_> = timeline.slices.iter().filter(|slice| slice.category == "kernel").collect();
+        assert_eq!((ran.len(), launches.len()), (6, 6));
+        for (kernel, launch) in ran.into_iter().zip(launches) {
+            let error = kernel.int("time_error_ns").unwrap();
+            let [kernel, launch] = [kernel, launch].map(|it| (it.begin, it.begin + it.duration.unwrap()));
+            assert!(
+                error < 60_000_000_000 && kernel.0 + error >= launch.0 && kernel.1 - error <= launch.1,
+                "{ours}: {kernel:?} within {error} ns, {launch:?}"
+            );
+        }
+        let figures = timeline.figures();
+        assert_eq!((figures.get("kernels_untimed"), figures.get("kernels_unmatched")), (0, 0), "{ours}");
+        let notes = timeline.named("CUPTI clock").into_iter().filter_map(|note| note.str("note"));
+        let told = notes.filter(|note| note.contains("the wall clock was set by -3")).count();
+        assert_eq!(told, usize::from(ours == "wall"), "{ours}");
+    }
+    case.survived(2);
 }

@@ -5,6 +5,7 @@
 
 use crate::command::ncclscope;
 use crate::cupti::library_path;
+use ncclscope::config::SETTINGS;
 use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::{self, Finished};
@@ -153,10 +154,21 @@ fn nothing_is_allocated_from_the_job_while_recording() {
 
 #[test]
 fn an_absurd_ring_size_is_refused() {
-    let case = fault::case("memory", "`NCCLSCOPE_BUFFER_SIZE=100G`", "refused with a line, and the default is used");
-    let run = Run::of(&["cancel"], &[("NCCLSCOPE_BUFFER_SIZE", "100G")]);
-    assert!(said(&run.stderr).iter().any(|line| line.contains("NCCLSCOPE_BUFFER_SIZE")), "{}", run.stderr);
-    assert_sound(&run.traces.open(), 0);
+    let case = fault::case("memory", "`NCCLSCOPE_BUFFER_SIZE=100G`", "refused with one line, and the default is used");
+    let rooms = ["100G", "32M", "1M"].map(|size| {
+        let run = Run::of(&["cancel"], &[("NCCLSCOPE_BUFFER_SIZE", size)]);
+        let refusals = said(&run.stderr).iter().filter(|line| line.contains("NCCLSCOPE_BUFFER_SIZE")).count();
+        assert_eq!(refusals, usize::from(size == "100G"), "{size}: {}", run.stderr);
+        let trace = run.traces.open();
+        assert_sound(&trace, 0);
+        let cost = Timeline::read(&trace).slice("cost of the recording").str("note").unwrap().to_owned();
+        // At most so many % of this size for records.
+        let room = cost.split_once(" % of ").and_then(|(_, rest)| rest.split_once(" for records"));
+        room.unwrap_or_else(|| panic!("{cost}")).0.to_owned()
+    });
+    let default = SETTINGS.iter().find(|setting| setting.name == "NCCLSCOPE_BUFFER_SIZE").unwrap().default;
+    assert_eq!(default, "32M");
+    assert!(rooms[0] == rooms[1] && rooms[1] != rooms[2], "{rooms:?}");
     case.survived(1);
 }
 
@@ -186,20 +198,26 @@ fn channels_and_unstopped_events_take_no_more_memory() {
 fn a_long_job_with_everything_switched_on_does_not_grow() {
     let case = fault::case(
         "memory",
-        "communicators and threads that come and go, CUPTI lent and taken, steps, proxies, channels, some never \
-         stopped, with every kind of event, a capture, a summary and metrics while it runs (runs: communicators)",
+        "communicators and threads that come and go, CUPTI lent and taken, steps, ranges of NVTX, proxies, channels, \
+         some never stopped, beside another plugin, with every kind of event, both ways to draw kernels, a capture, a \
+         summary and metrics while it runs (runs: communicators)",
         "threads and descriptors stay as many as in the first quarter of the time, memory grows by less than 8 MiB after \
          the second, and the recording does not have to end for lack of it; every call is recorded or counted",
     );
     let seconds = std::env::var("NCCLSCOPE_SOAK").ok().and_then(|it| it.parse().ok()).unwrap_or(60_u64);
     let folder = tempfile::tempdir().unwrap();
     let metrics = folder.path().join("metrics.prom");
+    let other = play::plugin_path().unwrap().with_file_name("libncclscope_empty.so");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let settings = [
         ("LD_LIBRARY_PATH", library_path().to_str().unwrap()),
         ("NCCLSCOPE_PRESET", "full"),
         ("NCCLSCOPE_CAPTURE", "1"),
         ("NCCLSCOPE_CUDA_API", "1"),
+        ("NCCLSCOPE_NVTX", "1"),
+        ("NCCLSCOPE_GPU_EVENTS", "both"),
+        ("NCCLSCOPE_KERNEL_CH", "force"),
+        ("NCCLSCOPE_CHAIN", other.to_str().unwrap()),
         ("NCCLSCOPE_SUMMARY_PERIOD", "1"),
         ("NCCLSCOPE_METRICS_FILE", metrics.to_str().unwrap()),
         ("NCCLSCOPE_METRICS_PORT", &port),
@@ -218,6 +236,7 @@ fn a_long_job_with_everything_switched_on_does_not_grow() {
     let [before, now] = ["second", "fourth"].map(|part| run.figure(&format!("{part}_memory_kib")));
     assert!(now < before + (8 << 10), "{}", run.report);
     assert!(!run.stderr.contains("NCCLSCOPE_HEAP_SIZE"), "it must not end for lack of memory: {}", run.stderr);
+    assert!(!run.stderr.contains("NCCLSCOPE_CHAIN"), "the other plugin is to be there: {}", run.stderr);
     if run.stderr.contains("NCCLSCOPE_MAX_SIZE") {
         println!("the file became full");
     }
@@ -230,7 +249,11 @@ fn a_long_job_with_everything_switched_on_does_not_grow() {
         ["recorded", "dropped", "discarded"].iter().map(|name| recording["figures"][*name].as_u64()).sum();
     assert_eq!((accounted, &recording["state"]), (Some(run.figure("calls")), &Json::from("closed")));
     if seconds <= 60 {
-        run.account();
+        let (trace, _) = run.account();
+        let ranges = &trace.rows("SELECT count(*) AS n FROM slice WHERE category = 'nvtx'")[0];
+        assert!(ranges.i64("n") > 0, "no range of NVTX was recorded");
+        let plugins = trace.rows("SELECT name FROM slice WHERE name = 'another profiler plugin'");
+        assert_eq!(plugins.len(), 1, "the other plugin is there");
     }
     case.survived(run.figure("rounds"));
 }
@@ -467,7 +490,7 @@ fn setting_the_wall_clock_back_moves_no_event() {
         "the wall clock goes back by an hour while the job is recorded, with each source of times",
         "the events stay in order and at their distance: times do not come from that clock",
     );
-    for clock in ["tsc", "boottime"] {
+    for clock in ["auto", "boottime"] {
         let run = Run::of(&["clock"], &[("NCCLSCOPE_CLOCK", clock)]);
         let (trace, _) = run.account();
         assert_sound(&trace, 0);

@@ -621,8 +621,44 @@ static void print(const char *name, const Use *use) {
          use->threads, name, use->descriptors);
 }
 
-// Communicators and threads that come and go, plans, proxies and channels, named steps, CUPTI lent and taken,
-// for this many seconds. What it uses at most is said for four parts of the time.
+// NVTX, as far as ranges on a thread need it: at the first call a tool's library puts its functions
+// into tables, whose places are those of NVTX 3.
+enum { NVTX_CALLBACKS = 1, NVTX_CORE = 1, NVTX_FUNCTIONS = 16, NVTX_PUSH = 9, NVTX_POP = 11 };
+static void *nvtx[8][NVTX_FUNCTIONS], **nvtx_places[8][NVTX_FUNCTIONS];
+
+static int nvtx_table(unsigned module, void ****table, unsigned *size) {
+  if (module >= 8) return 0;
+  for (int n = 1; n < NVTX_FUNCTIONS; n++) nvtx_places[module][n] = &nvtx[module][n];
+  *table = nvtx_places[module];
+  *size = NVTX_FUNCTIONS;
+  return 1;
+}
+
+static const void *nvtx_export(unsigned id) {
+  static struct {
+    size_t size;
+    int (*table)(unsigned, void ****, unsigned *);
+  } callbacks = {sizeof callbacks, nvtx_table};
+  return id == NVTX_CALLBACKS ? &callbacks : NULL;
+}
+
+static void nvtx_range(const char *text) {
+  static int is_ready;
+  if (!is_ready++) {
+    const char *path = getenv("NVTX_INJECTION64_PATH");
+    void *tool = path ? dlopen(path, RTLD_LAZY) : NULL;
+    int (*start)(const void *(*)(unsigned)) = tool ? dlsym(tool, "InitializeInjectionNvtx2") : NULL;
+    require(start != NULL && start(nvtx_export) != 0, "nobody listens to NVTX");
+  }
+  int (*push)(const char *) = nvtx[NVTX_CORE][NVTX_PUSH];
+  int (*pop)(void) = nvtx[NVTX_CORE][NVTX_POP];
+  if (text) push(text);
+  else pop();
+}
+
+// Communicators and threads that come and go, plans, proxies and channels, named steps, ranges of
+// NVTX, CUPTI lent and taken, for this many seconds. What it uses at most is said for four parts of
+// the time.
 static void soak(const char *path, unsigned long seconds) {
   void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), *library = dlopen(path, RTLD_NOW);
   int (*cuda_init)(unsigned) = driver ? dlsym(driver, "cuInit") : NULL;
@@ -642,7 +678,9 @@ static void soak(const char *path, unsigned long seconds) {
     require(plugin7->init(&context, rounds, &mask, text, 1, 8, 0, NULL) == 0 && mask, "init failed");
     pthread_t threads[4];
     for (int n = 0; n < 4; n++) pthread_create(&threads[n], NULL, a_little, NULL);
+    nvtx_range(text);
     plans(plugin7, rounds % 4, rounds % 8 != 7, 5);
+    nvtx_range(NULL);
     int released;
     while ((released = release()) == NCCLSCOPE_LATE) late++;
     require(released == NCCLSCOPE_SUCCESS, "CUPTI was not released");

@@ -73,7 +73,11 @@ fn callbacks_are_quiet_with_the_kernels_clock_too() {
 
 #[test]
 fn callbacks_are_quiet_when_there_is_no_room() {
-    let case = fault::case("threads", "the same with no room for records", "the same");
+    let case = fault::case(
+        "threads",
+        "there is no room for records, while a system call in a callback ends the thread, and allocations are counted",
+        "no callback makes a system call or allocates",
+    );
     let traces = Traces::new();
     let finished = make_calls(7, 500, &[], &[("NCCLSCOPE_BUFFER_SIZE", "1M")], &traces);
     assert!(assert_quiet(&finished, &traces).get("dropped") > 0, "there was room");

@@ -61,7 +61,8 @@ struct Disturbed {
 fn children_in_init(nccl: &str) {
     let case = fault::case(
         "processes",
-        "the same NCCL: children forked while the first `init` creates its file, and after it; each uses the plugin",
+        "under the real NCCL, on emulated GPUs: children forked while the first `init` creates its file, and after it; \
+         each uses the plugin",
         "every child ends and says that it is not recorded; the traces agree with the truth",
     );
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("FORK_IN_INIT", "1")]);
@@ -78,7 +79,7 @@ fn children_in_init(nccl: &str) {
 fn cancelled_in_init(nccl: &str) {
     let case = fault::case(
         "threads",
-        "the same NCCL: a thread in `ncclCommInitRank` is cancelled while it waits in our `init`",
+        "under the real NCCL, on emulated GPUs: a thread in `ncclCommInitRank` is cancelled while it waits in our `init`",
         "that `init` completes and is recorded, then NCCL ends the thread; the traces agree with the truth",
     );
     let Disturbed { reports, job } = disturbed(nccl, "small", &[("CANCEL_IN_INIT", "1")]);
@@ -96,7 +97,7 @@ fn cancelled_in_init(nccl: &str) {
 fn few_addresses(nccl: &str) {
     let case = fault::case(
         "memory",
-        "the same NCCL: `RLIMIT_AS` 200 MiB above the job's peak without us",
+        "under the real NCCL, on emulated GPUs: `RLIMIT_AS` 200 MiB above the job's peak without us",
         "everything is recorded and agrees with the truth",
     );
     // Otherwise each thread that allocates may or may not reserve 64 MiB more.

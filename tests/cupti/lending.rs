@@ -212,7 +212,11 @@ fn many_threads_may_release_and_acquire_at_once() {
 
 #[test]
 fn an_exit_during_release_and_acquire_leaves_a_complete_trace() {
-    let case = fault::case("CUPTI", "the process exits meanwhile", "the trace is complete");
+    let case = fault::case(
+        "CUPTI",
+        "the process exits while threads lend and take CUPTI, again and again",
+        "the trace is complete",
+    );
     let first = operation("world", "1Ki");
     let script = format!(
         "{CUDA}user init world comm=0xabc rank=0 nranks=2\n\

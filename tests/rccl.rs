@@ -5,6 +5,7 @@ use ncclscope_tests::host::CALLER;
 use ncclscope_tests::play::{self, Call, Play};
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use tempfile::TempDir;
@@ -144,4 +145,31 @@ fn rccl_is_recognised_by_its_name_and_its_dependencies() {
     // NCCL itself: the host's own log function.
     let recording = Recording::of(&script(1000, 16));
     assert!(recording.timeline().named("RCCL").is_empty());
+}
+
+#[test]
+fn service_threads_are_shown_under_the_names_that_rccl_gives_them() {
+    // With NCCL_SET_THREAD_NAME=1; the system keeps 15 bytes. The last one is nobody's.
+    let script = "user init world comm=0xabc rank=0 nranks=8 nodes=2\n\
+                  service name \"NCCL Service 5\"\n\
+                  uds name \"NCCL UDS Service 5\"\n\
+                  other name loader\n\
+                  user sleep 3500ms\n\
+                  user finalize world\n";
+    let recording = record(library("librccl.so.1"), Some("100000"), script, 6);
+    let timeline = recording.timeline();
+    assert_eq!(timeline.named("RCCL").len(), 1);
+    let tid = |name: &str| recording.outcome.calls.iter().find(|call| call.thread == name).unwrap().tid;
+    let expected = [("NCCL Service 5", "service"), ("NCCL UDS Servic", "uds")];
+    let expected: BTreeSet<_> =
+        expected.map(|(name, thread)| format!("seen · {name} ({})", tid(thread))).into_iter().collect();
+    let mut seen = BTreeSet::new();
+    for slice in &timeline.slices {
+        let place = timeline.place(slice);
+        if let Some(at) = place.find("seen · ") {
+            seen.insert(place[at..].to_owned());
+            assert!(slice.name.starts_with("in ") && slice.int("processor").is_some(), "{slice:?}");
+        }
+    }
+    assert_eq!(seen, expected);
 }

@@ -152,13 +152,13 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
             let values = || of.iter().filter_map(|row| number(row, Some(column)));
             let cell = match it.name {
                 "number" | "graph" | "grouped" | "timed" | "contradicted" | "proxy_waits" => {
-                    Some(values().sum::<u64>()).filter(|_| values().count() > 0)
+                    values().reduce(u64::saturating_add)
                 }
                 "bytes" if is_uneven(of[0]) => {
                     let parts =
                         || of.iter().filter_map(|row| Some((number(row, Some(column))?, number(row, at("number"))?)));
                     let (bytes, kernels) = parts().fold((0_u128, 0_u128), |(bytes, kernels), (mean, number)| {
-                        (bytes + u128::from(mean) * u128::from(number), kernels + u128::from(number))
+                        (bytes.saturating_add(u128::from(mean) * u128::from(number)), kernels + u128::from(number))
                     });
                     bytes.checked_div(kernels).and_then(|mean| u64::try_from(mean).ok())
                 }
@@ -169,7 +169,7 @@ fn together(table: &Table) -> Vec<Vec<Cell>> {
                 name if name.ends_with("bw_bytes_per_s") => {
                     let parts = || of.iter().filter_map(|row| Some((number(row, Some(column))?, number(row, total)?)));
                     let (bytes, ns) = parts().fold((0_u128, 0_u128), |(bytes, time), (rate, ns)| {
-                        (bytes + u128::from(rate) * u128::from(ns), time + u128::from(ns))
+                        (bytes.saturating_add(u128::from(rate) * u128::from(ns)), time + u128::from(ns))
                     });
                     bytes.checked_div(ns).and_then(|rate| u64::try_from(rate).ok())
                 }

@@ -198,6 +198,14 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
             let file: String = names.zip(SETTINGS).map(|(name, it)| format!("{name} = \"{}\"\n", it.default)).collect();
             vec![lines.into_bytes(), file.into_bytes(), b"[[[[[[[[\nx = {a = [[{b = 1}]]}\n".to_vec()]
         }
+        "summary" => {
+            let folder = tempfile::tempdir().unwrap();
+            let (trace, mut table) = (folder.path().join("a.perfetto-trace"), Vec::new());
+            std::fs::write(&trace, a_trace()).unwrap();
+            let words = ["ncclscope", "summary", "--format", "csv", trace.to_str().unwrap()];
+            ncclscope::cli::run(words, &mut table).unwrap();
+            vec![table]
+        }
         _ => panic!("no such reader: {name}"),
     }
 }
@@ -233,7 +241,7 @@ fn read_changed(name: &str, read: fn(&[u8]), share: usize) -> u64 {
 fn changed_traces_profiles_and_settings_are_read_or_refused() {
     let case = fault::case(
         "input",
-        "changed bytes in the entries of captures, in traces, in files of Kineto and Nsight Systems, in settings",
+        "changed bytes in the entries of captures, in traces, in summaries, in files of Kineto and Nsight Systems, in settings",
         "each is read, or refused with a reason",
     );
     let runs = [
@@ -241,6 +249,7 @@ fn changed_traces_profiles_and_settings_are_read_or_refused() {
         read_changed("trace", targets::trace, 1),
         read_changed("import", targets::import, 20),
         read_changed("settings", targets::settings, 2),
+        read_changed("summary", targets::summary, 2),
     ];
     case.survived(runs.into_iter().sum());
 }

@@ -6,8 +6,11 @@ use flate2::write::ZlibEncoder;
 use ncclscope::capture::read::Chunks;
 use ncclscope::capture::replay::{self, Replay};
 use ncclscope::config::Config;
-use ncclscope::{import, trace};
-use std::io::Write as _;
+use ncclscope::{cli, import, trace};
+use std::ffi::OsStr;
+use std::hint::black_box;
+use std::io::{self, Write as _};
+use std::iter;
 use std::sync::LazyLock;
 
 /// A file with these bytes, in memory where there is such a file system.
@@ -44,7 +47,14 @@ pub(crate) fn chunk(entries: &[u8]) -> Vec<u8> {
 
 /// A trace.
 pub(crate) fn trace(bytes: &[u8]) {
-    let read: Result<_, trace::reader::Error> = trace::reader::read(bytes, |_| Ok(()));
+    let read: Result<_, trace::reader::Error> = trace::reader::read(bytes, |packet| {
+        // What is decoded only on demand.
+        if let Some(event) = &packet.event {
+            black_box((event.r#type(), event.shared_name(), event.nccl(), event.flows().count()));
+        }
+        black_box((packet.track_descriptor(), packet.decode().is_ok()));
+        Ok(())
+    });
     assert!(trace::reader::whole_length(bytes) <= bytes.len());
     if let Ok(extent) = read {
         assert!(extent.whole + extent.unfinished <= bytes.len() as u64);
@@ -56,6 +66,17 @@ pub(crate) fn import(bytes: &[u8]) {
     let (_folder, path) = file(bytes, "profile");
     if let Err(error) = import::open(&path) {
         assert!(!error.to_string().is_empty());
+    }
+}
+
+/// Summaries in comma-separated values: of one process, and of two that are added up.
+pub(crate) fn summary(bytes: &[u8]) {
+    let (_folder, path) = file(bytes, "job.summary.csv");
+    for files in 1..=2 {
+        let words = [OsStr::new("ncclscope"), OsStr::new("summary")].into_iter();
+        if let Err(failure) = cli::run(words.chain(iter::repeat_n(path.as_os_str(), files)), &mut io::sink()) {
+            assert!(!failure.to_string().is_empty());
+        }
     }
 }
 

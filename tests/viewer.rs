@@ -4,6 +4,7 @@
 //! integration.
 
 use crate::command::ncclscope;
+use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -195,6 +196,58 @@ fn the_trace_is_served_once_and_only_to_the_viewer() {
     opened.says("The trace was read");
     let (head, _) = opened.ask("GET", &path, VIEWER);
     assert!(head.starts_with("HTTP/1.1 410"), "{head}");
+}
+
+#[test]
+fn changed_requests_are_answered_and_the_trace_is_still_served() {
+    let case = fault::case(
+        "input",
+        "changed bytes in the requests to `ncclscope open`",
+        "each is answered, if it has an end; none gets the trace, which the viewer gets afterwards",
+    );
+    const CHANGES: usize = 1000;
+    let (folder, file) = recorded();
+    let ui = folder.path().join("ui");
+    fs::create_dir(&ui).unwrap();
+    fs::write(ui.join("index.html"), "<p>").unwrap();
+    let opened = Opened::new(&file, &ui);
+    let host = format!("Host: 127.0.0.1:{}", opened.port);
+    let seeds = [
+        format!("GET /index.html?a=b#c HTTP/1.1\r\n{host}\r\nOrigin: https://ui.perfetto.dev\r\n\r\n"),
+        format!("OPTIONS /%2e%2e/%00 HTTP/1.1\r\n{host}\r\nContent-Length: 3\r\n\r\nabc"),
+        format!("HEAD / HTTP/1.1\r\n{host}\r\n{}\r\n", "X: y\r\n".repeat(70)),
+    ];
+    let mut random = 29_u64;
+    let mut below = |bound: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % bound
+    };
+    let mut answered = 0;
+    for number in 0..CHANGES {
+        let mut bytes = seeds[number % seeds.len()].clone().into_bytes();
+        for _ in 0..=below(3) {
+            let at = below(bytes.len());
+            match below(4) {
+                0 => bytes[at] = below(256) as u8,
+                1 => bytes[at] ^= 1 << below(8),
+                2 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, b" \r\n\0\xff%/:?#"[below(10)]),
+            }
+        }
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, opened.port)).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let is_whole = bytes.windows(4).any(|four| four == b"\r\n\r\n");
+        let said = String::from_utf8_lossy(&bytes);
+        assert_eq!(answer.starts_with(b"HTTP/1.1 "), is_whole, "{number}: {said:?}");
+        answered += usize::from(is_whole);
+    }
+    assert!(answered > CHANGES / 2, "{answered}");
+    let (_, body) = opened.ask("GET", &opened.path(), "Origin: https://ui.perfetto.dev\r\n");
+    assert_eq!(body, fs::read(&file).unwrap());
+    case.survived(CHANGES as u64);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn measure(
         let start = Instant::now();
         let mut buffer = [0; MAX_WORDS];
         let (mut chunks, mut entries) = (Vec::new(), Vec::new());
-        order::merge(sources, pipeline.limit(), |source| {
+        order::merge(sources, pipeline.due(), |source| {
             let ring = RingId(source.0.slot());
             let input = Input::Record { ring, words: source.0.read(rings, &mut buffer) };
             pipeline.take(&input);

@@ -171,13 +171,16 @@ fn worked_for(track: &str) -> &str {
     kinds.iter().find_map(|kind| track.split_once(kind)).map_or(track, |(label, _)| label)
 }
 
+/// A function, and when each rank that waits in one of its operations came last.
+type Unnumbered = (String, FxHashMap<usize, HostNs>);
+
 /// The second pass, over what is open.
 pub(super) struct Look<'a> {
     job: &'a mut Job,
     survey: &'a Survey,
     member_of: &'a FxHashMap<u64, usize>,
-    /// What stands without a mark from NCCL: by communicator, the function and when each rank came last.
-    unnumbered: FxHashMap<u64, Vec<(String, FxHashMap<usize, HostNs>)>>,
+    /// What stands without a mark from NCCL, by communicator.
+    unnumbered: FxHashMap<u64, Vec<Unnumbered>>,
     /// What stands because a channel of a rank does not end, as places in [`Job::standing`].
     channels: FxHashMap<(usize, Key), Vec<usize>>,
     /// Operations that are open somewhere, and the last ones of ranks that fell silent.
@@ -211,7 +214,7 @@ impl Look<'_> {
         last: BTreeSet<(u64, Option<u64>)>,
     ) -> Look<'a> {
         let wanted = job.standing.iter().map(|it| (it.key.0, it.key.1)).collect();
-        let mut unnumbered: FxHashMap<u64, Vec<(String, FxHashMap<usize, HostNs>)>> = FxHashMap::default();
+        let mut unnumbered: FxHashMap<u64, Vec<Unnumbered>> = FxHashMap::default();
         let mut channels: FxHashMap<_, Vec<usize>> = FxHashMap::default();
         for (at, it) in job.standing.iter().enumerate() {
             if it.key.1 == UNNUMBERED {

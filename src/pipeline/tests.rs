@@ -1,6 +1,7 @@
 //! What the pipeline makes of launches and of bad times, without threads and files.
 
 use super::*;
+use crate::correlate::tests::random::{Random, Records};
 use crate::correlate::tests::{Player, tag};
 use crate::cupti::decode::Asked;
 use crate::model::activity::{self, Span};
@@ -281,4 +282,35 @@ fn a_hosts_clock_that_goes_back_stops_nothing() {
     assert!([50, 5_000, 10_200, 20_000].iter().all(|ms| taken(&pipeline, ms * MS).is_some()));
     read(&mut pipeline, 200 * MS, 1_100);
     assert_eq!((taken(&pipeline, 150 * MS), taken(&pipeline, 160 * MS)), (Some(1_050), None));
+}
+
+#[test]
+fn clocks_may_go_back_at_any_time() {
+    for seed in 0..20 {
+        let mut pipeline = with_kernels(130_000);
+        let (mut random, mut records) = (Random::new(seed), Records::new(seed));
+        let (mut ticks, mut host_ms) = (1 << 40, 100_000);
+        for _ in 0..200 {
+            match random.below(10) {
+                0 => ticks = random.below(ticks + 1),
+                1 => host_ms = random.below(host_ms + 1),
+                2 => host_ms += random.below(10_000),
+                _ => (ticks, host_ms) = (ticks + 20_000_000 + random.below(100_000_000), host_ms + 10),
+            }
+            read(&mut pipeline, ticks, host_ms);
+            for _ in 0..10 {
+                records.next(|ring, _, record| {
+                    // Records from before and after, as far as they are taken.
+                    if let Some((time, _)) = pipeline.time_of(Ticks(random.below(2 * ticks + 1))) {
+                        let (correlator, mut draw) = pipeline.stages();
+                        correlator.push(ring, time, record, &mut draw);
+                    }
+                });
+            }
+            pipeline.take(&Input::Due { all: false });
+            pipeline.take(&Input::Draw);
+            let _ = (pipeline.chunk(), pipeline.take_wish(), pipeline.take_standing());
+        }
+        pipeline.take(&Input::End(Ending::default()));
+    }
 }

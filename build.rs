@@ -1,5 +1,5 @@
-//! Sets the library's link flags and turns `proto/` into field numbers, the embedded descriptor and the reader's
-//! types; nothing else.
+//! Sets the library's link flags and turns `proto/` into field numbers, the embedded descriptor and
+//! the reader's types; nothing else.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -74,7 +74,8 @@ fn snake(name: &str) -> String {
     snake
 }
 
-/// The descriptor that travels in every trace: our messages, and the extension that hangs them on TrackEvent.
+/// The descriptor that travels in every trace: our messages, and the extension that hangs them on
+/// TrackEvent.
 fn write_extension(schema: &FileDescriptorSet, out: &Path) -> Result<(), Box<dyn Error>> {
     let ours = schema.file.iter().find(|file| file.package() == "ncclscope").ok_or("no package ncclscope")?;
     let number = schema

@@ -75,7 +75,8 @@ fn main() {
     let least = load(&compile(&folder, "least", &["-DLEAST"]));
     let ours = load(&plugin_path().expect("the release library"));
     let other = said("--beside").map(|path| load(Path::new(path)));
-    // As in a job, the first communicator stays: not every plugin survives a new one after the last has gone.
+    // As in a job, the first communicator stays: not every plugin survives a new one after the last
+    // has gone.
     let _stays = other.as_ref().map(|plugin| plugin.init(&Comm { id: 1, nranks: 2, ..Comm::default() }));
 
     let (tsc_ghz, timer_ns, disturbance) = calibrate();

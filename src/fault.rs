@@ -5,9 +5,9 @@
 //! notes the place, and one of our threads says it.
 //!
 //! `PLANTED_FAULT=panic@startEvent` plants a panic at the place of that name, `panic@startEvent:10`
-//! at every tenth visit of it. Instead of a `panic`, a thread can `end` there, stand still (`stall`)
-//! or become `slow`. With `PLANTED_AFTER=FILE` nothing happens before there is such a file. Builds
-//! without debug assertions have no such places.
+//! at every tenth visit of it. Instead of a `panic`, a thread can `end` there, stand still
+//! (`stall`) or become `slow`. With `PLANTED_AFTER=FILE` nothing happens before there is such a
+//! file. Builds without debug assertions have no such places.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

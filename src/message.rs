@@ -312,8 +312,8 @@ impl State {
     }
 }
 
-/// Writes a line with its newline, cut if it is too long; returns its length. A block of lines keeps
-/// its [`BREAK`]s.
+/// Writes a line with its newline, cut if it is too long; returns its length. A block of lines
+/// keeps its [`BREAK`]s.
 fn write_line(line: &mut [u8], text: fmt::Arguments<'_>, is_block: bool) -> usize {
     let room = line.len();
     let mut rest = Rest(&mut line[..room.saturating_sub(1)], is_block);

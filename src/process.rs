@@ -19,8 +19,8 @@ struct Page {
     rest: [u8; LARGEST - 2],
 }
 
-/// The largest page that the processor's kernels have. Before glibc 2.35 the loader ignores a larger
-/// alignment than its own page's.
+/// The largest page that the processor's kernels have. Before glibc 2.35 the loader ignores a
+/// larger alignment than its own page's.
 const LARGEST: usize = if cfg!(target_arch = "aarch64") { 65536 } else { 4096 };
 
 /// Its own page of anonymous memory, which the kernel can zero.

@@ -380,8 +380,8 @@ fn decide(session: &Session, caller: &Caller, before: Option<Kinds>, live: u32) 
     kinds - Kinds::CHANNELS
 }
 
-/// Why NCCL could crash when asked for kernel channels with so many communicators: each takes shared
-/// memory when its first kernel is launched, whose failure NCCL does not check.
+/// Why NCCL could crash when asked for kernel channels with so many communicators: each takes
+/// shared memory when its first kernel is launched, whose failure NCCL does not check.
 fn too_little_shared_memory(caller: &Caller, live: u32) -> Option<String> {
     let free = Descriptor::open(None, "/dev/shm", 0).and_then(|folder| folder.free_bytes()).ok()?;
     let needed = releases::kernel_ch_memory(caller.interface, caller.local_ranks.max(1), live.into());

@@ -36,12 +36,12 @@ pub fn against_kernel_ch(version: Option<Version>, interface: u8, allgatherv_off
     })
 }
 
-/// The bytes of `/dev/shm` that NCCL may take for kernel channels of `communicators` with `ranks` on
-/// this host; 0 where the interface is that of releases that take none.
+/// The bytes of `/dev/shm` that NCCL may take for kernel channels of `communicators` with `ranks`
+/// on this host; 0 where the interface is that of releases that take none.
 ///
-/// Up to 2.30.7 each rank of a communicator takes a pool of 34.2 MB at its first kernel, if no other
-/// transport needed one before. If that fails, NCCL crashes (nccl#2326): seen with the real 2.27.3,
-/// 2.28.9 and 2.30.7 on emulated GPUs.
+/// Up to 2.30.7 each rank of a communicator takes a pool of 34.2 MB at its first kernel, if no
+/// other transport needed one before. If that fails, NCCL crashes (nccl#2326): seen with the real
+/// 2.27.3, 2.28.9 and 2.30.7 on emulated GPUs.
 #[must_use]
 pub fn kernel_ch_memory(interface: u8, ranks: u64, communicators: u64) -> u64 {
     /// One pool, with a margin.

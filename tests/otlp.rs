@@ -272,7 +272,8 @@ fn a_busy_collector_gets_the_same_request_again() {
 #[test]
 fn rejected_spans_are_reported_and_the_rest_is_sent() {
     let (_, folder) = traces(2);
-    // `ExportTraceServiceResponse`: partial_success { rejected_spans: 3, error_message: "too old" }.
+    // `ExportTraceServiceResponse`: partial_success { rejected_spans: 3, error_message: "too old"
+    // }.
     const PARTIAL: [u8; 13] = *b"\x0a\x0b\x08\x03\x12\x07too old";
     let collector = Collector::new(|number| match number {
         0 => (200, &[("Content-Type", "application/x-protobuf")], PARTIAL.to_vec()),

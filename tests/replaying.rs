@@ -487,7 +487,8 @@ fn stored_captures_are_replayed() {
         // A job that hung.
         let not_done = slices.iter().filter(|it| it.category == "not done" && it.duration.is_none()).count();
         assert_sound(&trace, not_done as u64);
-        // Nothing is drawn long before it began: the viewer would show the time since the machine's start.
+        // Nothing is drawn long before it began: the viewer would show the time since the machine's
+        // start.
         let first = |name: &str| slices.iter().filter(|it| name.is_empty() || it.name == name).map(|it| it.begin).min();
         assert!(first("") >= first("recording started").map(|began| began - 1_000_000_000), "{name}");
         // The lines that name no file, without the remark about another version.

@@ -415,8 +415,8 @@ fn a_job_without_traces_has_a_page_too() {
     fs::create_dir(&traces).unwrap();
     const MS: u64 = 1_000_000;
     // Rank 1 comes late to the second half, each time by 2 ms; ranks 0 and 2 are 1 us apart. Rank 2
-    // has had more collectives, so that its stretches are twice as wide. Communicator `b` has a rank
-    // that left no file.
+    // has had more collectives, so that its stretches are twice as wide. Communicator `b` has a
+    // rank that left no file.
     let a = [
         ("a", 10, [30 * MS, 30 * MS, 30 * MS, 30 * MS]),
         ("a", 10, [30 * MS, 30 * MS, 10 * MS, 10 * MS]),

@@ -138,8 +138,8 @@ fn commands_read_restarted_traces_like_any_others() {
     assert!(plain == again, "the tables differ");
 }
 
-/// Makes a trace large: before its first restart come so many bytes that say nothing and take no room on
-/// the disk, and so many before each of the others.
+/// Makes a trace large: before its first restart come so many bytes that say nothing and take no
+/// room on the disk, and so many before each of the others.
 fn pad(path: &Path, first: u64, others: u64) {
     const MOST: u64 = 64 << 20;
     let trace = fs::read(path).unwrap();

@@ -31,8 +31,8 @@ const WORK: u64 = 400_000;
 /// ns.
 const TRANSFER: u64 = 20_000;
 const LEAVE: u64 = 2_000;
-/// If ranks compute, when they are done in a step, ns; by how much that varies; and how much longer a
-/// slow one takes, and with it each step.
+/// If ranks compute, when they are done in a step, ns; by how much that varies; and how much longer
+/// a slow one takes, and with it each step.
 const COMPUTE: u64 = 200_000;
 const VARIES: u64 = 10_000;
 const SLOW: u64 = 250_000;
@@ -115,7 +115,8 @@ impl Job {
         job.of(steps)
     }
 
-    /// The same job with a kernel for the work of each rank, and with a rank that is slow from a step on.
+    /// The same job with a kernel for the work of each rank, and with a rank that is slow from a
+    /// step on.
     #[allow(dead_code)] // the measurement does not ask
     pub(crate) fn with_slow(self, rank: u32, from: u64) -> Job {
         let steps = self.last.len() as u64;

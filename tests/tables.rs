@@ -157,7 +157,8 @@ fn lateness_across_hosts_is_right_within_its_error() {
         if let (Some(late), Some(error)) = (row["late_ns"].as_i64(), row["late_error_ns"].as_i64()) {
             known += 1;
             assert!((late - (came(rank as u32) - first)).abs() <= error, "{row} {}", came(rank as u32) - first);
-            // Ranks come within 400 us; an order is tight only where the last of all is on one of the hosts.
+            // Ranks come within 400 us; an order is tight only where the last of all is on one of
+            // the hosts.
             tight += usize::from(error < 200_000);
         }
     }

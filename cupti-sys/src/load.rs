@@ -257,7 +257,8 @@ pub enum Reason {
     NotMapped,
     /// The linker could not open it; the linker's message.
     Refused(String),
-    /// It exists, but lacks a required function, which every release of CUPTI from CUDA 12.0 on has.
+    /// It exists, but lacks a required function, which every release of CUPTI from CUDA 12.0 on
+    /// has.
     Lacks(&'static str),
 }
 

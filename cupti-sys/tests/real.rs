@@ -1,11 +1,12 @@
 //! NVIDIA's own libcupti, of every release in `releases.txt`, against the table and the loader.
 //!
-//! `cuptiActivityGetNextRecord` knows how long the records of its release are. It is asked about every kind, and walks
-//! buffers that were made from the table, record for record. No GPU is needed. Up to CUDA 13.1 no driver is either;
-//! from 13.2 on the library calls the driver before it does anything, so that `driver.c` stands in for one.
+//! `cuptiActivityGetNextRecord` knows how long the records of its release are. It is asked about
+//! every kind, and walks buffers that were made from the table, record for record. No GPU is
+//! needed. Up to CUDA 13.1 no driver is either; from 13.2 on the library calls the driver before it
+//! does anything, so that `driver.c` stands in for one.
 //!
-//! Each release has a process of its own: two copies of CUPTI in one would not tell much about either, and a crash is
-//! then the failure of that release only.
+//! Each release has a process of its own: two copies of CUPTI in one would not tell much about
+//! either, and a crash is then the failure of that release only.
 
 use std::env;
 use std::ffi::{CStr, CString, c_void};
@@ -194,8 +195,8 @@ fn sizes(table: &Table, library: Library) {
     }
 }
 
-/// What the library says about the sizes of its own records. Its word on those of releases before it is not asked:
-/// for contexts, CUDA 13.2 gives 40 bytes to 13.0, which has 32.
+/// What the library says about the sizes of its own records. Its word on those of releases before
+/// it is not asked: for contexts, CUDA 13.2 gives 40 bytes to 13.0, which has 32.
 fn stated_sizes(table: &Table, cupti: &Cupti) {
     let Some(stated) = cupti.cuptiActivityGetStructSize else { return };
     for kind in kinds(table) {
@@ -325,9 +326,10 @@ fn anything(table: &Table, library: Library) {
     }
 }
 
-/// The functions with a subscriber refuse to be without one. The walk of a subscriber's buffers follows its handle (a
-/// handle that points nowhere crashes it), and where nothing was chosen, it walks like that of all releases: what is
-/// behind the handle is the library's own business, here it is zeroes.
+/// The functions with a subscriber refuse to be without one. The walk of a subscriber's buffers
+/// follows its handle (a handle that points nowhere crashes it), and where nothing was chosen, it
+/// walks like that of all releases: what is behind the handle is the library's own business, here
+/// it is zeroes.
 fn for_subscribers(table: &Table, cupti: &Cupti) {
     let (Some(next), Some(time), Some(dropped)) =
         (cupti.cuptiActivityGetNextRecord_v2, cupti.cuptiGetTimestamp_v2, cupti.cuptiActivityGetNumDroppedRecords_v2)
@@ -344,13 +346,14 @@ fn for_subscribers(table: &Table, cupti: &Cupti) {
         assert_eq!(next(none, bytes.as_mut_ptr(), 64, &raw mut record), CUPTI_ERROR_INVALID_PARAMETER);
     }
     let mut handle = vec![0_u64; 8192];
-    // SAFETY: the library reads a few words behind the handle, and finds that no fields were chosen.
+    // SAFETY: the library reads a few words behind the handle, and finds that no fields were
+    // chosen.
     let walker = unsafe { Library::of_subscriber(handle.as_mut_ptr().cast(), next) };
     records(table, walker);
 }
 
-/// What tracing answers where there is no driver, and that nothing crashes. Releases that have our driver are not
-/// asked: it is not enough for that.
+/// What tracing answers where there is no driver, and that nothing crashes. Releases that have our
+/// driver are not asked: it is not enough for that.
 fn without_driver(cupti: &Cupti, from: u32) {
     unsafe extern "C" fn ignore(_: *mut c_void, _: CUpti_CallbackDomain, _: CUpti_CallbackId, _: *const c_void) {}
     if from >= WITH_DRIVER || load::is_mapped(c"libcuda.so.1") {
@@ -358,7 +361,8 @@ fn without_driver(cupti: &Cupti, from: u32) {
     }
     let expected = if from < 130_000 { CUPTI_ERROR_NOT_INITIALIZED } else { CUPTI_ERROR_UNKNOWN };
     let mut subscriber = ptr::null_mut();
-    // SAFETY: the function does nothing with what it is given; the handle is written before the call returns.
+    // SAFETY: the function does nothing with what it is given; the handle is written before the
+    // call returns.
     let result = unsafe { (cupti.cuptiSubscribe)(&raw mut subscriber, Some(ignore), ptr::null_mut()) };
     assert_eq!(result, expected);
     // SAFETY: these releases refuse without a driver.

@@ -69,7 +69,8 @@ fn a_kernel_is_read() {
     assert_eq!(kernel.get(Kernel::PRIORITY), None, "CUDA 13.1 has it first");
 }
 
-/// A field is where it is said to be, from the release on that is said to have it, and within the record.
+/// A field is where it is said to be, from the release on that is said to have it, and within the
+/// record.
 fn field<F, T: Value>(kind: u32, field: Field<F, T>, offset: usize, cuda: &str) {
     assert_eq!(field.offset(), offset, "kind {kind}");
     assert_eq!(records::release(field.since()), Some(cuda), "kind {kind}, offset {offset}");

@@ -1,7 +1,7 @@
 //! Hosts with different clocks: the traces that `ncclscope merge` makes, compared with the truth.
 //!
-//! Other random jobs are played with `CLOCKS_SEED=SEED`. `CLOCKS_KEEP=FOLDER` keeps the traces and the
-//! truth of each job there.
+//! Other random jobs are played with `CLOCKS_SEED=SEED`. `CLOCKS_KEEP=FOLDER` keeps the traces and
+//! the truth of each job there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -24,7 +24,8 @@ struct Merged {
     said: String,
     /// How far a host's times may be off at worst between the first and the last operation, in ns.
     errors: HashMap<u32, i64>,
-    /// The processes in the order of their files. All times are on the clock of the first one's host.
+    /// The processes in the order of their files. All times are on the clock of the first one's
+    /// host.
     by_name: Vec<usize>,
 }
 
@@ -107,8 +108,8 @@ impl Merged {
         assert!(transfers > 20, "{transfers} transfers between hosts");
     }
 
-    /// Asserts of a job with one process per host that the archive's offsets put each operation where
-    /// it truly was, within the error that is stated for them.
+    /// Asserts of a job with one process per host that the archive's offsets put each operation
+    /// where it truly was, within the error that is stated for them.
     #[track_caller]
     fn check_archive(&self) {
         let (archive, said) = self.job.joined_as("job.tar");
@@ -500,7 +501,8 @@ fn drawn(seed: u64) -> String {
         );
     }
     for index in 0..hosts {
-        // Files of one boot less than a minute apart are taken for one clock's, and all hosts here have one boot.
+        // Files of one boot less than a minute apart are taken for one clock's, and all hosts here
+        // have one boot.
         let (drift, offset) = (dice.below(201) as i64 - 100, 900 * index + dice.below(801));
         let step = dice.percent(30).then(|| {
             let (after, by) = (dice.below(1500), dice.below(4000) as i64 - 2000);

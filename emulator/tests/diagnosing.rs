@@ -26,8 +26,8 @@ const CUPTI: &str = "13.0";
 /// The most plays of a job in one world: the machine may be too busy.
 const TIMES: usize = 5;
 
-/// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing. The late
-/// host is no step ahead: on a busy machine the lead of one that is hides its lateness.
+/// Jobs of the ordinary tests: a slow kernel, a late host, a slow link, pauses, and nothing. The
+/// late host is no step ahead: on a busy machine the lead of one that is hides its lateness.
 const FEW: [u64; 5] = [211, 213, 244, 206, 219];
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -123,8 +123,8 @@ fn what_slows_a_job_down_is_named_and_nothing_else() {
     for seed in FEW {
         let job = Job::drawn(seed);
         let mut judgements = Vec::new();
-        // On a busy machine a job may really be slowed down by something else. Where its steps do not
-        // show that, one wrong answer is one too many, unless it was the only one.
+        // On a busy machine a job may really be slowed down by something else. Where its steps do
+        // not show that, one wrong answer is one too many, unless it was the only one.
         let mut was_wrong = false;
         let is_told = SLOWER.into_iter().any(|slower| {
             let Checked { judgement, answer, run, is_as_planted } = check(&job, slower);
@@ -262,8 +262,8 @@ fn a_rank_without_steps_keeps_nobody_from_being_named() {
     assert!([4, 8].into_iter().any(says));
 }
 
-/// The schedule of two pipelines of four stages, side by side, each of which runs one forward and one
-/// backward pass by turns: a stage sends before it knows whether the next one receives.
+/// The schedule of two pipelines of four stages, side by side, each of which runs one forward and
+/// one backward pass by turns: a stage sends before it knows whether the next one receives.
 fn pipelines() -> String {
     const STAGES: usize = 4;
     const MICROBATCHES: usize = 6;

@@ -562,7 +562,8 @@ fn copy_engine(nccl: &str) {
     job.processes().iter().for_each(crate::support::Played::check_copy_engine);
 }
 
-/// Rank 0 waits in an operation that is aborted: in the trace it ends with its communicator, and it alone.
+/// Rank 0 waits in an operation that is aborted: in the trace it ends with its communicator, and it
+/// alone.
 fn abort(nccl: &str) {
     let job = Plan::new(nccl, "abort").run().succeeded();
     for played in job.processes() {
@@ -572,7 +573,8 @@ fn abort(nccl: &str) {
         let is_waiting = i64::from(played.process.ranks[0] == 0);
         assert_eq!((handed_over("256 KiB"), handed_over("4 MiB")), (3, is_waiting));
         assert_sound(played.trace(), 0);
-        // NCCL stops polling a communicator that is aborted: channels of its last kernels have no end, either.
+        // NCCL stops polling a communicator that is aborted: channels of its last kernels have no
+        // end, either.
         let cut = played.trace().rows(
             "SELECT name FROM slice WHERE EXTRACT_ARG(arg_set_id, 'nccl.doubt') = 'its communicator was finalized' \
              AND category != 'gpu' AND parent_id IS NULL",

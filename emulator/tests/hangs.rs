@@ -296,8 +296,8 @@ fn live_and_killed(case: &Case) -> [String; 2] {
     })
 }
 
-/// Plays a healthy job; returns where it is reported to hang, to call different collectives or to have
-/// lost a process, while it runs or after it was killed; or that some rank left no operation.
+/// Plays a healthy job; returns where it is reported to hang, to call different collectives or to
+/// have lost a process, while it runs or after it was killed; or that some rank left no operation.
 fn fault_of_healthy(seed: u64) -> Option<String> {
     let (mut case, ranks) = healthy(seed);
     let [mut live, mut killed] = live_and_killed(&case);
@@ -381,7 +381,8 @@ fn what_was_open_when_a_process_died_is_not_what_hangs() {
     assert_eq!(said.matches(" had probably ended by then").count(), 2, "{said}");
 }
 
-/// Rank 1 dies, and the others are killed some seconds later, as a launcher does: too soon for a hang.
+/// Rank 1 dies, and the others are killed some seconds later, as a launcher does: too soon for a
+/// hang.
 #[test]
 fn a_process_that_died_before_the_others_were_killed_is_named() {
     let program = "repeat 150 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly rank 1 {\nexit at \
@@ -458,13 +459,14 @@ fn a_hang_that_was_given_up_is_named() {
     assert!(lines[1].contains("this is over: its ranks went on after ") && lines[1].contains(fate), "{said}");
     assert!(!diagnosis["text"].to_string().contains("hang"), "{diagnosis}");
     assert!(diagnosis["notes"].to_string().contains("It hung in AllReduce 1 MiB f32, seq 20 on dp"), "{diagnosis}");
-    // What was under way ends with its communicator, so that nothing seems to last for the rest of the job.
+    // What was under way ends with its communicator, so that nothing seems to last for the rest of
+    // the job.
     let open = job.trace().rows("SELECT name FROM slice WHERE dur < 0");
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// Each rank queues its send before its receive, so its GPU sends to one that itself sends. In a group, both run at
-/// once: then it is the GPU with something else to do that all wait for.
+/// Each rank queues its send before its receive, so its GPU sends to one that itself sends. In a
+/// group, both run at once: then it is the GPU with something else to do that all wait for.
 #[test]
 fn sends_that_wait_for_each_other_are_named_unless_they_are_in_a_group() {
     let step = "compute forward 2 ms\nsend_recv ring 1 MiB f32\nwait world\n";
@@ -540,7 +542,8 @@ fn a_hang_in_one_of_several_graphs_is_named() {
     }
 }
 
-/// All ranks but one make a communicator: NCCL reports nothing of that, but what came before has ended.
+/// All ranks but one make a communicator: NCCL reports nothing of that, but what came before has
+/// ended.
 #[test]
 fn a_job_that_waits_outside_of_operations_is_called_idle() {
     let program = "communicator world = all\nrepeat 20 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly \
@@ -575,7 +578,8 @@ fn the_kernel_that_a_gpu_did_not_finish_before_an_abort_is_named() {
     assert!(lines.iter().any(|line| stuck(line)) && !said.contains("ended first"), "{said}");
 }
 
-/// The last operation waits for one rank, its record is lost on the others, and all end in an orderly way.
+/// The last operation waits for one rank, its record is lost on the others, and all end in an
+/// orderly way.
 #[test]
 fn a_job_that_ends_after_a_long_wait_is_not_reported_as_a_hang() {
     let program = "communicator world = all\nrepeat 20 {\ncompute forward 20 ms\nall_reduce 1 MiB f32 sum\nsync\n}\nonly \
@@ -588,7 +592,8 @@ fn a_job_that_ends_after_a_long_wait_is_not_reported_as_a_hang() {
     assert!(lost.contains("AllReduce 1 MiB f32"), "nothing was lost: {lost}");
 }
 
-/// Without CUPTI, NCCL's own reports of channels show which GPUs work on an operation that does not end.
+/// Without CUPTI, NCCL's own reports of channels show which GPUs work on an operation that does not
+/// end.
 #[test]
 fn a_hang_on_the_gpu_is_named_by_its_channels() {
     let program = "repeat 10 {\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}\nonly rank 1 {\nhang\n}\nsync\n";

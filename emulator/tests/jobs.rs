@@ -1,5 +1,5 @@
-//! Jobs of the real NCCL, on emulated GPUs, in one program. `cargo xtask e2e` fetches the library and
-//! runs it.
+//! Jobs of the real NCCL, on emulated GPUs, in one program. `cargo xtask e2e` fetches the library
+//! and runs it.
 
 mod accuracy;
 mod clocks;

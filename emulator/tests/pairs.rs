@@ -202,7 +202,8 @@ impl Pair {
 #[derive(Debug, PartialEq, Eq)]
 enum Judgement {
     Right,
-    /// Nothing is said to have changed beyond the noise, or it cannot be told, and nobody is blamed.
+    /// Nothing is said to have changed beyond the noise, or it cannot be told, and nobody is
+    /// blamed.
     NotTold,
     Wrong(String),
 }

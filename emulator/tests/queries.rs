@@ -185,8 +185,8 @@ fn pausing(folder: &Path, name: &str, pause: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Plays a job until the query finds what is planted and `diagnose` names it as its first cause: on a
-/// busy machine something else may really hold it up.
+/// Plays a job until the query finds what is planted and `diagnose` names it as its first cause: on
+/// a busy machine something else may really hold it up.
 #[track_caller]
 fn agreed(scenario: &str, planted: Value, of_query: impl Fn(&Asked) -> Value, of_cause: impl Fn(&Value) -> Value) {
     let mut told = Vec::new();

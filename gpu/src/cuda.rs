@@ -379,7 +379,8 @@ impl Stream {
     pub fn begin_capture_to(self, graph: Graph) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let (none, no_data) = (ptr::null(), ptr::null());
-        // SAFETY: stream and graph live as long as the process; nothing comes before what is captured.
+        // SAFETY: stream and graph live as long as the process; nothing comes before what is
+        // captured.
         let begun = unsafe { sys::cuStreamBeginCaptureToGraph(self.0, graph.0, none, no_data, 0, mode) };
         check("cuStreamBeginCaptureToGraph", begun)
     }
@@ -457,8 +458,8 @@ impl Graph {
         Ok(Some(Graph(graph)))
     }
 
-    /// A graph whose only node is this graph: a copy of it, or the graph itself, which then belongs to
-    /// the other one. `None` if the driver lacks a function.
+    /// A graph whose only node is this graph: a copy of it, or the graph itself, which then belongs
+    /// to the other one. `None` if the driver lacks a function.
     ///
     /// # Errors
     ///

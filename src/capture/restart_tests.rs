@@ -36,8 +36,8 @@ fn replayed(path: &Path, mut replay: Replay) -> Vec<u8> {
 struct Shown {
     events: Vec<String>,
     tracks: BTreeMap<u64, Vec<u8>>,
-    /// The slices that are open at the end, with their names, but for what threads do: that may be the
-    /// same for hours.
+    /// The slices that are open at the end, with their names, but for what threads do: that may be
+    /// the same for hours.
     open: BTreeMap<u64, Vec<String>>,
 }
 

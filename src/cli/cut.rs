@@ -186,8 +186,8 @@ fn is_hash(hash: u64, word: &str) -> bool {
     word == format!("{hash:016x}") || word == names::short_hash(hash)
 }
 
-/// Whether this is what a communicator's tracks call it, such as `all` or `stride 8`, with or without
-/// its hash.
+/// Whether this is what a communicator's tracks call it, such as `all` or `stride 8`, with or
+/// without its hash.
 fn is_shown(shown: &str, hash: u64, word: &str) -> bool {
     let plain = shown.strip_suffix(&names::short_hash(hash)).map(str::trim_end);
     shown == word || plain == Some(word)

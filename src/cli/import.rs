@@ -117,8 +117,8 @@ impl<'a> Drawing<'a> {
         Drawing::named(profile, process, start, tag, info, "how far they are off is not known", &origin(profile))
     }
 
-    /// A process beside a recording of it with this name; the caller draws its kernels. It has an id of
-    /// its own, because Perfetto would give its threads to whichever of the two comes last.
+    /// A process beside a recording of it with this name; the caller draws its kernels. It has an
+    /// id of its own, because Perfetto would give its threads to whichever of the two comes last.
     pub(super) fn beside(
         profile: &'a Profile,
         process: usize,

@@ -118,8 +118,9 @@ fn look(traces: &[PathBuf], out: &mut dyn Write) -> (Value, Result<u8, Reason>) 
     (report, if reasons.is_empty() { Ok(status) } else { Err(Reason::Several(reasons)) })
 }
 
-/// If the traces have more bytes than this, looks at their ends. If these show that the ranks disagree,
-/// where the job hangs or who ended first, prints it and returns it as JSON, with the exit status.
+/// If the traces have more bytes than this, looks at their ends. If these show that the ranks
+/// disagree, where the job hangs or who ended first, prints it and returns it as JSON, with the
+/// exit status.
 fn look_at_ends(traces: &[PathBuf], bytes: u64, out: &mut dyn Write) -> Option<(Value, std::io::Result<u8>)> {
     let all = size_of(traces);
     if all <= bytes {

@@ -221,8 +221,8 @@ impl Looked {
         Ok(Looked { extent, origin, evidence: looking.done(), members, numbers, copy: None })
     }
 
-    /// The same with tags that no earlier file has. An error if one of those files contains the same
-    /// recording.
+    /// The same with tags that no earlier file has. An error if one of those files contains the
+    /// same recording.
     fn with_own_marks(self, path: &Path, earlier: &[Origin], beside: &Path, count: usize) -> Result<Looked, Reason> {
         if let Some(twin) = earlier.iter().find(|earlier| self.origin.has_twin_in(earlier)) {
             return Err(Reason::file(path)(format!("the same recording is in {}", twin.name())));
@@ -334,8 +334,8 @@ impl<'a> Gathered<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Relates the clocks of the traces, and leaves out those that nothing relates to the others. An
-    /// error says why they cannot be merged.
+    /// Relates the clocks of the traces, and leaves out those that nothing relates to the others.
+    /// An error says why they cannot be merged.
     fn of(gathered: Gathered<'a>, out: &mut dyn Write) -> Result<Together<'a>, Reason> {
         let Gathered { mut files, mut origins, evidence, members, numbers } = gathered;
         let mut common = origin::judge(&origins)?;
@@ -383,8 +383,8 @@ impl<'a> Together<'a> {
         job::draw(&self.shared, &self.moves, &self.edits.labels, self.tag(), diagnosis, put)
     }
 
-    /// What `ncclscope diagnose` says about the job, on the common clock; nothing if its files are too
-    /// large for that.
+    /// What `ncclscope diagnose` says about the job, on the common clock; nothing if its files are
+    /// too large for that.
     fn diagnosis(&self) -> Diagnosis {
         if self.files.iter().map(|file| file.extent.whole).sum::<u64>() > DIAGNOSED {
             return Diagnosis::default();
@@ -492,8 +492,8 @@ fn moves(origins: &[Origin], clocks: &[usize], shared: &Shared) -> Result<Vec<Op
     Ok(moves)
 }
 
-/// Says how the hosts' times were put on one clock: for each host, or for many together. Those whose
-/// data contradicts itself are always named.
+/// Says how the hosts' times were put on one clock: for each host, or for many together. Those
+/// whose data contradicts itself are always named.
 fn say_clocks(moves: &[&Move], out: &mut dyn Write) {
     let are_many = moves.len() > LISTED;
     if are_many {
@@ -505,7 +505,8 @@ fn say_clocks(moves: &[&Move], out: &mut dyn Write) {
     }
 }
 
-/// How the times of many hosts were put on another's clock, from how far off each may be then, in ns.
+/// How the times of many hosts were put on another's clock, from how far off each may be then, in
+/// ns.
 pub(super) fn clocks(hosts: &[(&str, u64)]) -> String {
     let (worst, error_ns) = hosts.iter().max_by_key(|it| it.1).copied().unwrap_or_default();
     format!(
@@ -515,8 +516,8 @@ pub(super) fn clocks(hosts: &[(&str, u64)]) -> String {
     )
 }
 
-/// The host's name, with a number if another one has it already: two boots, or containers that chose
-/// the same name.
+/// The host's name, with a number if another one has it already: two boots, or containers that
+/// chose the same name.
 fn named_apart(host: String, is_taken: impl Fn(&str) -> bool) -> String {
     let host = if host.is_empty() { "host".to_owned() } else { host };
     let mut names = (1..).map(|number| if number == 1 { host.clone() } else { format!("{host} ({number})") });

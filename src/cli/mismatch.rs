@@ -123,8 +123,8 @@ struct Member<'a> {
     calls: Vec<&'a Calls>,
 }
 
-/// What the ranks of these traces do not agree on, that of earlier attempts last; empty if they agree, or
-/// if only one of a communicator's ranks is there.
+/// What the ranks of these traces do not agree on, that of earlier attempts last; empty if they
+/// agree, or if only one of a communicator's ranks is there.
 pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
     let again = started_again(&[survey]);
     let mut comms: BTreeMap<u64, Comm<'_>> = BTreeMap::new();

@@ -49,7 +49,8 @@ use crate::config::{SETTINGS, Setting};
 use crate::import::Format;
 use crate::trace::reader::{self, Extent, Packet};
 
-/// How many things of a kind are listed one by one. Further ones are counted, or described together.
+/// How many things of a kind are listed one by one. Further ones are counted, or described
+/// together.
 const LISTED: usize = 16;
 
 /// NCCL profiler: host, proxy and GPU on one clock, as Perfetto traces.
@@ -120,8 +121,9 @@ enum Command {
     /// The same figures as in the file that a job leaves beside each trace. For each kind of
     /// operation (communicator, function, datatype, count, root or peer): how many, the times of
     /// their kernels with percentiles, algorithm and bus bandwidth as nccl-tests defines them,
-    /// delays. Further tables: communicators, kernels that carry several operations, calls, buffers,
-    /// the proxy's waits, losses and doubts. Several ranks also have rows for all of them together.
+    /// delays. Further tables: communicators, kernels that carry several operations, calls,
+    /// buffers, the proxy's waits, losses and doubts. Several ranks also have rows for all of them
+    /// together.
     Summary(summary::Wish),
     /// Write a page for a browser: bandwidths, who came late, links, exposed communication, the
     /// slowest operations
@@ -201,8 +203,8 @@ enum Command {
     /// Replaces host names, names of communicators, programs and threads, the application's kernels
     /// and ranges, values of variables, paths, network addresses, UUIDs of GPUs, jobs and runs,
     /// pointers, and every other word that ncclscope, NCCL and CUDA do not say themselves. The same
-    /// name has the same stand-in in all files of one call, so that they can be merged and diagnosed.
-    /// Times, sizes, ranks, process ids and the versions of software stay.
+    /// name has the same stand-in in all files of one call, so that they can be merged and
+    /// diagnosed. Times, sizes, ranks, process ids and the versions of software stay.
     Scrub(scrub::Wish),
     /// List the environment variables of the plugin
     #[command(after_long_help = settings())]

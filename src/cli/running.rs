@@ -1,5 +1,5 @@
-//! Which recordings are still being written, and which processes have ended without a word, as far as
-//! this machine and the traces tell.
+//! Which recordings are still being written, and which processes have ended without a word, as far
+//! as this machine and the traces tell.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,13 +11,13 @@ use super::LISTED;
 use super::survey::{LAG_NS, Process, Survey, Track, rank};
 use crate::model::time::HostNs;
 
-/// A recording was alive if others of its communicators handed over collectives so long after its last sign
-/// of life, ns: its trace was not written in time. Its process may have taken part for a second or two after
-/// that sign.
+/// A recording was alive if others of its communicators handed over collectives so long after its
+/// last sign of life, ns: its trace was not written in time. Its process may have taken part for a
+/// second or two after that sign.
 const TOOK_PART_NS: u64 = 3_000_000_000;
 
-/// All recordings of a host have stopped if those of others go on for this much longer, ns. Files that were
-/// copied from one host after another end up to a few seconds apart.
+/// All recordings of a host have stopped if those of others go on for this much longer, ns. Files
+/// that were copied from one host after another end up to a few seconds apart.
 const HOST_STOPPED_NS: u64 = 60_000_000_000;
 
 /// A process that seems to have ended before others of its run, or to stand still.
@@ -98,9 +98,9 @@ impl Gone {
 }
 
 /// The processes that seem to have ended, by their tracks. Either nobody has their traces open any
-/// more, but those of others of their run on the same host, which is this one. Or they show no sign of
-/// life at the end, where those others do, or other hosts. Or they exited by themselves, and most of the
-/// others did not.
+/// more, but those of others of their run on the same host, which is this one. Or they show no sign
+/// of life at the end, where those others do, or other hosts. Or they exited by themselves, and
+/// most of the others did not.
 pub(super) fn gone(survey: &Survey) -> BTreeMap<u64, Gone> {
     let writing = are_being_written(survey.extents.iter().map(|(path, _)| path.as_path()));
     let (tracks, with_host) = (tracks_of(survey), stopped_with_their_hosts(survey));
@@ -156,13 +156,14 @@ fn last_collective(track: &Track) -> Option<(u64, HostNs)> {
     Some((*hash, *time))
 }
 
-/// The processes of hosts whose recordings all stop long before those of other hosts, which did nothing
-/// any more either; and how long before, ns. That is counted from the last collective of a communicator
-/// that both have, so that the hosts' clocks need not agree.
+/// The processes of hosts whose recordings all stop long before those of other hosts, which did
+/// nothing any more either; and how long before, ns. That is counted from the last collective of a
+/// communicator that both have, so that the hosts' clocks need not agree.
 pub(super) fn stopped_with_their_hosts(survey: &Survey) -> HashMap<u64, u64> {
     let tracks = tracks_of(survey);
     let mut hosts = Vec::new();
-    // How long the recordings of others went on after the last collective of a communicator, by its hash.
+    // How long the recordings of others went on after the last collective of a communicator, by its
+    // hash.
     let mut waited: HashMap<u64, u64> = HashMap::new();
     for group in survey.side_by_side() {
         let of_host: Vec<&Process> = group.iter().map(|process| &survey.processes[process]).collect();
@@ -192,8 +193,8 @@ pub(super) fn stopped_with_their_hosts(survey: &Survey) -> HashMap<u64, u64> {
     stopped.flat_map(|(group, early)| group.iter().map(move |process| (*process, early))).collect()
 }
 
-/// What is said of processes that ended first: the first one with where to look, and the others. `all` are
-/// in this order.
+/// What is said of processes that ended first: the first one with where to look, and the others.
+/// `all` are in this order.
 pub(super) fn ended_first(all: &[Gone]) -> Option<(String, Vec<String>)> {
     let [first, others @ ..] = all else { return None };
     let look = "its own log, that of its launcher and that of the kernel (dmesg) may say why".to_owned();
@@ -204,8 +205,8 @@ pub(super) fn ended_first(all: &[Gone]) -> Option<(String, Vec<String>)> {
     Some((first.line(), details))
 }
 
-/// When one of these processes last handed over a collective that the others have to take part in: for
-/// each process, of its communicators.
+/// When one of these processes last handed over a collective that the others have to take part in:
+/// for each process, of its communicators.
 fn last_collectives(tracks: &HashMap<u64, Vec<&Track>>, group: &[(u64, &Process)]) -> BTreeMap<u64, HostNs> {
     let of = |process: &u64| tracks.get(process).into_iter().flatten();
     let mut last: HashMap<u64, HostNs> = HashMap::new();
@@ -220,7 +221,8 @@ fn last_collectives(tracks: &HashMap<u64, Vec<&Track>>, group: &[(u64, &Process)
     group.iter().filter_map(|(process, _)| Some((*process, newest(process)?))).collect()
 }
 
-/// For each file, whether a process of this machine, one that we may inspect, has it open for writing.
+/// For each file, whether a process of this machine, one that we may inspect, has it open for
+/// writing.
 pub(super) fn are_being_written<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Vec<bool> {
     let id = |file: fs::Metadata| (file.dev(), file.ino());
     let ids: Vec<_> = paths.into_iter().map(|path| fs::metadata(path).ok().map(id)).collect();

@@ -1,6 +1,6 @@
-//! GPUs that several ranks share. Usually that is a mistake in how a job was started, and it is slow:
-//! the processes take turns on the GPU, and kernels of NCCL wait for those whose turn it is not. Under
-//! MPS they run side by side, and compete.
+//! GPUs that several ranks share. Usually that is a mistake in how a job was started, and it is
+//! slow: the processes take turns on the GPU, and kernels of NCCL wait for those whose turn it is
+//! not. Under MPS they run side by side, and compete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -29,8 +29,8 @@ const RANKS: u32 = 1 << 20;
 /// How much earlier than others of its host a recording may end on a busy machine, ns.
 pub(super) const LAG_NS: u64 = 5_000_000_000;
 
-/// From this size on, bytes, only the ends of traces are read, or they are read first: all of them take
-/// more than half a minute on one core.
+/// From this size on, bytes, only the ends of traces are read, or they are read first: all of them
+/// take more than half a minute on one core.
 pub(super) const LARGE: u64 = 1 << 30;
 
 /// How many bytes these files have.
@@ -43,7 +43,8 @@ pub(super) fn size_of(files: &[PathBuf]) -> u64 {
 pub(super) enum Reach {
     /// All of it.
     Whole,
-    /// Where possible, only its ends, with so many bytes of its beginning: enough to say what hangs.
+    /// Where possible, only its ends, with so many bytes of its beginning: enough to say what
+    /// hangs.
     Ends(u64),
 }
 
@@ -65,8 +66,8 @@ pub(super) struct Survey {
     pub(super) lists_work: bool,
     pub(super) operations: Vec<(HostNs, HostNs)>,
     pub(super) kernels: Vec<(HostNs, HostNs)>,
-    /// What may have hung: overdue operations, the work of channels and of the proxy on operations, and
-    /// calls into NCCL, all without an end or until their communicator was finalized.
+    /// What may have hung: overdue operations, the work of channels and of the proxy on operations,
+    /// and calls into NCCL, all without an end or until their communicator was finalized.
     pub(super) unfinished: Vec<Unfinished>,
     /// The processes, by their track.
     pub(super) processes: HashMap<u64, Process>,
@@ -110,10 +111,11 @@ pub(super) struct Track {
     pub(super) has_init: bool,
     /// Kernels ran on it.
     pub(super) has_kernels: bool,
-    /// The longest time from the hand-over of an operation to the end of its kernel, or of one of its
-    /// channels, ns.
+    /// The longest time from the hand-over of an operation to the end of its kernel, or of one of
+    /// its channels, ns.
     pub(super) longest_ns: u64,
-    /// When something first and last began or ended on it. What ends with its communicator stood still.
+    /// When something first and last began or ended on it. What ends with its communicator stood
+    /// still.
     pub(super) moved: Option<(HostNs, HostNs)>,
     /// When its communicator was finalized.
     pub(super) finalized: Option<HostNs>,
@@ -134,8 +136,8 @@ pub(super) struct HandedOver {
     pub(super) collective: Option<(Collective, HostNs)>,
     /// The longest time between two, ns.
     pub(super) gap_ns: u64,
-    /// The newest collective of each function, where the file names these: at its restarts, and when it
-    /// was full. With the longest time between two hand-overs by then, ns.
+    /// The newest collective of each function, where the file names these: at its restarts, and
+    /// when it was full. With the longest time between two hand-overs by then, ns.
     pub(super) newest: Vec<Newest>,
     pub(super) told_gap_ns: u64,
 }
@@ -193,8 +195,8 @@ pub(super) struct Process {
     /// The first time in its file, and the last time on one of its tracks.
     pub(super) first: HostNs,
     pub(super) last: HostNs,
-    /// How long it can have been alive after that without a sign in its trace, ns. `None` if it gives
-    /// no regular sign of life.
+    /// How long it can have been alive after that without a sign in its trace, ns. `None` if it
+    /// gives no regular sign of life.
     pub(super) silence_ns: Option<u64>,
     /// Its file, as an index into the survey's.
     pub(super) file: usize,
@@ -290,8 +292,8 @@ impl Survey {
         (all, looked)
     }
 
-    /// Adds a further trace, as far as it could be read. An error if that is not to its end, or if an
-    /// earlier one has the same recording: a process with the same tag, name and pid. After the
+    /// Adds a further trace, as far as it could be read. An error if that is not to its end, or if
+    /// an earlier one has the same recording: a process with the same tag, name and pid. After the
     /// last one, [`Survey::sort_unfinished`] has to be called.
     pub(super) fn add(&mut self, path: &Path, other: Survey, extent: Result<Extent, Fault>) -> Result<Extent, Fault> {
         let file = self.extents.len();
@@ -343,8 +345,8 @@ impl Survey {
         self.extents.iter().enumerate().map(of).sum()
     }
 
-    /// Calls `each` for every packet of a file that the survey looked at. If only the ends were read,
-    /// these are the packets of the last part.
+    /// Calls `each` for every packet of a file that the survey looked at. If only the ends were
+    /// read, these are the packets of the last part.
     pub(super) fn read_again(&self, file: usize, mut each: impl FnMut(&Packet<'_>)) {
         let part = self.ends.get(&file).map_or((0, u64::MAX), |ends| ends.parts()[1]);
         let mut read = || {
@@ -402,8 +404,8 @@ impl Survey {
         None
     }
 
-    /// A process, as in `pid 4711 on node17`, and which of its GPUs if it has several. One without a rank
-    /// has no host in its name.
+    /// A process, as in `pid 4711 on node17`, and which of its GPUs if it has several. One without
+    /// a rank has no host in its name.
     pub(super) fn place(&self, process: u64) -> Option<String> {
         let track = self.tracks.get(&process)?;
         let place = format!("pid {} on {}", track.own_pid()?, host(&track.name)?);
@@ -418,8 +420,8 @@ impl Survey {
         (name, self.processes.get(&process).and_then(|it| it.boot.as_deref()))
     }
 
-    /// The processes of each run on each host, by their tracks. Those that share a communicator, directly
-    /// or through others, are of one run; the files of several may have been given.
+    /// The processes of each run on each host, by their tracks. Those that share a communicator,
+    /// directly or through others, are of one run; the files of several may have been given.
     pub(super) fn side_by_side(&self) -> Vec<Vec<u64>> {
         fn first(before: &HashMap<u64, u64>, mut process: u64) -> u64 {
             while let Some(next) = before.get(&process) {
@@ -450,8 +452,8 @@ impl Survey {
         processes.map(|(uuid, track)| (*uuid, rank(&track.name))).collect()
     }
 
-    /// Ranks in the job that several members of one communicator claim: processes have inherited the
-    /// variable of a launcher that did not start them, or have several GPUs.
+    /// Ranks in the job that several members of one communicator claim: processes have inherited
+    /// the variable of a launcher that did not start them, or have several GPUs.
     pub(super) fn claimed_twice(&self) -> BTreeSet<u32> {
         let (mut claims, mut twice) = (HashMap::new(), BTreeSet::new());
         for (uuid, track) in self.tracks.iter().filter(|(_, track)| !track.communicators.is_empty()) {
@@ -466,8 +468,8 @@ impl Survey {
         twice
     }
 
-    /// What communicators' tracks call them, by hash: `dp` in `dp · rank 3 of 8`. One has several names
-    /// if processes that do not know each other use different ones.
+    /// What communicators' tracks call them, by hash: `dp` in `dp · rank 3 of 8`. One has several
+    /// names if processes that do not know each other use different ones.
     pub(super) fn shown_as(&self) -> BTreeMap<u64, BTreeSet<&str>> {
         let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for track in self.tracks.values() {

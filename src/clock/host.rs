@@ -63,9 +63,9 @@ impl Source {
 pub fn now() -> Ticks {
     #[cfg(target_arch = "x86_64")]
     if USE_TSC.load(Ordering::Relaxed) {
-        // SAFETY: RDTSC needs only the right to execute it, which `counter_objection` checked before
-        // the source was selected. It is not fenced: a time may be off by the few dozen cycles in
-        // flight.
+        // SAFETY: RDTSC needs only the right to execute it, which `counter_objection` checked
+        // before the source was selected. It is not fenced: a time may be off by the few dozen
+        // cycles in flight.
         return Ticks(unsafe { std::arch::x86_64::_rdtsc() });
     }
     #[cfg(target_arch = "aarch64")]

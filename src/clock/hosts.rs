@@ -355,8 +355,8 @@ fn take<'a>(bounds: &mut &'a [Bound], end: i64) -> &'a [Bound] {
     now
 }
 
-/// What holds in the next window, or in the previous one if `seconds` is negative. The lines of both
-/// are near each other where the later window begins, and from there their drifts part them.
+/// What holds in the next window, or in the previous one if `seconds` is negative. The lines of
+/// both are near each other where the later window begins, and from there their drifts part them.
 fn carried(lines: &Lines, seconds: f64, bend: f64, change: f64) -> Lines {
     let mut lines = lines.clone();
     lines.move_to(seconds.max(0.0));

@@ -1,7 +1,7 @@
 //! Lines of offset over time, and all of them that respect some bounds (pure).
 
-/// How exactly corners are known, in ns and ns per second: the direction between two that are nearer
-/// to each other is mostly rounding.
+/// How exactly corners are known, in ns and ns per second: the direction between two that are
+/// nearer to each other is mostly rounding.
 const EXACT: f64 = 1e-3;
 
 /// A line of offset over time.

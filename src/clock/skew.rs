@@ -87,8 +87,8 @@ pub struct Skew {
 struct Known {
     /// Of the kernels since the error last changed.
     now: Bounds,
-    /// What `now` was after the last kernel that is certainly off: the error may have ended unnoticed
-    /// since.
+    /// What `now` was after the last kernel that is certainly off: the error may have ended
+    /// unnoticed since.
     confirmed: Bounds,
     /// Kernels since then, and how many of them are certainly late, or early, by more than
     /// [`SAID`].
@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn a_change_that_wide_bounds_nearly_allow_is_within_the_new_bounds() {
-        // The machine is busy: kernels begin 1.9 ms after their launch, and threads see results late.
+        // The machine is busy: kernels begin 1.9 ms after their launch, and threads see results
+        // late.
         let mut skew = Skew::default();
         for place in 0..20 {
             skew.add(kernel(place, 1_900 * US, 3 * MS, 0), None);

@@ -46,8 +46,8 @@ const IDLE_PERIOD: Duration = Duration::from_millis(100);
 /// The same without a trace: nobody looks at it meanwhile, and records are cheapest in large
 /// batches.
 const CALM_PERIOD: Duration = Duration::from_millis(250);
-/// How much earlier than due packets are handed to the file right after a sign of life: then the file is as
-/// new as the sign, and shows best when its process was killed.
+/// How much earlier than due packets are handed to the file right after a sign of life: then the
+/// file is as new as the sign, and shows best when its process was killed.
 const EARLY: Duration = Duration::from_millis(500);
 /// How often the thread checks meanwhile that there is still room: this free part of the pool, in
 /// percent.

@@ -112,8 +112,8 @@ enum Command {
     Capture(Vec<u8>),
     /// A text for a file of its own, in place of the one that is there.
     Text(Text),
-    /// The same for the summary of a recording without a trace, with the end of its name: the file must
-    /// not be another process's.
+    /// The same for the summary of a recording without a trace, with the end of its name: the file
+    /// must not be another process's.
     Summary(Text, &'static str),
     /// Such a file is no longer needed.
     Remove(PathBuf),
@@ -442,8 +442,8 @@ impl Files {
     }
 }
 
-/// Creates a file of this name and ending, or with a number after the name if that exists; returns the
-/// number, too.
+/// Creates a file of this name and ending, or with a number after the name if that exists; returns
+/// the number, too.
 fn create_new(folder: &Descriptor, name: &Path, ending: &str, ahead: u64) -> io::Result<(Output, u32)> {
     let mut number = 0;
     loop {

@@ -12,8 +12,8 @@ pub trait Source {
     fn peek(&mut self) -> Option<Ticks>;
 }
 
-/// Calls `take` for the items of all sources that are due, in time order. `take` must remove the item
-/// it is called for.
+/// Calls `take` for the items of all sources that are due, in time order. `take` must remove the
+/// item it is called for.
 ///
 /// A source keeps its other items, and what comes after them: something earlier may still arrive in
 /// another source.

@@ -1,4 +1,5 @@
-//! Where everything that was read goes: through the [`Pipeline`] into the file, and into the capture.
+//! Where everything that was read goes: through the [`Pipeline`] into the file, and into the
+//! capture.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! The processor time of NCCL's threads and our own, and what they wait in, read from outside once a
-//! second.
+//! The processor time of NCCL's threads and our own, and what they wait in, read from outside once
+//! a second.
 //!
 //! NCCL's progress threads are known from the events they report. Its service threads report
 //! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without it, a thread is
@@ -205,8 +205,8 @@ mod tests {
         assert!(!watch.look(second(12), &[], &[]).iter().any(|share| share.tid == tid));
     }
 
-    /// Starts threads that wait in `poll`, one with a name, and one that waits in a futex, and looks
-    /// until `found` says that it is enough.
+    /// Starts threads that wait in `poll`, one with a name, and one that waits in a futex, and
+    /// looks until `found` says that it is enough.
     fn while_threads_wait(mut look: impl FnMut(u64, [i32; 3]) -> bool) {
         let tids = [const { AtomicI32::new(0) }; 3];
         let stop = AtomicBool::new(false);

@@ -103,7 +103,8 @@ impl Reader<'_> {
         self.meant("NCCLSCOPE_RANKS", parse).flatten()
     }
 
-    /// Which part of the job is drawn. Ranks select communicators if the rank in the job is unknown.
+    /// Which part of the job is drawn. Ranks select communicators if the rank in the job is
+    /// unknown.
     pub(super) fn selection(&mut self, by_comm_rank: bool) -> Selection {
         let ranks = self.value("NCCLSCOPE_RANKS").filter(|_| by_comm_rank).and_then(|list| list.parse().ok());
         Selection {

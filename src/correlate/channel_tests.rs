@@ -287,8 +287,8 @@ fn a_kernel_that_waits_for_its_turn_does_not_lose_its_channels_to_another() {
             time += 600 * US + random.below(400 * US);
             let mut long = plan(0, time, 20 * US + random.below(20 * US), &mut last[0], &mut random);
             if n % 10 == 9 {
-                // Its channels are done when the GPU turns to the other process. Beside them there is a
-                // kernel of a graph, about whose channels nothing is known.
+                // Its channels are done when the GPU turns to the other process. Beside them there
+                // is a kernel of a graph, about whose channels nothing is known.
                 let at = time - random.below(8 * US);
                 let beside = plan(1, at, 60 * US, &mut last[1], &mut random);
                 long.kernel[1] += 4500 * US;

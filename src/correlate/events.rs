@@ -260,7 +260,8 @@ impl Correlator {
             }
             (state::PROXY_OP_IN_PROGRESS, Details::ProxyOp { .. }) => self.show_progress(id, out),
             (state::KERNEL_CH_STOP | state::KERNEL_PHASE_STOP, &mut Details::Channel { run, .. }) => {
-                // Some releases stop a channel that they have not started, by the last one's handle.
+                // Some releases stop a channel that they have not started, by the last one's
+                // handle.
                 if known.stops == 0 {
                     let stop = self.stamp(context, argument);
                     self.channels.stamp(run, id, stop);
@@ -302,8 +303,8 @@ impl Correlator {
         }
     }
 
-    /// The Group that an operation is part of; whether its call was captured, and in which GroupApi it
-    /// was made.
+    /// The Group that an operation is part of; whether its call was captured, and in which GroupApi
+    /// it was made.
     fn groups_of(&self, event: &Event, parent: Handle) -> (Handle, (bool, Handle)) {
         let group = match event {
             Event::Coll(coll) => coll.group,

@@ -54,8 +54,8 @@ const RECENT_FEW: usize = 4096;
 const UNSEEN: usize = 4096;
 /// Captured calls whose launch is known.
 const CAPTURED_CALLS: usize = 16 << 10;
-/// How many GroupApis with plans that came before their launch are remembered, and how many plans of
-/// each. The launch follows at once, if it was reported.
+/// How many GroupApis with plans that came before their launch are remembered, and how many plans
+/// of each. The launch follows at once, if it was reported.
 const EARLY: usize = 256;
 /// How many Groups are open: one per thread, and those whose stop was lost.
 const OPEN_GROUPS: usize = 4096;
@@ -79,16 +79,16 @@ pub(super) struct Plans {
     /// The launch of one of NCCL's kernels without a KernelLaunch (v1 to v4), until the Group that
     /// follows on its thread.
     undeclared: FxHashMap<ThreadId, (Call, HostNs)>,
-    /// Launches whose plan goes through the host stream, by context and GroupApi, in order. Only the
-    /// first plan of a captured launch is awaited here.
+    /// Launches whose plan goes through the host stream, by context and GroupApi, in order. Only
+    /// the first plan of a captured launch is awaited here.
     queued: Bounded<(Handle, Handle), VecDeque<Handle>>,
     /// The captured launch that carries a call, once it was handed over.
     launch_of_call: Bounded<Handle, Handle>,
     /// Plans that came through the host stream before their launch, by the same key, in order. Only
     /// those that were not captured can: a replay comes after the launches of its capture.
     early: Bounded<(Handle, Handle), VecDeque<(Run, HostNs)>>,
-    /// Plans that were handed over, oldest first: the launch, the index among its plans, and how many
-    /// operations. They are forgotten when there are too many in all.
+    /// Plans that were handed over, oldest first: the launch, the index among its plans, and how
+    /// many operations. They are forgotten when there are too many in all.
     recent: VecDeque<(Handle, u64, usize)>,
     recent_operations: usize,
     /// Groups that are open.
@@ -323,8 +323,8 @@ impl Plans {
         since
     }
 
-    /// An operation is handed over in a Group. `call` is the call that asked for it, whether that was
-    /// captured, and its GroupApi.
+    /// An operation is handed over in a Group. `call` is the call that asked for it, whether that
+    /// was captured, and its GroupApi.
     pub(super) fn operation(&mut self, group: Handle, operation: &Arc<Operation>, call: (Handle, bool, Handle)) {
         let (call, is_captured, group_api) = call;
         self.calls.carried(group_api, call);
@@ -350,8 +350,8 @@ impl Plans {
         }
     }
 
-    /// Whether a launch or a plan may have been lost since this operation was asked for: then the order
-    /// of those that are known does not tell which belong together.
+    /// Whether a launch or a plan may have been lost since this operation was asked for: then the
+    /// order of those that are known does not tell which belong together.
     fn is_order_lost(&self, operation: &Operation) -> bool {
         operation.asked.is_some_and(|asked| self.graphs.is_lossy_since(asked.time))
     }
@@ -559,8 +559,8 @@ impl Plans {
         }
     }
 
-    /// A node of this executable graph does the work of another graph's node from now on; or, if that
-    /// is 0, nobody knows what.
+    /// A node of this executable graph does the work of another graph's node from now on; or, if
+    /// that is 0, nobody knows what.
     pub(super) fn node_updated(&mut self, node: u64, source: u64, graph: u64, now: HostNs) {
         for launch in self.nodes.updated(node, source, now, self.graphs.launches_of(graph)) {
             if let Some(captured) = self.captured.get_mut(&launch) {

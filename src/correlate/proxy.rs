@@ -294,7 +294,8 @@ impl Correlator {
         }
     }
 
-    /// A proxy operation is no longer pending. If it was untaken, it is the oldest of its connection.
+    /// A proxy operation is no longer pending. If it was untaken, it is the oldest of its
+    /// connection.
     fn leaves(&mut self, op: Handle, connection: Connection) {
         let Some(queue) = self.untaken.get_mut(&connection) else { return };
         match queue.front() == Some(&op) {
@@ -306,8 +307,8 @@ impl Correlator {
         }
     }
 
-    /// For a proxy operation without progress: whether it was reported as taken, and whether it is the
-    /// network's.
+    /// For a proxy operation without progress: whether it was reported as taken, and whether it is
+    /// the network's.
     pub(super) fn is_pending(&self, op: Handle) -> Option<(bool, bool)> {
         let known = self.events.get(op).filter(|known| known.stops == 0)?;
         let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };

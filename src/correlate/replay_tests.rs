@@ -272,8 +272,8 @@ fn captured(at: u64, graph: u64) -> String {
     )
 }
 
-/// Graph 2, captured at 10 us, in a child graph of an executable graph, which took its nodes in with
-/// numbers that are 32 higher.
+/// Graph 2, captured at 10 us, in a child graph of an executable graph, which took its nodes in
+/// with numbers that are 32 higher.
 fn taken_in() -> String {
     let [origin, child, clone, taken] = [node(2, 4), node(3, 4), node(5, 4), node(4, 36)];
     captured(10, 2)

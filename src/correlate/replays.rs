@@ -146,8 +146,8 @@ impl Seen {
 }
 
 impl Runs {
-    /// NCCL handed over a plan, in a Group that began at this time. Returns its index among those of
-    /// the launch.
+    /// NCCL handed over a plan, in a Group that began at this time. Returns its index among those
+    /// of the launch.
     pub(super) fn push(&mut self, run: Run, begin: HostNs) -> u64 {
         let last = self.last.replace(Arc::clone(&run.operations));
         self.are_numbers_common = last.is_none_or(|last| {
@@ -356,7 +356,8 @@ struct Executable {
     /// How many of its launches are done: all of NCCL's kernels were seen of them, or a kernel of a
     /// later one.
     seen: u64,
-    /// The last launch of which a kernel was seen, NCCL's kernels of it, and the most of any launch.
+    /// The last launch of which a kernel was seen, NCCL's kernels of it, and the most of any
+    /// launch.
     last: u64,
     kernels: u32,
     most: u32,
@@ -389,7 +390,8 @@ impl Graphs {
         self.update(graph, |known| *known = Executable { made: time, ..Executable::default() });
     }
 
-    /// Changes what is known about a graph. What is used is not to be forgotten. Returns what it was.
+    /// Changes what is known about a graph. What is used is not to be forgotten. Returns what it
+    /// was.
     fn update(&mut self, graph: u64, change: impl FnOnce(&mut Executable)) -> Executable {
         let was_forgotten = self.forgot;
         let unknown = Executable { was_forgotten, is_changed: self.forgot && self.changed, ..Executable::default() };
@@ -468,8 +470,8 @@ impl Graphs {
         }
     }
 
-    /// Whether fewer of NCCL's kernels were seen of this launch than of others before, and none of a
-    /// later one of the same graph. Of a graph's first launch any kernel counts.
+    /// Whether fewer of NCCL's kernels were seen of this launch than of others before, and none of
+    /// a later one of the same graph. Of a graph's first launch any kernel counts.
     pub(super) fn is_unseen(&self, graph: u64, index: u64) -> bool {
         self.graphs.get(&graph).is_some_and(|known| index >= known.seen)
     }

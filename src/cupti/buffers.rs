@@ -12,14 +12,14 @@
 //!
 //! CUPTI asks for buffers on the application's threads, so a buffer's state is a bit in a word: no
 //! lock, no allocation, no wait. If no buffer is free, a small spare one is lent and its content is
-//! lost: a null pointer crashes CUPTI before 12.9. If all spare ones are lent too, a full buffer that
-//! the collector has not taken is lent again, and what is in it is lost. CUPTI gets a null pointer
-//! only while it holds all of these itself. Then one buffer for everybody would be worse: CUPTI fills
-//! in a record when its kernel ends, and nothing says that it does not read there what another thread
-//! has overwritten.
+//! lost: a null pointer crashes CUPTI before 12.9. If all spare ones are lent too, a full buffer
+//! that the collector has not taken is lent again, and what is in it is lost. CUPTI gets a null
+//! pointer only while it holds all of these itself. Then one buffer for everybody would be worse:
+//! CUPTI fills in a record when its kernel ends, and nothing says that it does not read there what
+//! another thread has overwritten.
 //!
-//! A buffer that CUPTI holds is never unmapped, not even after unsubscribing; the pool lives as long
-//! as the process.
+//! A buffer that CUPTI holds is never unmapped, not even after unsubscribing; the pool lives as
+//! long as the process.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -128,8 +128,8 @@ impl Pool {
         })
     }
 
-    /// Lends a buffer: its address and its length in bytes. Null if CUPTI or the collector has all of
-    /// them, which takes more launching threads than there are buffers.
+    /// Lends a buffer: its address and its length in bytes. Null if CUPTI or the collector has all
+    /// of them, which takes more launching threads than there are buffers.
     pub(super) fn request(&self) -> (*mut u8, usize) {
         if let Some(index) = take_lowest(&self.free) {
             return self.lend(index);

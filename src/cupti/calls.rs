@@ -14,8 +14,8 @@ use crate::sys;
 /// Functions and threads remembered. CUDA has some 1,300 functions; threads come and go.
 const FUNCTIONS: usize = 8192;
 const THREADS: usize = 4096;
-/// How long the name of a thread holds: it may be changed, and the number may become that of another
-/// thread.
+/// How long the name of a thread holds: it may be changed, and the number may become that of
+/// another thread.
 const HOLDS: Duration = Duration::from_secs(5);
 
 /// The names looked up so far.

@@ -169,7 +169,8 @@ impl Decoder {
                     record.view().and_then(|view| host_function(&view, times))
                 }
                 cupti::CUPTI_ACTIVITY_KIND_OVERHEAD => record.view().and_then(|view| overhead(&view, times)),
-                // CUPTI also names the GPUs that `CUDA_VISIBLE_DEVICES` hides; the process has none of them.
+                // CUPTI also names the GPUs that `CUDA_VISIBLE_DEVICES` hides; the process has none
+                // of them.
                 cupti::CUPTI_ACTIVITY_KIND_DEVICE if is_hidden(&record) => continue,
                 cupti::CUPTI_ACTIVITY_KIND_DEVICE => record.view().and_then(|view| device(&view, outside)),
                 cupti::CUPTI_ACTIVITY_KIND_CONTEXT => record.view().and_then(|view| context(&view)),

@@ -38,7 +38,8 @@ impl Door {
 
     /// Pushes an external id; false if nobody takes it.
     pub(super) fn push(&self, kind: u32, id: u64) -> bool {
-        // SAFETY: subscribed: `close` waits for this thread to leave. This is in no callback of CUPTI's.
+        // SAFETY: subscribed: `close` waits for this thread to leave. This is in no callback of
+        // CUPTI's.
         let push = |ids: &Ids| unsafe { (ids.push)(ids.handle, kind, id) } == cupti::CUPTI_SUCCESS;
         self.enter(push).unwrap_or(false)
     }
@@ -58,8 +59,8 @@ impl Door {
         result
     }
 
-    /// Lets nobody in to this subscriber any more, and waits until all have left. False if that took
-    /// too long. To a later one the door stays open.
+    /// Lets nobody in to this subscriber any more, and waits until all have left. False if that
+    /// took too long. To a later one the door stays open.
     pub(super) fn close(&self, ids: &'static Ids) -> bool {
         let ours = ptr::from_ref(ids).cast_mut();
         let _ = self.ids.compare_exchange(ours, ptr::null_mut(), Ordering::SeqCst, Ordering::SeqCst);

@@ -82,8 +82,9 @@ struct State {
     release: bool,
     /// Giving it up because the process ends.
     process_ends: bool,
-    /// When CUPTI was made to return everything, but for the requested forced flushes: subscriptions
-    /// were given up, or buffers taken over. As long as buffers from then may not have been read.
+    /// When CUPTI was made to return everything, but for the requested forced flushes:
+    /// subscriptions were given up, or buffers taken over. As long as buffers from then may not
+    /// have been read.
     emptied: [Range<HostNs>; SPANS],
     /// Ends of subscriptions that the collector has not taken yet, in order.
     given_up: [Option<GivenUp>; ENDS],
@@ -275,8 +276,8 @@ impl Desk {
         }
     }
 
-    /// When CUPTI was made to return everything, but for the requested forced flushes: kernels that it
-    /// returned then may not have ended.
+    /// When CUPTI was made to return everything, but for the requested forced flushes: kernels that
+    /// it returned then may not have ended.
     pub(super) fn emptied(&self) -> [Range<HostNs>; SPANS] {
         self.lock().emptied.clone()
     }
@@ -302,7 +303,8 @@ impl Desk {
         self.done.notify_all();
     }
 
-    /// The ends of subscriptions since the last call, in order, but for one because the process ends.
+    /// The ends of subscriptions since the last call, in order, but for one because the process
+    /// ends.
     pub(super) fn take_given_up(&self) -> [Option<GivenUp>; ENDS] {
         std::mem::take(&mut self.lock().given_up)
     }

@@ -1,5 +1,5 @@
-//! Graphs, as CUPTI's callbacks tell of them: which node is a clone of which, what an update makes of
-//! it, and when a graph is launched.
+//! Graphs, as CUPTI's callbacks tell of them: which node is a clone of which, what an update makes
+//! of it, and when a graph is launched.
 //!
 //! What CUPTI does was seen with 13.0 Update 1 on an H200. A node keeps its handle for life. Its
 //! number changes if it is in a child graph: the graph that becomes executable takes the child's
@@ -9,12 +9,13 @@
 //! captured 2:4  ──clone──►  child 3:4  ──clone──►  5:4  becomes 4:36, which the kernels have
 //! ```
 //!
-//! Some clones go before the graph is executable, among them the node that was the child graph. A node
-//! that is being destroyed is forgotten: CUPTI must not be asked for the number of a handle that is no
-//! more.
+//! Some clones go before the graph is executable, among them the node that was the child graph. A
+//! node that is being destroyed is forgotten: CUPTI must not be asked for the number of a handle
+//! that is no more.
 //!
-//! An update reports each kernel's node that gets other parameters, with the node whose work it does
-//! from now on. One that has them already is not reported. Nodes of other kinds were always reported.
+//! An update reports each kernel's node that gets other parameters, with the node whose work it
+//! does from now on. One that has them already is not reported. Nodes of other kinds were always
+//! reported.
 
 use std::cell::Cell;
 use std::ptr;
@@ -180,8 +181,8 @@ fn destroyed(handle: cupti::CUgraphNode) {
     }
 }
 
-/// CUPTI's number of a node that it has just passed, or that still exists: its graph's number in the
-/// upper half, its own in the lower.
+/// CUPTI's number of a node that it has just passed, or that still exists: its graph's number in
+/// the upper half, its own in the lower.
 fn number(shared: &Shared, node: cupti::CUgraphNode) -> Option<u64> {
     let mut number = 0;
     // SAFETY: the node exists, and the number is writable; the call is allowed in this callback.
@@ -248,8 +249,8 @@ pub(super) fn is_change(id: u32) -> bool {
     CHANGES.contains(&id) || KERNEL_CHANGES.contains(&id)
 }
 
-/// Such a function begins or ends. Where CUPTI reports [`UPDATES`], nothing else needs to be known of
-/// a change, unless it fails halfway or turns nodes off.
+/// Such a function begins or ends. Where CUPTI reports [`UPDATES`], nothing else needs to be known
+/// of a change, unless it fails halfway or turns nodes off.
 pub(super) fn change(id: u32, call: &cupti::CUpti_CallbackData) {
     let Some(shared) = Shared::get() else { return };
     let is_told =

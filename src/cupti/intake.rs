@@ -47,8 +47,8 @@ pub struct Standing {
     pub overdue: u64,
     /// Failures that CUPTI reported of itself.
     pub failures: u64,
-    /// How many of these failures were fatal, up to the last one after which CUPTI was not taken again
-    /// at once.
+    /// How many of these failures were fatal, up to the last one after which CUPTI was not taken
+    /// again at once.
     pub fatal: u64,
     /// The `CUptiResult` of the last of these failures.
     pub last_failure: u32,

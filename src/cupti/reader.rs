@@ -42,8 +42,8 @@ pub trait Taker {
     fn covers(&self, until: HostNs) -> bool;
     /// A buffer that contains nothing later than `now`.
     fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside);
-    /// Whether CUPTI was being given up or taken over when it returned the next buffer, at this time:
-    /// that one may contain kernels that have not ended.
+    /// Whether CUPTI was being given up or taken over when it returned the next buffer, at this
+    /// time: that one may contain kernels that have not ended.
     fn gives_up(&mut self, time: HostNs, gives_up: bool);
     /// What was lost so far; called after the buffers.
     fn stands(&mut self, standing: Standing);
@@ -71,8 +71,8 @@ impl Reader {
         self.desk.force();
     }
 
-    /// Takes back that request, if the flush has not begun. Whether [`Reader::take_forced`] will still
-    /// tell of one.
+    /// Takes back that request, if the flush has not begun. Whether [`Reader::take_forced`] will
+    /// still tell of one.
     pub fn leave(&self) -> bool {
         self.desk.leave() > self.forced
     }
@@ -104,8 +104,8 @@ impl Reader {
     fn drain_until<T: Taker>(&mut self, taker: &mut T, is_ready: impl Fn(&T, HostNs, HostNs) -> bool) {
         // While buffers are read, their subscriber stays: CUPTI follows its handle.
         let (is_over, subscriber) = (self.desk.has_ended(), self.desk.subscriber());
-        // Before the clocks are read: what is returned later may have times after a step of the wall
-        // clock that no reading shows yet.
+        // Before the clocks are read: what is returned later may have times after a step of the
+        // wall clock that no reading shows yet.
         let began = HostNs(sys::boottime_ns());
         self.shared.pool.take(&mut self.pending);
         for reading in self.desk.take_readings() {

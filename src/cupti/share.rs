@@ -104,7 +104,8 @@ impl Subscriber {
         };
         let Answer { code, handle, name } = subscribe(own.subscribe, version, true);
         if code == cupti::CUPTI_SUCCESS {
-            // Never freed: a thread may still look at it. There is one for each time CUPTI is taken.
+            // Never freed: a thread may still look at it. There is one for each time CUPTI is
+            // taken.
             let ids: &'static Ids = Box::leak(Box::new(Ids { handle, push, pop }));
             let since = HostNs(sys::boottime_ns());
             return Ok((Subscriber { shared, handle, since, own: Some(own), ids: Some(ids), beside: name }, None));

@@ -210,8 +210,8 @@ impl Subscription {
         self.before.wall_clock
     }
 
-    /// Whether it stops the recording of kernels when it is given up. In one release disabling kernels
-    /// deadlocks.
+    /// Whether it stops the recording of kernels when it is given up. In one release disabling
+    /// kernels deadlocks.
     pub(super) fn stops(&self) -> bool {
         releases::cupti_fault(self.version, FaultId::DisableDeadlocks).is_none()
     }

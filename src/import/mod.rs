@@ -157,8 +157,9 @@ pub fn open(path: &Path) -> Result<Profile, Error> {
     open_as(path, blocks::cores(), (Wanted::Calls, None), |_| {})
 }
 
-/// The same with as much as is wanted of one of our traces, or of its ends, read on this many threads.
-/// `also` gets its packets, too, and `None` before a part that does not follow on the one before it.
+/// The same with as much as is wanted of one of our traces, or of its ends, read on this many
+/// threads. `also` gets its packets, too, and `None` before a part that does not follow on the one
+/// before it.
 pub(crate) fn open_as(
     path: &Path,
     threads: usize,

@@ -52,13 +52,13 @@ const REQUEST: [u32; 9] = [
     nccl::PEER,
     nccl::ROOT,
 ];
-/// What else tells operations apart. A rank's send to itself and the matching receive share a number, and so
-/// do collectives of a function that are captured in graphs.
+/// What else tells operations apart. A rank's send to itself and the matching receive share a
+/// number, and so do collectives of a function that are captured in graphs.
 const IDENTITY: [u32; 4] = [nccl::FUNCTION, nccl::COUNT, nccl::DATATYPE, nccl::ROOT];
 const REQUEST_TEXTS: [u32; 4] = [nccl::FUNCTION_TEXT, nccl::DATATYPE_TEXT, nccl::ALGORITHM_TEXT, nccl::PROTOCOL_TEXT];
 
-/// Reads traces as one profile, or only these ends of each: what ran is read of the last part. `also`
-/// gets the packets, too, and `None` before that part.
+/// Reads traces as one profile, or only these ends of each: what ran is read of the last part.
+/// `also` gets the packets, too, and `None` before that part.
 pub(super) fn read(
     paths: &[impl AsRef<Path>],
     threads: usize,

@@ -57,8 +57,8 @@ pub struct Profile {
     pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
-    /// When CUPTI was flushed by force while kernels had not ended, so that these have no record: the
-    /// process, and the time.
+    /// When CUPTI was flushed by force while kernels had not ended, so that these have no record:
+    /// the process, and the time.
     pub flushes: Vec<(usize, FileNs)>,
     /// What the settings of the recording left out of it, if what ran in between is missing.
     pub gaps: Option<String>,

@@ -379,8 +379,8 @@ mod tests {
 
     const COMM: &str = "0 0 comm C hash=7 rank=0 ranks=8 interface=7";
 
-    /// What a selection draws of this script: the times of calls, and the sizes of hand-overs and of
-    /// what NCCL's kernels carry.
+    /// What a selection draws of this script: the times of calls, and the sizes of hand-overs and
+    /// of what NCCL's kernels carry.
     fn drawn(selection: Selection, script: &str) -> (String, LeftOut) {
         let mut filter = Filter::new(&selection, HostNs(0), Some((3, 8))).expect("it leaves something out");
         let mut said = Vec::new();

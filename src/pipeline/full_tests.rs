@@ -47,8 +47,8 @@ fn second(pipeline: &mut Pipeline, second: u64) -> Option<Wish> {
     pipeline.take_wish()
 }
 
-/// What was drawn since the last time, with the seconds and the numbers of operations. `packets` are
-/// those of before.
+/// What was drawn since the last time, with the seconds and the numbers of operations. `packets`
+/// are those of before.
 fn drawn(pipeline: &mut Pipeline, packets: &mut Vec<u8>) -> Vec<String> {
     let (mut said, known) = (Vec::new(), packets.len() as u64);
     packets.extend(pipeline.chunk());

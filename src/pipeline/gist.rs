@@ -48,8 +48,8 @@ struct Gpu {
     running: Option<usize>,
     /// Kernels had not ended that CUPTI will report nothing more about.
     has_lost: bool,
-    /// When it was forced to return these, unless that time is accounted for; and for how long kernels
-    /// without a record ran, ns.
+    /// When it was forced to return these, unless that time is accounted for; and for how long
+    /// kernels without a record ran, ns.
     flushes: Vec<HostNs>,
     unrecorded: u64,
     /// When the first kernel of NCCL began.
@@ -108,8 +108,8 @@ impl Gist {
         }
     }
 
-    /// CUPTI was forced to return its buffers, with their content of this time: kernels that had not ended
-    /// have no record.
+    /// CUPTI was forced to return its buffers, with their content of this time: kernels that had
+    /// not ended have no record.
     pub(super) fn flushed_by_force(&mut self, time: HostNs) {
         for gpu in self.gpus.values_mut().filter(|gpu| gpu.has_lost) {
             gpu.has_lost = false;

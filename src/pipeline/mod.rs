@@ -65,8 +65,8 @@ pub struct Pipeline {
     intake: Option<Intake>,
     activities: Activities,
     level: Level,
-    /// Which records are taken in this pass, up to when on the host's clock, and how long they wait,
-    /// in ns.
+    /// Which records are taken in this pass, up to when on the host's clock, and how long they
+    /// wait, in ns.
     due_records: Due,
     limit: HostNs,
     window_ns: u64,

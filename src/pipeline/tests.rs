@@ -246,7 +246,8 @@ fn a_recorders_clock_that_goes_back_stops_nothing() {
     read(&mut pipeline, 10_000 * MS, 10_000);
     assert_eq!((taken(&pipeline, 9_900 * MS), taken(&pipeline, 9_960 * MS)), (Some(9_900), None));
     assert!(!says_that_a_clock_went_back(&mut pipeline, "the"));
-    // It is restored 20 ms later, from a copy in which little time had passed, and read 80 ms after that.
+    // It is restored 20 ms later, from a copy in which little time had passed, and read 80 ms after
+    // that.
     read(&mut pipeline, 1_080 * MS, 10_100);
     assert!(says_that_a_clock_went_back(&mut pipeline, "the recorder's clock"));
     assert!(pipeline.waits_for_clock());

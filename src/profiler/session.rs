@@ -196,8 +196,8 @@ impl Session {
             self.collector.note(begin, "CUPTI not released", text.into());
             return HandOver::Late;
         }
-        // The next owner may finalize CUPTI, and with it the names in what came back. The remarks about
-        // the end come with them.
+        // The next owner may finalize CUPTI, and with it the names in what came back. The remarks
+        // about the end come with them.
         if self.collector.take_kernels(CUPTI_WAIT) { HandOver::Done } else { HandOver::Late }
     }
 

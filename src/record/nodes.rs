@@ -16,11 +16,11 @@ type Part = [AtomicU64; PLACES];
 /// A set of nodes, by CUPTI's numbers. It remembers at least the 2 × [`FULL`] that were added last.
 /// An application's graphs have nodes by the thousand, and most need no record.
 ///
-/// Any thread may use it at any time. A node that a thread adds is found by every thread that learns
-/// of it from there. What is about to be forgotten may be missed.
+/// Any thread may use it at any time. A node that a thread adds is found by every thread that
+/// learns of it from there. What is about to be forgotten may be missed.
 pub(super) struct Nodes {
-    /// They take turns. A part is emptied while the one before it has its turn, so nobody adds to it
-    /// meanwhile, unless the thread that empties it is held up for all of that turn.
+    /// They take turns. A part is emptied while the one before it has its turn, so nobody adds to
+    /// it meanwhile, unless the thread that empties it is held up for all of that turn.
     parts: [Part; PARTS],
     /// Nodes added so far.
     added: AtomicU64,

@@ -418,8 +418,8 @@ pub fn graph_launch(graph: u64, correlation: u32) {
     }
 }
 
-/// Records that nodes of an executable graph may do something else from now on. Does nothing until a
-/// node that concerns NCCL has been seen.
+/// Records that nodes of an executable graph may do something else from now on. Does nothing until
+/// a node that concerns NCCL has been seen.
 pub fn graph_change(graph: u64) {
     if is_on() && !NODES.is_empty() {
         let _ = LOCAL.try_with(|local| local.note_of_launch(kind::GRAPH_CHANGE, 0, 0, &[graph]));

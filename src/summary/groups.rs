@@ -17,8 +17,8 @@ const KINDS: usize = 3;
 pub(super) struct Group {
     comm: u32,
     kind: Kind,
-    /// Kernels that carry as much are one group. An AlltoAllv carries another amount each time: where
-    /// experts get tokens, every step has its own.
+    /// Kernels that carry as much are one group. An AlltoAllv carries another amount each time:
+    /// where experts get tokens, every step has its own.
     traffic: Option<Traffic>,
 }
 
@@ -156,8 +156,8 @@ impl Gathering {
         }
     }
 
-    /// What the kernel carried, what that moved, and how long it took, ns; `None` if that is doubtful or
-    /// not known.
+    /// What the kernel carried, what that moved, and how long it took, ns; `None` if that is
+    /// doubtful or not known.
     pub(super) fn group(mut self, ranks: Option<u32>) -> Option<(Group, Option<Traffic>, u64)> {
         let ns = self.ns.filter(|_| !self.is_contradicted)?;
         self.kinds.sort_unstable_by_key(|(word, number)| (*number == 0, *word == Word::ABSENT, *word));

@@ -42,8 +42,8 @@ pub(super) struct Stretch {
 }
 
 impl Stretches {
-    /// A kernel that carried one operation, and its time, if known. One without a time has its place,
-    /// so that the others of all ranks stay side by side.
+    /// A kernel that carried one operation, and its time, if known. One without a time has its
+    /// place, so that the others of all ranks stay side by side.
     pub(super) fn add(&mut self, comm: u32, function: u16, begin: HostNs, ns: Option<u64>) {
         // The others let some ranks go before the last one comes.
         if !matches!(Word(function), Word::ALL_REDUCE | Word::ALL_GATHER | Word::REDUCE_SCATTER | Word::ALL_TO_ALL) {

@@ -83,8 +83,8 @@ impl Times {
         }
     }
 
-    /// How many are no longer than each of these bounds, ns. In a histogram, those within 0.8 % of a
-    /// bound may count on either side of it. `None` if there were too many kinds to keep.
+    /// How many are no longer than each of these bounds, ns. In a histogram, those within 0.8 % of
+    /// a bound may count on either side of it. `None` if there were too many kinds to keep.
     pub(super) fn up_to<const N: usize>(&self, bounds: &[u64; N]) -> Option<[u64; N]> {
         match &self.kept {
             Kept::Each(each) => Some(bounds.map(|bound| each.iter().filter(|ns| **ns <= bound).count() as u64)),

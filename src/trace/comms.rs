@@ -40,8 +40,8 @@ pub(super) struct Comms {
     ended: VecDeque<Handle>,
     /// Short names of communicators that have tracks.
     labels: FxHashSet<String>,
-    /// How many have no tracks of their own, and the families they share: while operations run, while
-    /// they are handed over, and for overdue ones.
+    /// How many have no tracks of their own, and the families they share: while operations run,
+    /// while they are handed over, and for overdue ones.
     pub(super) sharing: u64,
     others: [Option<FamilyId>; 3],
     /// As shown on the overview page.

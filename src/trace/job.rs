@@ -162,8 +162,8 @@ impl JobTracks {
         Some(CommTracks { first_to_last, waiting })
     }
 
-    /// Draws what `ncclscope diagnose` says. The answer lies on the group itself, which is in view before
-    /// anything is expanded.
+    /// Draws what `ncclscope diagnose` says. The answer lies on the group itself, which is in view
+    /// before anything is expanded.
     pub fn diagnosis(&mut self, Diagnosis { answer, causes }: &Diagnosis) {
         let description = "What `ncclscope diagnose` found, each in the step in which it shows best.";
         let place = Placing { parent: self.group, rank: 0, description };

@@ -388,7 +388,8 @@ impl Lanes {
         Some(Ended { time, transfer })
     }
 
-    /// Ends all slices that are open in these families, and the phases inside them. Returns which they were.
+    /// Ends all slices that are open in these families, and the phases inside them. Returns which
+    /// they were.
     pub(super) fn end_all(&mut self, families: &[FamilyId], time: HostNs, args: &Args) -> Vec<Handle> {
         if families.is_empty() {
             return Vec::new();

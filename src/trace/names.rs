@@ -148,8 +148,8 @@ pub fn demangled(name: &str) -> Cow<'_, str> {
 /// The most letters of a kernel's name in a line of text.
 const SHORT: usize = 60;
 
-/// A kernel's name for a line of text: if it is long, without the arguments of its templates, and cut
-/// if that is not enough.
+/// A kernel's name for a line of text: if it is long, without the arguments of its templates, and
+/// cut if that is not enough.
 #[must_use]
 pub fn short(name: &str) -> Cow<'_, str> {
     if name.chars().count() <= SHORT {

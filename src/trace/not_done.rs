@@ -31,8 +31,8 @@ const DESCRIPTION: &str = "Overdue operations: not known to have ended although 
                            its hand-over, or at the launch of its graph. The others wait for the first one.";
 /// How long a communicator may stand still with an operation under way, in ns.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// How many times longer graphs may be launched while nothing is seen of them: in most jobs they work, and
-/// something always runs.
+/// How many times longer graphs may be launched while nothing is seen of them: in most jobs they
+/// work, and something always runs.
 const LAUNCHING: u64 = 10;
 /// How often that time is doubled: up to three minutes.
 const DOUBLINGS: u32 = 6;
@@ -52,8 +52,8 @@ pub struct Evidence<'a> {
     pub done: &'a dyn Fn(Handle) -> Option<HostNs>,
     /// When the proxy or a channel last made progress in a communicator.
     pub moved: &'a dyn Fn(Handle) -> Option<HostNs>,
-    /// The first and the last launch without a known kernel that NCCL reports nothing else about: of a
-    /// graph, or of a broadcast.
+    /// The first and the last launch without a known kernel that NCCL reports nothing else about:
+    /// of a graph, or of a broadcast.
     pub launches: Option<(HostNs, HostNs)>,
 }
 
@@ -74,8 +74,8 @@ pub(super) struct NotDone {
     expects_kernels: bool,
     kernels_missing: bool,
     state: State,
-    /// CUPTI may be forced to return unfinished kernels from a wish for it until the answer, however
-    /// late that comes.
+    /// CUPTI may be forced to return unfinished kernels from a wish for it until the answer,
+    /// however late that comes.
     forces: bool,
     /// How often a standstill turned out to be a pause.
     pauses: u32,
@@ -333,7 +333,8 @@ impl NotDone {
         let Some(family) = comms.not_done(canvas, *context, DESCRIPTION) else { return };
         let Some(drawn) = comms.drawn.get(context) else { return };
         let Some(comm) = &drawn.comm else { return };
-        // The first kernel of this communicator that ends shows that those that were lost have ended.
+        // The first kernel of this communicator that ends shows that those that were lost have
+        // ended.
         let is_behind_lost = self.lost > HostNs(0) && drawn.ran <= self.lost;
         let doubt = if is_behind_lost { BEHIND_LOST } else { doubt };
         canvas.args.clear().operation(operation).of_comm(Some(comm)).text(nccl::DOUBT, doubt);

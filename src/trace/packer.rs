@@ -37,7 +37,8 @@ impl Packer {
     }
 
     /// These packets in one packet, or in several if they are many; the packets themselves if they
-    /// cannot be compressed. If the first one marks a restart, it stays outside, where it can be found.
+    /// cannot be compressed. If the first one marks a restart, it stays outside, where it can be
+    /// found.
     #[must_use]
     pub fn pack<'p>(&'p mut self, chunk: &'p [u8]) -> &'p [u8] {
         let (marker, mut packets) = chunk.split_at(marker_length(chunk));

@@ -30,8 +30,8 @@ pub struct Figures {
     pub recorded: u64,
     /// Calls for which there was no room.
     pub dropped: u64,
-    /// Calls that were recorded but not written, because the file had reached its maximum size. What
-    /// hangs is drawn all the same.
+    /// Calls that were recorded but not written, because the file had reached its maximum size.
+    /// What hangs is drawn all the same.
     pub discarded: u64,
     /// Panics caught in callbacks.
     pub panics: u64,
@@ -223,7 +223,8 @@ impl Recording {
         canvas.aloud(|canvas| canvas.instant(self.own, time, Category::Ncclscope, &Fixed(remark::ALIVE)));
     }
 
-    /// A GPU of the process, once. CUPTI tells of it without a time, often before there is any record.
+    /// A GPU of the process, once. CUPTI tells of it without a time, often before there is any
+    /// record.
     pub(super) fn device(&self, canvas: &mut Canvas, time: HostNs, device: &Device) {
         if !canvas.processes.found(&mut canvas.lanes.writer, device) {
             return;

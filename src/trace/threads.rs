@@ -105,8 +105,8 @@ impl Threads {
         );
     }
 
-    /// Whether a call is open that was begun before the last restart of the trace, of which there were
-    /// this many.
+    /// Whether a call is open that was begun before the last restart of the trace, of which there
+    /// were this many.
     pub(super) fn has_old(&self, restarts: u32) -> bool {
         self.threads.values().flat_map(|thread| thread.stack.first()).any(|call| call.restart != restarts)
     }

@@ -91,8 +91,8 @@ pub struct Tracks {
 /// of thousands of files can be read.
 const RESTART: usize = 8 << 20;
 
-/// For how long after a communicator's `finalize` its operations may still end, ns: a progress thread
-/// that communicators share reports that later.
+/// For how long after a communicator's `finalize` its operations may still end, ns: a progress
+/// thread that communicators share reports that later.
 const LATE_NS: u64 = 1_000_000_000;
 
 impl Tracks {
@@ -258,8 +258,8 @@ impl Tracks {
         self.not_done.not_forced();
     }
 
-    /// The file is full. From here on, what was begun is ended, and of the rest only remarks, what hangs
-    /// and [signs of life](Tracks::sign_of_life) are written. All of it is still added up.
+    /// The file is full. From here on, what was begun is ended, and of the rest only remarks, what
+    /// hangs and [signs of life](Tracks::sign_of_life) are written. All of it is still added up.
     pub fn file_is_full(&mut self) {
         self.canvas.is_full = true;
         self.canvas.writer().file_is_full();

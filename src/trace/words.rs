@@ -1,8 +1,8 @@
 //! The words by which readers recognise things in a trace: the writer writes them, and `cli`,
 //! `import` and `sql/ncclscope.sql` look for them.
 //!
-//! Names of arguments are in `proto/ncclscope.proto`, and the names of tracks with a communicator in
-//! [`super::names`]. A test compares the SQL with these and with the words here.
+//! Names of arguments are in `proto/ncclscope.proto`, and the names of tracks with a communicator
+//! in [`super::names`]. A test compares the SQL with these and with the words here.
 
 macro_rules! categories {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
@@ -76,7 +76,8 @@ pub const ALIVE_NS: u64 = 10_000_000_000;
 
 /// The doubt of a slice whose end is not its own.
 pub const GIVEN_UP: &str = "no stop: given up, records were dropped";
-/// The same if NCCL reports no end, because the communicator was finalized before, as by `ncclCommAbort`.
+/// The same if NCCL reports no end, because the communicator was finalized before, as by
+/// `ncclCommAbort`.
 pub const FINALIZED: &str = "its communicator was finalized";
 
 /// Instants.

@@ -45,7 +45,8 @@ pub const TRACK_BITS: u32 = 16;
 /// negative number when it looks up the sequence's clocks, and refuses every snapshot of them.
 const SEQUENCE_BITS: u32 = 11;
 
-/// A sequence's id has the process tag above its lowest bits, and the rest of its number above that.
+/// A sequence's id has the process tag above its lowest bits, and the rest of its number above
+/// that.
 pub const SEQUENCE_TAG_SHIFT: u32 = 8;
 
 /// The most tracks of one file. The viewer becomes slow long before.
@@ -251,8 +252,8 @@ impl Writer {
         self.is_mute
     }
 
-    /// From here on the file is full: slices that were begun are ended, and the rest is written only
-    /// [aloud](Writer::speak). Tracks still are.
+    /// From here on the file is full: slices that were begun are ended, and the rest is written
+    /// only [aloud](Writer::speak). Tracks still are.
     pub(super) fn file_is_full(&mut self) {
         self.unwritten.get_or_insert_default();
     }

@@ -1,4 +1,5 @@
-//! The settings that select a part of the job: what they leave out, what stays, and what is counted.
+//! The settings that select a part of the job: what they leave out, what stays, and what is
+//! counted.
 
 use super::{CUDA, KERNEL, library_path, record};
 use crate::command::ncclscope;
@@ -42,8 +43,8 @@ pub(super) fn job(collectives: &[String]) -> String {
     )
 }
 
-/// How many slices are drawn of operations with this size: calls, hand-overs, runs, kernels, and the
-/// proxy's operations and transfers.
+/// How many slices are drawn of operations with this size: calls, hand-overs, runs, kernels, and
+/// the proxy's operations and transfers.
 fn drawn(timeline: &Timeline, size: &str) -> [usize; 5] {
     let of = |category: &str| {
         let all = timeline.slices.iter().filter(|it| it.category == category && it.name.contains(size));

@@ -1,4 +1,5 @@
-//! Parents that are missing or stopped, states that do not fit, types and handles that nobody knows.
+//! Parents that are missing or stopped, states that do not fit, types and handles that nobody
+//! knows.
 
 use super::{COLL, INIT, assert_remarkable, names, shown, shown_by};
 use ncclscope_tests::fault;

@@ -54,7 +54,8 @@ fn an_archive_has_the_files_as_they_are_and_opens_as_they_do() {
         expected.extend(identities(&Trace::from_bytes(*bytes).unwrap()));
     }
     expected.sort();
-    // All of one clock: nothing but the host is to be said. Perfetto tells a manifest by how it begins.
+    // All of one clock: nothing but the host is to be said. Perfetto tells a manifest by how it
+    // begins.
     assert!(members[0].1.starts_with(b"{\"perfetto_manifest\":"));
     let manifest: serde_json::Value = serde_json::from_slice(members[0].1).unwrap();
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();

@@ -80,7 +80,8 @@ fn processes_are_in_the_order_of_their_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let elsewhere = "x".repeat(host.trim().len());
-    // Neither by name nor by file, and every other one in a container with a name of its own; one has no rank.
+    // Neither by name nor by file, and every other one in a container with a name of its own; one
+    // has no rank.
     let ranks = [Some(10), Some(0), Some(2), None, Some(1)];
     let files: Vec<_> = ranks
         .iter()
@@ -111,7 +112,8 @@ fn processes_are_in_the_order_of_their_ranks() {
     assert_eq!(root, files.len(), "the root of each file says so");
 }
 
-/// A root (`uuid` 0) that asks for its processes in an explicit order: fields 1 and 19 of a descriptor.
+/// A root (`uuid` 0) that asks for its processes in an explicit order: fields 1 and 19 of a
+/// descriptor.
 const ROOT_IN_ORDER: &[u8] = &[0x08, 0x00, 0x98, 0x01, 0x01];
 
 #[test]
@@ -146,7 +148,8 @@ fn processes_whose_marks_collide_are_told_apart() {
         identities(&trace)
     });
     assert_eq!(own, two);
-    // What was merged has other marks; it is merged with the rest of the job all the same, and not with its own ranks.
+    // What was merged has other marks; it is merged with the rest of the job all the same, and not
+    // with its own ranks.
     let files: Vec<PathBuf> = fs::read_dir(path("two")).unwrap().map(|entry| entry.unwrap().path()).collect();
     merge("some.perfetto-trace", &files[..4]);
     let said = merge("again.perfetto-trace", &[&[path("some.perfetto-trace")], &files[3..]].concat());

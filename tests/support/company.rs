@@ -137,8 +137,8 @@ pub fn end() -> Result<c_int, String> {
     })
 }
 
-/// Gives CUPTI a clock of this tool's: ticks, 2.1 per ns, as torch.profiler gives it the processor's.
-/// Returns CUPTI's answer.
+/// Gives CUPTI a clock of this tool's: ticks, 2.1 per ns, as torch.profiler gives it the
+/// processor's. Returns CUPTI's answer.
 ///
 /// # Errors
 ///

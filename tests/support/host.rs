@@ -525,8 +525,8 @@ impl Init {
     }
 }
 
-/// The library whose log function `log` is NCCL's, if the host is to pretend that this library calls
-/// the plugin.
+/// The library whose log function `log` is NCCL's, if the host is to pretend that this library
+/// calls the plugin.
 pub const CALLER: &str = "SCRIPTED_HOST_CALLER";
 
 /// NCCL's log function.

@@ -93,9 +93,9 @@
 //! `KIND` and `STATE` are names from [`crate::layout`], or `type:N` and `state:N`.
 //!
 //! A value is a number (`-1`, `0x10`, `true`, `16Mi`), `null`, `raw:N`, a label where a handle
-//! belongs, or a time of day in nanoseconds: `now`, `now-20us`, `now+2ms`, or in ticks of a clock: `100MHz:now`. If the field is a text,
-//! the value is the text itself, `fresh:TEXT` for the same text at a new address, or `@LABEL` for
-//! the text of a `text` line.
+//! belongs, or a time of day in nanoseconds: `now`, `now-20us`, `now+2ms`, or in ticks of a clock:
+//! `100MHz:now`. If the field is a text, the value is the text itself, `fresh:TEXT` for the same
+//! text at a new address, or `@LABEL` for the text of a `text` line.
 //!
 //! Events and states of network plugins take `net=ib device= wr_id= opcode= qp= length=` or
 //! `net=socket fd= op= length=` instead of `id` and `data`. The structure is overwritten as soon as

@@ -1,5 +1,5 @@
-//! Perfetto's own user interface in a browser: what a user sees of a trace, as text. And the page of
-//! `ncclscope report`.
+//! Perfetto's own user interface in a browser: what a user sees of a trace, as text. And the page
+//! of `ncclscope report`.
 
 use crate::perfetto::Trace;
 use crate::timeline::difference;

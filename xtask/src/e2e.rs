@@ -59,11 +59,11 @@ fn e2e(place: &Place, all: bool) -> Result<Outcome, Failure> {
         }
         tests
     };
-    // What judges how fast a job is, or how well clocks agree, runs by itself, and last: the steps aside
-    // may be done by then. Otherwise two jobs at a time: they wait most of the time, but each has more
-    // threads than most machines have cores. With more, they make each other late. Beside them there is
-    // `suite`, the suite for machines with GPUs, run on emulated ones; and then what waits most: jobs that
-    // hang, launchers, and those that are asked about in SQL.
+    // What judges how fast a job is, or how well clocks agree, runs by itself, and last: the steps
+    // aside may be done by then. Otherwise two jobs at a time: they wait most of the time, but each
+    // has more threads than most machines have cores. With more, they make each other late. Beside
+    // them there is `suite`, the suite for machines with GPUs, run on emulated ones; and then what
+    // waits most: jobs that hang, launchers, and those that are asked about in SQL.
     const JUDGED: [&str; 10] = [
         "clocks::",
         "diagnosing::",

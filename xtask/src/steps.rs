@@ -90,8 +90,8 @@ impl Place {
         Ok(Place { root: root.to_owned(), target: target.to_owned(), is_aside: false })
     }
 
-    /// Cargo for what builds nothing that others use. Aside, it has a folder of its own, so that nobody
-    /// waits for its lock.
+    /// Cargo for what builds nothing that others use. Aside, it has a folder of its own, so that
+    /// nobody waits for its lock.
     pub(crate) fn checking_cargo(&self) -> Command {
         let mut cargo = self.cargo();
         if self.is_aside {

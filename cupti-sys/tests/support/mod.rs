@@ -1,4 +1,5 @@
-//! What the tests share: buffers as CUPTI would fill them, and numbers that look random but are the same every time.
+//! What the tests share: buffers as CUPTI would fill them, and numbers that look random but are the
+//! same every time.
 
 use cupti_sys::records::Table;
 
@@ -43,7 +44,8 @@ impl Random {
         usize::try_from(self.next() % limit as u64).expect("less than a usize")
     }
 
-    /// Bytes that look enough like records to lead a walker on: kinds here and there, else anything.
+    /// Bytes that look enough like records to lead a walker on: kinds here and there, else
+    /// anything.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         let tame = self.below(4);

@@ -30,9 +30,9 @@
 //! callbacks name functions without their version, what a second subscriber is told, the numbers
 //! of hardware channels, the registers of a kernel.
 //!
-//! Several subscribers are emulated as the headers of 13.3 to 13.5 describe them. Nobody has seen the
-//! real ones here: what older functions do beside them, and what happens to buffers of a subscriber
-//! that is gone, is not known, and is refused as misuse.
+//! Several subscribers are emulated as the headers of 13.3 to 13.5 describe them. Nobody has seen
+//! the real ones here: what older functions do beside them, and what happens to buffers of a
+//! subscriber that is gone, is not known, and is refused as misuse.
 //!
 //! Not emulated: records of synchronisation, events and memory; user-defined records; hardware
 //! trace. The callbacks that announce a node or an executable graph before

@@ -36,8 +36,8 @@
 //! | `state=fatal@2s` | then CUPTI reports `fatal` (and detaches), `error` or `warning` |
 //! | `seed=7` | the seed of random choices |
 //!
-//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. `state` needs 12.9 or
-//! later. `exhaust` models GPU buffers that are never reused.
+//! Times are numbers with `ns`, `us`, `ms`, `s` or `h`; shares are in percent. `state` needs 12.9
+//! or later. `exhaust` models GPU buffers that are never reused.
 //!
 //! A program can skip an hour by calling `emulated_cupti_hour`. `emulated_cupti_refused` says how
 //! many calls `refuse` has refused. `emulated_cupti_answers` ends each `hang`, and returns when

@@ -1,5 +1,6 @@
 //! Collects records: which ones are wanted, which are incomplete, and how they are returned. Each
-//! subscriber that shares has kinds, buffers and losses of its own; the others have one set of them.
+//! subscriber that shares has kinds, buffers and losses of its own; the others have one set of
+//! them.
 //!
 //! There are four locks, always taken in this order. The last one is never held while a function
 //! of the caller's runs:

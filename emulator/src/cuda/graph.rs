@@ -218,8 +218,8 @@ impl Graph {
     /// Makes an executable graph.
     pub(super) fn instantiate(self: &Arc<Graph>) -> Result<Arc<Exec>, Error> {
         let id = next_id();
-        // The child graph's nodes are cloned into a graph of their own first. Then the clone that is
-        // executed takes them in, after the node that was the child graph (seen on an H200).
+        // The child graph's nodes are cloned into a graph of their own first. Then the clone that
+        // is executed takes them in, after the node that was the child graph (seen on an H200).
         let (of, cloned_into, first) = match &self.child {
             Some(child) => (child, next_id(), 1),
             None => (self, id, 0),

@@ -1,5 +1,5 @@
-//! Overrides `recv`, `accept` and `sched_yield` for the whole process, libnccl included: a program's
-//! own symbols take precedence over libc's.
+//! Overrides `recv`, `accept` and `sched_yield` for the whole process, libnccl included: a
+//! program's own symbols take precedence over libc's.
 //!
 //! While NCCL's ranks find each other, and while its network waits, each polls its sockets without
 //! a pause; and a proxy that waits for its GPU or its peer only yields. On a machine with fewer

@@ -71,8 +71,8 @@
 //! | `hang` | the rank stops; later the job is killed, as intended |
 //! | `exit at once` | `_exit(0)`, without destroying communicators |
 //!
-//! All of a rank's `compute NAME TIME to TIME` take the same part of their range the n-th time: those
-//! of one step work on the same data.
+//! All of a rank's `compute NAME TIME to TIME` take the same part of their range the n-th time:
+//! those of one step work on the same data.
 //!
 //! `split` also takes `rank / K` and `rank < K`; with the latter the other ranks get no
 //! communicator. `native` calls NCCL's own function (`ncclAlltoAll`) where NCCL has it. `symmetric`

@@ -163,8 +163,8 @@ impl Job {
             planted: Vec::new(),
         };
         job.plant(kind, dice);
-        // One thread for all GPUs of a host is late on all of them. Eight in one process communicate more
-        // slowly, by more than what is planted.
+        // One thread for all GPUs of a host is late on all of them. Eight in one process
+        // communicate more slowly, by more than what is planted.
         let by_host = job.planted.iter().any(|it| matches!(it.cause, Cause::Host { .. } | Cause::Pauses { .. }));
         let several = if by_host { "threads" } else { "devices" };
         if ranks_per_host <= 4 {
@@ -323,7 +323,8 @@ impl Job {
         times * message * PACE * 1_000_000 / takes
     }
 
-    /// The elements of a collective among this many ranks that takes a link this many µs, as `SIZE`.
+    /// The elements of a collective among this many ranks that takes a link this many µs, as
+    /// `SIZE`.
     fn size(&self, collective: &str, members: u64, takes: u64) -> String {
         let bytes = takes * PACE;
         let size = match collective {
@@ -537,8 +538,8 @@ impl Job {
         text
     }
 
-    /// Plays it with these causes in a world that is so many times slower, again if something else on the machine
-    /// disturbed it. What is compared with each other has to be of one world.
+    /// Plays it with these causes in a world that is so many times slower, again if something else
+    /// on the machine disturbed it. What is compared with each other has to be of one world.
     #[track_caller]
     pub(super) fn play(&self, planted: &[Planted], slower: u32) -> Run {
         for _ in 1..TIMES {

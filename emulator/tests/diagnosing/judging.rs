@@ -141,8 +141,8 @@ pub(super) fn adds_up(answer: &Value) {
     }
 }
 
-/// Asserts that a merged trace marks each cause, in a step of a rank that has it: from the begin of a
-/// kernel, or from the end of one for what the GPU did not do.
+/// Asserts that a merged trace marks each cause, in a step of a rank that has it: from the begin of
+/// a kernel, or from the end of one for what the GPU did not do.
 #[track_caller]
 pub(super) fn is_marked_in_a_merged_trace(run: &Run, answer: &Value) {
     let (trace, _) = run.joined();

@@ -220,8 +220,8 @@ impl Case {
             Planted::Nothing if off > 0 => {
                 faults.push(format!("{off} remarks that CUPTI's times are off, which they are not"));
             }
-            // A random job may have no kernel that NCCL's threads see soon enough. Where launches are
-            // not reported, no match is certain enough to say so.
+            // A random job may have no kernel that NCCL's threads see soon enough. Where launches
+            // are not reported, no match is certain enough to say so.
             Planted::Skew if off == 0 && !self.is_random && minor >= 28 => {
                 faults.push("no remark that CUPTI's times are off".into());
             }
@@ -242,8 +242,8 @@ impl Case {
             faults.push("no kernel ran".to_owned());
         }
         // Without callbacks the GPUs' timers show what a kernel carried. Before 2.31 they show
-        // nothing once a graph has been replayed. In `training`, a communicator may be destroyed before
-        // NCCL's threads have seen the end of the last kernel of each of its four ranks.
+        // nothing once a graph has been replayed. In `training`, a communicator may be destroyed
+        // before NCCL's threads have seen the end of the last kernel of each of its four ranks.
         let (least, reason) = match (&*self.misbehaviour, &*self.scenario) {
             ("withhold", "training") if minor >= 31 => (verdict.kernels.saturating_sub(4), "all but four can be"),
             ("withhold", _) if minor >= 31 => (verdict.kernels, "all can be"),

@@ -22,8 +22,8 @@ use tempfile::{NamedTempFile, TempDir};
 
 pub(crate) use played::Played;
 
-/// How many times slower the world of a job is each time that it is played. On a busy machine something else
-/// may hide what is planted; that takes a smaller part of a slower world.
+/// How many times slower the world of a job is each time that it is played. On a busy machine
+/// something else may hide what is planted; that takes a smaller part of a slower world.
 pub(crate) const SLOWER: [u32; 5] = [1, 1, 2, 4, 8];
 /// How long a job may take before the emulator ends it; a test gives up on the emulator itself
 /// some time later.

@@ -256,7 +256,8 @@ fn clock(ended: &Ended) -> Answer {
         .value("end_most_ns", end_most)
 }
 
-/// Whether what was asked for took, in ms, as long as the kernel that ran meanwhile, within a thousandth of it.
+/// Whether what was asked for took, in ms, as long as the kernel that ran meanwhile, within a
+/// thousandth of it.
 fn has_waited(asked: f64, kernel: f64) -> bool {
     asked >= 0.999 * kernel
 }

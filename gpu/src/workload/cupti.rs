@@ -330,8 +330,9 @@ const NODES: [u32; 4] = [
 const UPDATES: u32 = 130_000;
 
 /// Whether the node that a record names leads back to the kernel that was captured, and to no
-/// other: directly, through a copy of the graph, inside another graph, and after an update. After the
-/// update it also reports which of the two captures the node leads to, and whether CUPTI said so.
+/// other: directly, through a copy of the graph, inside another graph, and after an update. After
+/// the update it also reports which of the two captures the node leads to, and whether CUPTI said
+/// so.
 pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), String> {
     let trial = Trial::begin(workload)?;
     let durations = std::cell::Cell::new(2_000);
@@ -373,7 +374,8 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
         None => drop(told.words.insert("cloned".into(), "this driver has no cuGraphClone".into())),
         Some(copy) => follow("cloned", &replay(copy.instantiate()?)?, &created),
     }
-    // Inside another graph: as a copy, and as itself; and captured into a graph that is there, as XLA does.
+    // Inside another graph: as a copy, and as itself; and captured into a graph that is there, as
+    // XLA does.
     for (what, is_moved, is_into) in [("child", false, false), ("moved", true, false), ("into", true, true)] {
         let empty = if is_into { crate::cuda::Graph::for_capture()? } else { None };
         let captured = match empty {
@@ -388,7 +390,8 @@ pub(super) fn graph_ids(workload: &Workload, told: &mut Told) -> Result<(), Stri
         match graph.inside_another(is_moved) {
             Ok(Some(outer)) => follow(what, &replay(outer.instantiate()?)?, &created),
             Ok(None) => drop(told.words.insert(what.into(), "this driver lacks a function for it".into())),
-            // Drivers for CUDA 12.3 to 12.8 have the function, but do not know that a graph can be moved.
+            // Drivers for CUDA 12.3 to 12.8 have the function, but do not know that a graph can be
+            // moved.
             Err(reason) => drop(told.words.insert(what.into(), format!("not asked: {reason}"))),
         }
     }

@@ -22,8 +22,8 @@ const IDLE: f64 = 0.7;
 const EXPLAINED: f64 = 0.5;
 /// How many times more than any other link one link has to have lost to be named alone.
 const STANDS_OUT: f64 = 1.5;
-/// How many times the median a step is long; and by how much of the median step such ones have to lengthen
-/// the average.
+/// How many times the median a step is long; and by how much of the median step such ones have to
+/// lengthen the average.
 const LONG: f64 = 10.0;
 const LONG_PART: f64 = 0.25;
 
@@ -139,7 +139,8 @@ fn taken(slower: &Slower) -> String {
     })
 }
 
-/// Says where a few long steps make the steps of one run longer on average, which medians do not show.
+/// Says where a few long steps make the steps of one run longer on average, which medians do not
+/// show.
 fn long_ones(steps: &Change) -> Option<String> {
     let [(a, more_a), (b, more_b)] = [&steps.a, &steps.b].map(|it| {
         let mean = it.sum / it.count as f64;
@@ -370,8 +371,8 @@ fn alone<'a>(changed: &[&'a Link]) -> Option<&'a Link> {
     second.is_none_or(|second| first.lost.abs() >= STANDS_OUT * second.lost.abs()).then_some(*first)
 }
 
-/// What the steps of one run contain and those of the other do not; and by how much it may at most have
-/// changed them in this direction, ns. That it differs is certain even where its cost is not.
+/// What the steps of one run contain and those of the other do not; and by how much it may at most
+/// have changed them in this direction, ns. That it differs is certain even where its cost is not.
 fn other_contents(slower: &Slower, names: &Names, direction: f64) -> Option<(Cause, f64)> {
     // Of some executions it may be unknown how much of them is waiting.
     let is_in_both = |it: &Row| {

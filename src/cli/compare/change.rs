@@ -122,8 +122,8 @@ fn least_probability([a, b]: [usize; 2]) -> f64 {
     2.0 / choices
 }
 
-/// Whether there are so many of these pairs, and so few values in each, that no change could be told from
-/// chance.
+/// Whether there are so many of these pairs, and so few values in each, that no change could be
+/// told from chance.
 pub(crate) fn are_too_many(pairs: &[Pair]) -> bool {
     let (count, most) = (pairs.iter().filter(|pair| pair.is_enough()).count(), blocks_for(pairs.len()));
     let can_tell = |pair: &Pair| {
@@ -177,8 +177,8 @@ fn steady(values: &[f64]) -> &[f64] {
     values.get(warm_up..).unwrap_or_default()
 }
 
-/// The medians of consecutive blocks, of which there are at most so many; their lengths differ by one at
-/// most.
+/// The medians of consecutive blocks, of which there are at most so many; their lengths differ by
+/// one at most.
 fn blocks(values: &[f64], most: usize) -> Vec<f64> {
     let count = values.len().min(most);
     let edge = |block: usize| block * values.len() / count.max(1);

@@ -155,8 +155,8 @@ impl Ranks {
         self.all.iter().all(|rank| rank.number.is_some())
     }
 
-    /// The number of each rank, by its index, where the launcher did not number them all: that in the
-    /// largest communicator with all of them.
+    /// The number of each rank, by its index, where the launcher did not number them all: that in
+    /// the largest communicator with all of them.
     pub(crate) fn numbers(&self, profile: &Profile) -> Option<BTreeMap<i32, usize>> {
         if self.are_numbered() {
             return None;
@@ -246,9 +246,9 @@ impl Ranks {
         }
     }
 
-    /// Adds to what a GPU did, in order of start, where it worked on kernels without a record: between
-    /// what ended before CUPTI was flushed by force and what began after it. `untold` is what [`untold`]
-    /// gives for its process.
+    /// Adds to what a GPU did, in order of start, where it worked on kernels without a record:
+    /// between what ended before CUPTI was flushed by force and what began after it. `untold` is
+    /// what [`untold`] gives for its process.
     fn take_unrecorded(
         &mut self,
         profile: &Profile,
@@ -295,8 +295,8 @@ impl Ranks {
     }
 }
 
-/// The operations of each process whose CUPTI was flushed by force while kernels had not ended, of which no
-/// kernel is known to have carried them.
+/// The operations of each process whose CUPTI was flushed by force while kernels had not ended, of
+/// which no kernel is known to have carried them.
 fn untold(profile: &Profile) -> HashMap<usize, Vec<usize>> {
     let mut untold: HashMap<usize, Vec<usize>> = profile.flushes.iter().map(|it| (it.0, Vec::new())).collect();
     if untold.is_empty() {
@@ -315,8 +315,8 @@ fn untold(profile: &Profile) -> HashMap<usize, Vec<usize>> {
 /// What stands for kernels without a record.
 pub(crate) const UNRECORDED: &str = "kernels without a record";
 
-/// Of communicators, by their sizes and whose each of their ranks is, the largest that has all of so
-/// many members: whose its ranks are.
+/// Of communicators, by their sizes and whose each of their ranks is, the largest that has all of
+/// so many members: whose its ranks are.
 pub(crate) fn largest_with_all<'a>(
     communicators: impl DoubleEndedIterator<Item = &'a (i32, BTreeMap<i32, usize>)>,
     count: usize,
@@ -392,9 +392,9 @@ pub(super) fn counted(kernel: &Kernel, operations: Vec<String>) -> String {
     parts.join(" + ")
 }
 
-/// A send to each rank and a receive from each, as in a summary: `AlltoAll 400 B f32 on world`, with
-/// what a rank sends in all. If the sizes differ, they are left out: they are other ones on each rank
-/// and, where experts get tokens, in each step.
+/// A send to each rank and a receive from each, as in a summary: `AlltoAll 400 B f32 on world`,
+/// with what a rank sends in all. If the sizes differ, they are left out: they are other ones on
+/// each rank and, where experts get tokens, in each step.
 fn all_to_all(profile: &Profile, kernel: &Kernel, operations: &[&Operation]) -> Option<String> {
     let first = operations.first().filter(|_| kernel.carried.count as usize <= operations.len())?;
     let communicator = &profile.communicators[first.communicator?];

@@ -142,8 +142,8 @@ impl Report {
         Ok(())
     }
 
-    /// What the user asked: first what is worse than being slow and how the two differ, then which is
-    /// slower and why.
+    /// What the user asked: first what is worse than being slow and how the two differ, then which
+    /// is slower and why.
     fn answer(&self) -> Vec<String> {
         let mut lines: Vec<String> = of_both([&self.a.troubles, &self.b.troubles]).collect();
         let of_jobs = &self.differences.of_jobs;

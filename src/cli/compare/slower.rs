@@ -244,8 +244,8 @@ fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
     idle
 }
 
-/// Takes waits for other ranks together with the transfers behind them where a run mostly cannot tell them
-/// apart for this communication, as without the files of some ranks.
+/// Takes waits for other ranks together with the transfers behind them where a run mostly cannot
+/// tell them apart for this communication, as without the files of some ranks.
 fn told_alike(runs: [&mut Values; 2], is_by_step: bool) {
     let mut kinds = BTreeSet::new();
     for run in &runs {

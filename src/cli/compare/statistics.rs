@@ -78,15 +78,17 @@ pub(crate) fn mann_whitney(a: &[f64], b: &[f64], known: &mut Known) -> Option<f6
     Some(known.exact(doubled, a.len(), sum))
 }
 
-/// How many choices of ranks have each sum, by the ranks and how many are chosen: the same for most tests.
+/// How many choices of ranks have each sum, by the ranks and how many are chosen: the same for most
+/// tests.
 #[derive(Debug, Default)]
 pub(crate) struct Known(FxHashMap<(Vec<u64>, usize), Vec<f64>>);
 
 impl Known {
-    /// The fraction of all choices of `n` ranks whose sum is at least as far from the mean as `sum`.
+    /// The fraction of all choices of `n` ranks whose sum is at least as far from the mean as
+    /// `sum`.
     fn exact(&mut self, ranks: Vec<u64>, n: usize, sum: u64) -> f64 {
-        // Twice the ranks' mean is the number of ranks plus one; times the size of the choice, it is
-        // the mean sum.
+        // Twice the ranks' mean is the number of ranks plus one; times the size of the choice, it
+        // is the mean sum.
         let middle = (n * (ranks.len() + 1)) as u64;
         let choices = self.0.entry((ranks, n)).or_insert_with_key(|(ranks, n)| choices(ranks, *n));
         let all: f64 = choices.iter().sum();

@@ -1,11 +1,12 @@
 //! The steps of a run: from the ranges that the program marked, or else from what repeats.
 //!
 //! What repeats is found by a kind of thing that divides everything a rank did into stretches of
-//! the same content: a kernel that runs once per step or, if there is none, one that always runs the
-//! same number of times. If there are several, the one with the shortest stretches is taken.
+//! the same content: a kernel that runs once per step or, if there is none, one that always runs
+//! the same number of times. If there are several, the one with the shortest stretches is taken.
 //!
 //! Where sizes change from step to step, other kernels compute each. Then what a rank communicates
-//! divides a run that is looked at by itself; for comparing the work of two runs that is not enough.
+//! divides a run that is looked at by itself; for comparing the work of two runs that is not
+//! enough.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -92,13 +93,14 @@ pub(crate) fn of_both(
     }
 }
 
-/// The steps of what divides a rank by itself: strict ones first, then the shortest, then the first.
+/// The steps of what divides a rank by itself: strict ones first, then the shortest, then the
+/// first.
 fn own(found: BTreeMap<Repeat, Repeating>) -> Option<Steps> {
     found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
 }
 
-/// The steps of a rank: those that the program marked, or else from what repeats, or from what repeats
-/// of its communication. With a name: each from one thing of this name to the next.
+/// The steps of a rank: those that the program marked, or else from what repeats, or from what
+/// repeats of its communication. With a name: each from one thing of this name to the next.
 pub(in crate::cli) fn of_one(profile: &Profile, ranks: &Ranks, rank: &Rank, name: Option<&str>) -> Option<Steps> {
     if let Some(name) = name {
         let is_it: Vec<bool> =

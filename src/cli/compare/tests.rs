@@ -24,7 +24,8 @@ use crate::model::time::{FileNs, Shift};
 struct Job {
     tool: Tool,
     ranks: i32,
-    /// How many of them are GPUs of one process; of one alone, the launcher's number begins with `first`.
+    /// How many of them are GPUs of one process; of one alone, the launcher's number begins with
+    /// `first`.
     gpus: i32,
     first: i32,
     steps: usize,

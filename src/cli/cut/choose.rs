@@ -105,7 +105,8 @@ impl Choice {
         self.chunks.binary_search_by_key(&at, |chunk| chunk.at).ok()
     }
 
-    /// If nothing is kept of the compressed packet at this place: the times at its end, by sequence.
+    /// If nothing is kept of the compressed packet at this place: the times at its end, by
+    /// sequence.
     pub(super) fn passed(&self, at: u64, filter: &Filter) -> Option<&[(u64, HostNs)]> {
         let place = self.chunk_at(at)?;
         let chunk = &self.chunks[place];
@@ -236,10 +237,11 @@ impl<'a> Named<'a> {
         Named { tracks, labels }
     }
 
-    /// The communicators that a track may be of whose slices name none, or that has no slices. It is
-    /// that of the sibling whose name begins this track's name: transfers with a peer are drawn beside
-    /// their operations. A counter says before that what it counts: `busbw · dp · rank 3 of 8`. What a
-    /// merge drew about all ranks has no siblings, and says the name: `dp · ranks waiting`.
+    /// The communicators that a track may be of whose slices name none, or that has no slices. It
+    /// is that of the sibling whose name begins this track's name: transfers with a peer are drawn
+    /// beside their operations. A counter says before that what it counts: `busbw · dp · rank 3 of
+    /// 8`. What a merge drew about all ranks has no siblings, and says the name: `dp · ranks
+    /// waiting`.
     fn of(&self, survey: &Survey, uuid: u64) -> &[u64] {
         let Some(track) = survey.tracks.get(&uuid).filter(|track| track.communicators.is_empty()) else { return &[] };
         let of_job = [words::track::FIRST_TO_LAST, words::track::WAITING];

@@ -108,8 +108,8 @@ impl Copier<'_> {
         }
     }
 
-    /// Whether a packet that describes a track or the trace is wanted. Restarts repeat all of them. The
-    /// copy has no restarts: what they say about communicators may be left out.
+    /// Whether a packet that describes a track or the trace is wanted. Restarts repeat all of them.
+    /// The copy has no restarts: what they say about communicators may be left out.
     fn is_news(&mut self, packet: &Packet<'_>) -> bool {
         let uuid = |descriptor| fields(descriptor).find(|field| field.number == track_descriptor::UUID);
         let track = packet.descriptor.map(|descriptor| uuid(descriptor).map_or(0, |field| field.uint()));

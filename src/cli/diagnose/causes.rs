@@ -1,8 +1,8 @@
 //! What makes the steps of a job longer than necessary, and by how much (pure).
 //!
 //! Each suspect is something that differs between ranks, links or steps, with the change to the job
-//! that would remove it. Its cost is what a replay of the job with that change saves. A suspect that
-//! saves nothing delayed nobody, and is no cause.
+//! that would remove it. Its cost is what a replay of the job with that change saves. A suspect
+//! that saves nothing delayed nobody, and is no cause.
 
 mod links;
 mod stood;
@@ -25,7 +25,8 @@ const ALIKE: f64 = 0.5;
 /// A cause costs at least this fraction of the normal spread of steps, and of a replay's error:
 /// less could be the machine's own noise.
 const NOISE: f64 = 0.25;
-/// What happened once is a cause if it took as long, ns: on a busy machine many things take long, but less.
+/// What happened once is a cause if it took as long, ns: on a busy machine many things take long,
+/// but less.
 const ONCE_NS: f64 = 1e9;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;

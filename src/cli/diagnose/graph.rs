@@ -123,8 +123,8 @@ pub(super) struct Stretch {
 }
 
 impl Graph {
-    /// `ranks` has each rank's items in order of start. `joined` has the items that share an operation's
-    /// number: the number, the rank, and the item's place among those of the rank.
+    /// `ranks` has each rank's items in order of start. `joined` has the items that share an
+    /// operation's number: the number, the rank, and the item's place among those of the rank.
     pub(super) fn new(ranks: Vec<Vec<Item>>, mut joined: Vec<(u64, u32, u32)>) -> Graph {
         let mut graph = Graph::default();
         let mut bases = Vec::new();
@@ -141,9 +141,9 @@ impl Graph {
         for of_number in joined.chunk_by(|one, other| one.0 == other.0) {
             let of_ranks: Vec<_> = of_number.chunk_by(|one, other| one.1 == other.1).collect();
             let times = of_ranks[0].len();
-            // As NCCL does not number operations while a graph is captured, several in one run of a graph may
-            // share a number. They ran in the same order on all ranks, and all are known if every rank has
-            // equally many.
+            // As NCCL does not number operations while a graph is captured, several in one run of a
+            // graph may share a number. They ran in the same order on all ranks, and all are known
+            // if every rank has equally many.
             if of_ranks.len() == 1 || of_ranks.iter().any(|it| it.len() != times) {
                 continue;
             }
@@ -233,7 +233,8 @@ impl Graph {
         self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX)
     }
 
-    /// Whether each item is a send that took so little longer than its receive that it did not wait.
+    /// Whether each item is a send that took so little longer than its receive that it did not
+    /// wait.
     fn free(&self) -> Vec<bool> {
         let shortest = self.shortest();
         let is_short = |at: usize| self.items[at].took() - self.least(at, &shortest) < FREE_NS;
@@ -241,8 +242,8 @@ impl Graph {
         (0..self.items.len()).map(is_free).collect()
     }
 
-    /// Finds the other sends that did not wait. In the stages of a pipeline, each of which sends before
-    /// it receives, one that is thought to wait stops all ranks.
+    /// Finds the other sends that did not wait. In the stages of a pipeline, each of which sends
+    /// before it receives, one that is thought to wait stops all ranks.
     fn settle(&mut self, mut free: Vec<bool>) {
         for _ in 0..ROUNDS {
             let times = self.replay(&self.plan());
@@ -464,8 +465,8 @@ impl Graph {
                     }
                 }
             }
-            // The ranks' files do not agree on the order, or something is wrongly thought to wait: it
-            // takes as long as it did. That a send waited is a guess.
+            // The ranks' files do not agree on the order, or something is wrongly thought to wait:
+            // it takes as long as it did. That a send waited is a guess.
             let waiting = (0..self.ranks.len()).filter(|rank| cursors[*rank] < self.ranks[*rank].end);
             let order = |rank: &usize| {
                 let item = blocked[*rank] as usize;
@@ -636,7 +637,8 @@ mod tests {
 
     #[test]
     fn a_buffered_send_takes_what_the_network_takes() {
-        // The send ends at once; its data arrives 80 us after it began, when the receiver has waited.
+        // The send ends at once; its data arrives 80 us after it began, when the receiver has
+        // waited.
         let send = Item { only_gives: true, sent: 75 * US, ..collective(100, 110) };
         let ranks = vec![vec![item(0, 0, 100), send], vec![collective(0, 180), item(0, 180, 200)]];
         let graph = Graph::new(ranks, vec![(1, 0, 1), (1, 1, 0)]);
@@ -707,8 +709,8 @@ mod tests {
 
     #[test]
     fn sends_of_which_only_one_can_have_waited_did_not_wait() {
-        // Two stages of a pipeline send to each other before they receive. Reading takes much less time
-        // than sending, as if the sends had waited for it.
+        // Two stages of a pipeline send to each other before they receive. Reading takes much less
+        // time than sending, as if the sends had waited for it.
         let send = Item { only_gives: true, ..collective(10, 120) };
         let stage = || vec![collective(0, 10), send, item(0, 120, 200), collective(200, 240)];
         let joined = vec![(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 3), (2, 1, 1), (2, 0, 3)];

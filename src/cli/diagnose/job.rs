@@ -63,8 +63,8 @@ pub(super) struct Use {
     pub(super) is_direct: bool,
     /// For how long the network had any of it, or how long it took, ns.
     pub(super) busy: f64,
-    /// For how long the network had each transfer, in the middle, on the slowest channel, ns; or how
-    /// long all took.
+    /// For how long the network had each transfer, in the middle, on the slowest channel, ns; or
+    /// how long all took.
     pub(super) each: f64,
     /// That channel, if it takes much longer than the others between these ranks.
     pub(super) channel: Option<u32>,
@@ -95,8 +95,8 @@ pub(super) struct Job {
     pub(super) uses: Vec<Use>,
     /// What GPUs took of what they had received over links, by item.
     pub(super) taken: FxHashMap<usize, Taken>,
-    /// For how long data from a rank had arrived and an item's GPU did not take it, ns, where that was for
-    /// a millisecond or more.
+    /// For how long data from a rank had arrived and an item's GPU did not take it, ns, where that
+    /// was for a millisecond or more.
     pub(super) untaken: FxHashMap<(usize, usize), f64>,
     /// How steps are known; `None` if nothing repeats.
     pub(super) source: Option<Source>,
@@ -147,8 +147,9 @@ impl Job {
         base + edges[step]..base + edges[step + 1]
     }
 
-    /// From when to when to look at a step of a rank: from its begin to that of the next one; or, for
-    /// what the GPU did not do, with the idle time before the one and without that before the other.
+    /// From when to when to look at a step of a rank: from its begin to that of the next one; or,
+    /// for what the GPU did not do, with the idle time before the one and without that before the
+    /// other.
     pub(super) fn step_times(&self, rank: usize, step: usize, with_idle: bool) -> (i64, i64) {
         let (items, all) = (self.step(rank, step), self.graph.rank(rank));
         let edge = |item: usize| {
@@ -158,8 +159,8 @@ impl Job {
         (edge(items.start), edge(items.end))
     }
 
-    /// Looks only at the last steps if they have taken longer than those before: those show what holds
-    /// the job up now.
+    /// Looks only at the last steps if they have taken longer than those before: those show what
+    /// holds the job up now.
     pub(super) fn look_at_slow_steps(&mut self) {
         let length = |step: usize| {
             let of = |rank: usize| {

@@ -1,6 +1,6 @@
 //! Reads the files of a job into a [`Job`]: what ran on each rank's GPU, by step, and which of it
-//! the ranks met in. Of long recordings the last steps are kept, and of large ones only the ends are
-//! read.
+//! the ranks met in. Of long recordings the last steps are kept, and of large ones only the ends
+//! are read.
 
 mod agree;
 mod links;
@@ -30,8 +30,8 @@ use crate::trace::words::remark;
 
 /// How many items are kept; each takes some 150 bytes.
 const ITEMS: usize = 6_000_000;
-/// How many steps of a rank are kept at least, unless they have more than so many times its share of the
-/// items; and how many in any case.
+/// How many steps of a rank are kept at least, unless they have more than so many times its share
+/// of the items; and how many in any case.
 const STEPS: usize = 30;
 const TIMES: usize = 10;
 const FEWEST: usize = 8;
@@ -71,15 +71,15 @@ struct Loading {
     known: FxHashMap<Kind, u32>,
     communicators: FxHashMap<u32, String>,
     sizes: FxHashMap<u32, Option<usize>>,
-    /// What the network carried: the communicator and the peer there; the link is the rank, the item its
-    /// place there.
+    /// What the network carried: the communicator and the peer there; the link is the rank, the
+    /// item its place there.
     uses: Vec<(u64, i32, Use)>,
     /// All sends: the communicator and the peer there, the rank, and the item's place there.
     sends: Vec<(u64, i32, usize, usize)>,
     /// The rank, the item's place there, and what its GPU took that it had received.
     taken: Vec<(usize, usize, Taken)>,
-    /// The rank, the item's place there, the sender by communicator and rank there, and for how long the
-    /// GPU did not take what had arrived, ns.
+    /// The rank, the item's place there, the sender by communicator and rank there, and for how
+    /// long the GPU did not take what had arrived, ns.
     untaken: Vec<(usize, usize, (u64, i32), f64)>,
     /// The ranks of each communicator, by hash: how many, and which of the job's ranks they are.
     members: BTreeMap<u64, (i32, BTreeMap<i32, usize>)>,
@@ -88,7 +88,8 @@ struct Loading {
     no_kernels: Option<String>,
     /// Its items are kernels, not what the host handed over.
     has_kernels: bool,
-    /// How many ranks of a communicator, by hash, are in files that were left out for lack of kernels.
+    /// How many ranks of a communicator, by hash, are in files that were left out for lack of
+    /// kernels.
     without_kernels: BTreeMap<u64, usize>,
     /// Only the ends of files were read.
     is_of_ends: bool,
@@ -121,8 +122,8 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
     }
 }
 
-/// Reads so much of the files. If the ranks have too few of these steps in common, returns also until
-/// when all of them were recorded.
+/// Reads so much of the files. If the ranks have too few of these steps in common, returns also
+/// until when all of them were recorded.
 fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job, Option<i64>), Reason>) {
     let stage = match amount.end {
         None => Stage::begin(format!("reading {} files", files.len()), size_of(files)),
@@ -271,8 +272,8 @@ impl Loading {
         };
         let places = match count {
             0 => rank.items.len() - rank.items.len().min(amount.items)..rank.items.len(),
-            // What comes before the first step may be in it when the ranks agree on what begins one. The
-            // last step ends when the next one begins.
+            // What comes before the first step may be in it when the ranks agree on what begins
+            // one. The last step ends when the next one begins.
             _ => {
                 let begin = if wish.steps.is_some() || kept.start > 0 { edges[kept.start] } else { 0 };
                 begin..rank.items.len().min(edges[kept.end] + 1)
@@ -322,8 +323,8 @@ impl Loading {
     fn items_of(&mut self, profile: &Profile, ranks: &Ranks, rank: &Rank, places: &Range<usize>) -> Vec<Carrier> {
         let rank_number = self.items.len() as u32;
         let mut streams: HashMap<(u32, u32), u32> = HashMap::new();
-        // How often each operation has run before, where that is not known: replays of a graph share its
-        // number.
+        // How often each operation has run before, where that is not known: replays of a graph
+        // share its number.
         let mut turns: FxHashMap<u64, u32> = FxHashMap::default();
         let mut carriers = Vec::new();
         let mut items = Vec::with_capacity(places.len());
@@ -391,8 +392,8 @@ impl Loading {
         self.kinds.len() as u32 - 1
     }
 
-    /// Gives the ranks the numbers of a communicator that has them all, if launchers gave none, or one
-    /// to several: that of the process from which these inherited it.
+    /// Gives the ranks the numbers of a communicator that has them all, if launchers gave none, or
+    /// one to several: that of the process from which these inherited it.
     ///
     /// # Errors
     ///
@@ -430,7 +431,8 @@ impl Loading {
         Ok(())
     }
 
-    /// The job of so many files, some of which could not be read; and what [`read`] returns with it.
+    /// The job of so many files, some of which could not be read; and what [`read`] returns with
+    /// it.
     fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<(Job, Option<i64>), Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
@@ -563,7 +565,8 @@ fn mixed(value: &impl std::hash::Hash) -> u64 {
 mod tests {
     use super::*;
 
-    /// Processes with these numbers from a launcher, of which these are in one communicator, in order.
+    /// Processes with these numbers from a launcher, of which these are in one communicator, in
+    /// order.
     fn labels(numbers: &[Option<i32>], members: &[usize]) -> Result<Vec<String>, String> {
         let rank = |(at, number): (usize, &Option<i32>)| RankFacts {
             label: number.map_or_else(|| format!("process {}", 70 + at), |number| format!("rank {number}")),

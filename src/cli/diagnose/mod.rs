@@ -75,8 +75,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     report.write(out).map_err(Reason::Output)
 }
 
-/// The answer of `ncclscope diagnose` about these files, which `named` stands for; and how late ranks
-/// came.
+/// The answer of `ncclscope diagnose` about these files, which `named` stands for; and how late
+/// ranks came.
 fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<(Report, Lateness), Reason> {
     let (survey, loaded) = load::load(files, wish);
     let troubles = Troubles::of(&survey);
@@ -121,8 +121,8 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     causes_of(&job, &causes::find(&job))
 }
 
-/// The answer about these traces, unless it cannot be told; and the causes, if the job does not hang.
-/// The traces must be ours.
+/// The answer about these traces, unless it cannot be told; and the causes, if the job does not
+/// hang. The traces must be ours.
 pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
     let (survey, loaded) = load::load(traces, &load::Wish::default());
     let troubles = Troubles::of(&survey);

@@ -18,8 +18,8 @@ pub(super) struct Since {
     pub(super) before: i64,
 }
 
-/// Since when steps of these lengths, in ns, have taken longer, up to the last one. That is a change of
-/// pace only if three quarters of them are longer than three quarters of those before.
+/// Since when steps of these lengths, in ns, have taken longer, up to the last one. That is a
+/// change of pace only if three quarters of them are longer than three quarters of those before.
 pub(super) fn since(lengths: &[i64]) -> Option<Since> {
     let count = lengths.len();
     let halves = (1..).map(|half| count >> half).take_while(|newest| *newest >= ENOUGH);
@@ -39,8 +39,8 @@ pub(super) fn since(lengths: &[i64]) -> Option<Since> {
     (count - step >= ENOUGH).then_some(Since { step, before })
 }
 
-/// A quarter of the lengths is at most the first of these; half of them, the second; and three quarters,
-/// the third.
+/// A quarter of the lengths is at most the first of these; half of them, the second; and three
+/// quarters, the third.
 fn quarters(lengths: &[i64]) -> [i64; 3] {
     let mut lengths = lengths.to_vec();
     lengths.sort_unstable();

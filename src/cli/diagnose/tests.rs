@@ -35,10 +35,11 @@ struct Made {
     /// How long the link from a rank takes for an operation, us, in a step.
     link: fn(usize, usize) -> i64,
     /// The rank that checks something in each step.
-    checks: Option<usize>,
+    checks: &'static [usize],
     /// The rank whose second kernel stands still in a step, if any does.
     stood: Option<usize>,
-    /// How many kernels each of the others is divided into, and by how many percent their lengths differ.
+    /// How many kernels each of the others is divided into, and by how many percent their lengths
+    /// differ.
     parts: (usize, i64),
 }
 
@@ -51,7 +52,7 @@ impl Made {
             work: |rank, step| 100 + noise(rank, step) % 3,
             pause: |rank, step| 10 + noise(rank, step) % 30,
             link: |rank, step| 900 + noise(rank, step) % 100,
-            checks: None,
+            checks: &[],
             stood: None,
             parts: (1, 0),
         }
@@ -67,7 +68,7 @@ impl Made {
             for (rank, items) in ranks.iter_mut().enumerate() {
                 edges[rank].push(items.len());
                 let mut at = done[rank] + 1_000 * (self.pause)(rank, step);
-                let checks = if self.checks == Some(rank) { 3_000_000 } else { 0 };
+                let checks = if self.checks.contains(&rank) { 3_000_000 } else { 0 };
                 for (kind, ns) in [(FORWARD, 30_000), (BACKWARD, 60_000), (CHECK, checks / 100)] {
                     let all = if kind == CHECK { checks } else { ns * (self.work)(rank, step) };
                     let (parts, percent) = if kind == CHECK { (1, 0) } else { self.parts };
@@ -232,7 +233,7 @@ fn two_ranks_that_hide_each_other_are_both_named() {
 
 #[test]
 fn a_kernel_that_no_other_rank_runs_is_named() {
-    let says = Made { checks: Some(1), ..Made::healthy() }.says();
+    let says = Made { checks: &[1], ..Made::healthy() }.says();
     assert!(
         says.starts_with("Rank 1 on node0 runs `check` for 3.00 ms a step, which the other ranks do not"),
         "{says}"
@@ -241,7 +242,7 @@ fn a_kernel_that_no_other_rank_runs_is_named() {
 
 #[test]
 fn kernels_without_a_record_are_not_said_to_be_a_rank_s_own() {
-    let mut job = Made { checks: Some(1), ..Made::healthy() }.job();
+    let mut job = Made { checks: &[1], ..Made::healthy() }.job();
     job.kinds[CHECK as usize].name = UNRECORDED.to_owned();
     assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));
 }
@@ -281,9 +282,18 @@ fn a_gpu_that_stood_still_once_is_named() {
 #[test]
 fn a_rank_with_most_of_the_work_is_named() {
     // It may be its part of the model, so it is not said to have something extra.
-    let says = Made { work: |_, _| 20, checks: Some(1), ..Made::healthy() }.says();
+    let says = Made { work: |_, _| 20, checks: &[1], ..Made::healthy() }.says();
     let expected = "Rank 1 on node0 has most of the work: 4.80 ms a step, where the ranks have 2.55 ms on average; \
                     most of the difference is `check`. Without it each step would be 2.24 ms shorter";
+    assert!(says.starts_with(expected), "{says}");
+}
+
+#[test]
+fn all_ranks_of_a_larger_stage_are_named() {
+    // Which of them has most of the work differs from step to step.
+    let made = Made { ranks: 8, work: |rank, step| 20 + noise(rank, step) % 3, checks: &[2, 3], ..Made::healthy() };
+    let says = made.says();
+    let expected = "Ranks 2 and 3 on node1 have most of the work: 4.9";
     assert!(says.starts_with(expected), "{says}");
 }
 
@@ -404,7 +414,7 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
 
 #[test]
 fn steps_keep_their_numbers_if_only_some_are_looked_at() {
-    let job = Job { first: 100, ..Made { checks: Some(1), ..Made::healthy() }.job() };
+    let job = Job { first: 100, ..Made { checks: &[1], ..Made::healthy() }.job() };
     let found = causes::find(&job);
     let says = written(&Report::of(&job, &found, &Troubles::default()));
     let look = format!("look at step {} of 1.perfetto-trace", 100 + found.causes[0].step);
@@ -418,7 +428,7 @@ fn a_cause_says_how_to_see_it_on_all_ranks() {
         written(&Report::of(&job, &found, &Troubles::default()).with_all_ranks(&["the job".into(), "b".into()]))
     };
     let expected = "\n    ncclscope merge -o job.perfetto-trace 'the job' b && ncclscope open job.perfetto-trace\n";
-    let sick = says(Made { checks: Some(1), ..Made::healthy() });
+    let sick = says(Made { checks: &[1], ..Made::healthy() });
     assert_eq!(sick.matches(expected).count(), 1, "{sick}");
     assert!(!says(Made::healthy()).contains("ncclscope merge"));
 }

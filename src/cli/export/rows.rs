@@ -380,7 +380,8 @@ impl<'a, S: Sink> Rows<'a, S> {
                 attribute::MERGED => self.merged.extend(said.string_value().parse::<u64>()),
                 attribute::RUN => process.run = Some(said.string_value().to_owned()),
                 attribute::BOOT => process.boot = Some(said.string_value().to_owned()),
-                // Its boot is that of another host, on whose clock a merge put its times as well as it could.
+                // Its boot is that of another host, on whose clock a merge put its times as well as
+                // it could.
                 key if key.starts_with(attribute::HOST_CLOCK_ERROR) => process.boot = None,
                 _ => {}
             }

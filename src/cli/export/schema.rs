@@ -1,8 +1,8 @@
 //! The tables of `ncclscope export`: their columns, with types, units and meanings.
 //!
-//! The schema has a version. A newer one only adds columns at the end of a table, or tables, so that
-//! a reader which knows an older version finds everything where it was; no column ever changes its
-//! name, type, unit or meaning.
+//! The schema has a version. A newer one only adds columns at the end of a table, or tables, so
+//! that a reader which knows an older version finds everything where it was; no column ever changes
+//! its name, type, unit or meaning.
 
 /// The version of the schema, which is in each file as `ncclscope.schema_version`.
 pub(super) const VERSION: u32 = 1;

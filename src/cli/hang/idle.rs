@@ -1,7 +1,8 @@
 //! Whether the ranks of a job ask nothing of NCCL at its end (pure).
 //!
-//! A job may stand still outside of NCCL's operations: while a communicator is made, in its input, in a
-//! checkpoint. NCCL reports nothing of that. But that nobody waits in an operation is an answer, too.
+//! A job may stand still outside of NCCL's operations: while a communicator is made, in its input,
+//! in a checkpoint. NCCL reports nothing of that. But that nobody waits in an operation is an
+//! answer, too.
 
 use std::fmt;
 
@@ -26,8 +27,8 @@ pub(in crate::cli) struct Idle {
 }
 
 impl Job {
-    /// Whether all ranks are alive, and none has handed over anything for far longer than it ever paused, nor
-    /// does its GPU work on anything else.
+    /// Whether all ranks are alive, and none has handed over anything for far longer than it ever
+    /// paused, nor does its GPU work on anything else.
     pub(super) fn idle(&self) -> Option<Idle> {
         let mut newest: Option<(u64, String)> = None;
         let mut has_ended = true;
@@ -38,7 +39,8 @@ impl Job {
             if !is_alive(process) || process.is_lossy || process.captures && !member.has_runs {
                 return None;
             }
-            // What is captured in graphs shares a number, so that number does not show what ran last.
+            // What is captured in graphs shares a number, so that number does not show what ran
+            // last.
             has_ended &= !process.captures && (member.has_ended || member.last.is_none());
             let (Some(moved), Some((name, time))) = (member.moved, &member.last) else { continue };
             let age = self.age(index, moved);

@@ -66,9 +66,9 @@ pub(super) struct Standing {
 /// mark from NCCL get one here that no operation has, see [`Job::number`].
 pub(super) type Key = (u64, u64, Option<u64>);
 
-/// The key of an operation of this name. All collectives of a function that are captured in graphs share a
-/// mark, so their names belong to it. Those of one size in one run, or in runs of several graphs, still share
-/// a key.
+/// The key of an operation of this name. All collectives of a function that are captured in graphs
+/// share a mark, so their names belong to it. Those of one size in one run, or in runs of several
+/// graphs, still share a key.
 pub(super) fn key(hash: u64, mark: u64, replay: Option<u64>, name: &str) -> Key {
     let is_shared = replay.is_some() && !["Send", "Recv"].contains(&function(name));
     let mark = if is_shared { FxBuildHasher.hash_one((mark, name)) } else { mark };
@@ -113,8 +113,8 @@ pub(super) struct Job {
     pub(super) calls: Vec<(u64, String, HostNs)>,
     /// What unfinished transfers wait for: the rank, the track's name, what for, since when.
     pub(super) transfers: Vec<(usize, String, String, HostNs)>,
-    /// The ranks that a recording, by its tag, knows by a label or hash of a communicator: several if it
-    /// has several GPUs.
+    /// The ranks that a recording, by its tag, knows by a label or hash of a communicator: several
+    /// if it has several GPUs.
     pub(super) by_label: HashMap<(u64, String), Vec<usize>>,
     pub(super) by_hash: HashMap<(u64, u64), Vec<usize>>,
     pub(super) standing: Vec<Standing>,
@@ -127,8 +127,8 @@ pub(super) struct Job {
     /// Operations without a mark from NCCL: communicator, function, and which call on each rank
     /// asked for it, counted from 1.
     pub(super) marks: Vec<(u64, String, u64)>,
-    /// What each rank handed over next after the last operation of a rank that fell silent, if it had
-    /// one, and when.
+    /// What each rank handed over next after the last operation of a rank that fell silent, if it
+    /// had one, and when.
     pub(super) next: HashMap<(u64, Option<u64>), Vec<Next>>,
     /// Where members are found; made once they are known.
     pub(super) index: OnceCell<Index>,
@@ -249,7 +249,8 @@ impl Job {
         self.by_hash.get(&(process >> TRACK_BITS, hash)).map_or(&[], Vec::as_slice)
     }
 
-    /// The rank of a communicator, by its label, that a process's proxy or GPU works for, if it is one.
+    /// The rank of a communicator, by its label, that a process's proxy or GPU works for, if it is
+    /// one.
     pub(super) fn working(&self, process: u64, label: &str) -> Option<usize> {
         match self.by_label.get(&(process >> TRACK_BITS, label.to_owned()))?[..] {
             [only] => Some(only),
@@ -257,8 +258,8 @@ impl Job {
         }
     }
 
-    /// Whether what a channel does shows where a rank stands: the kernels themselves are not known, and
-    /// nothing makes it doubtful which operation the channel works on, or whether it has ended.
+    /// Whether what a channel does shows where a rank stands: the kernels themselves are not known,
+    /// and nothing makes it doubtful which operation the channel works on, or whether it has ended.
     pub(super) fn tells_by_channels(&self, member: usize, slice: &Unfinished) -> bool {
         let Member { has_runs, process, .. } = self.members[member];
         // In replayed graphs NCCL does not say which run it is; of a send or receive, not the peer.
@@ -277,16 +278,17 @@ impl Job {
         self.ends.get(&process).map_or(0, |end| end.since(time)) + stopped
     }
 
-    /// Forgets what a rank waited in until its communicator was finalized, where it had come to the kernel of a
-    /// later operation and then handed over more: only the record of its own was lost. NCCL works on the
-    /// operations of a communicator in order; in one that is aborted they run to an end, too, but no more are
-    /// handed over.
+    /// Forgets what a rank waited in until its communicator was finalized, where it had come to the
+    /// kernel of a later operation and then handed over more: only the record of its own was lost.
+    /// NCCL works on the operations of a communicator in order; in one that is aborted they run to
+    /// an end, too, but no more are handed over.
     pub(super) fn forget_what_is_over(&mut self) {
         let is_over = |it: &Standing| self.seen.get(&(it.key, it.member)).is_some_and(|seen| seen.is_over);
         self.standing.retain(|it| !is_over(it));
     }
 
-    /// Counts for each run of a graph what has come on each rank, and on the one that waits in most.
+    /// Counts for each run of a graph what has come on each rank, and on the one that waits in
+    /// most.
     pub(super) fn count(&mut self) {
         let of_graphs = self.standing.iter().filter(|it| it.key.2.is_some() && it.kind == Work::Overdue);
         for it in of_graphs {
@@ -297,8 +299,8 @@ impl Job {
         }
     }
 
-    /// Whether an operation ran on a rank. Where several share its key, all must have come there that came
-    /// to any.
+    /// Whether an operation ran on a rank. Where several share its key, all must have come there
+    /// that came to any.
     pub(super) fn has_run(&self, key: Key, member: usize) -> bool {
         let most = self.most.get(&key).copied().unwrap_or(0);
         self.seen.get(&(key, member)).is_some_and(|seen| seen.ran.is_some() && seen.come >= most)
@@ -309,14 +311,15 @@ impl Job {
         self.members[member].finalized.filter(|time| *time >= since)
     }
 
-    /// The number of the newest collective of an operation's function that the file of a rank names.
+    /// The number of the newest collective of an operation's function that the file of a rank
+    /// names.
     pub(super) fn newest(&self, member: usize, of: &Standing) -> Option<u64> {
         let of_function = self.members[member].newest.iter().filter(|(name, ..)| function(name) == function(&of.name));
         of_function.map(|(_, seq, _)| *seq).max()
     }
 
-    /// Whether only a part of a rank's trace was written: it fell silent, but need not have stopped. If its
-    /// process was killed, its last second is missing.
+    /// Whether only a part of a rank's trace was written: it fell silent, but need not have
+    /// stopped. If its process was killed, its last second is missing.
     pub(super) fn is_cut(&self, member: usize) -> bool {
         let process = self.members[member].process;
         let end = self.ends.get(&process).copied().unwrap_or_default();
@@ -325,7 +328,8 @@ impl Job {
 
     /// Ranks that handed nothing over for a long time while others of their communicator went on.
     pub(super) fn silent(&self) -> Vec<usize> {
-        // The last collective of each rank, by communicator: its function, number and mark, and its age.
+        // The last collective of each rank, by communicator: its function, number and mark, and its
+        // age.
         let mut of_comms: FxHashMap<u64, Vec<(&str, u64, u64, u64)>> = FxHashMap::default();
         for (index, member) in self.members.iter().enumerate() {
             if let Some((it, time)) = &member.collective {
@@ -340,8 +344,8 @@ impl Job {
                 return false;
             }
             let own = collective.as_ref().map(|(own, time)| (own, self.age(*index, *time)));
-            // NCCL numbers the calls of each function. Others are told apart by time, which is known
-            // less well: each recording has its own end.
+            // NCCL numbers the calls of each function. Others are told apart by time, which is
+            // known less well: each recording has its own end.
             let own = own.map(|(own, since)| (function(&own.name), own, since));
             let went_on = |(of, seq, correlation, age): &(&str, u64, u64, u64)| {
                 let is_beyond = own.is_none_or(|(function, own, since)| match function == *of {
@@ -358,8 +362,9 @@ impl Job {
         (0..self.members.len()).filter(is_silent).collect()
     }
 
-    /// If a rank fell silent, the other ranks wait in the operation that they handed over next. Where that
-    /// was before the part of a file that was read, the number of a later one tells which it was.
+    /// If a rank fell silent, the other ranks wait in the operation that they handed over next.
+    /// Where that was before the part of a file that was read, the number of a later one tells
+    /// which it was.
     pub(super) fn stand_where_others_went_on(&mut self, silent: &[usize]) {
         for at in silent {
             let Member { hash, collective: Some((own, _)), .. } = &self.members[*at] else { continue };

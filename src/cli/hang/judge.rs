@@ -71,8 +71,8 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
     hangs
 }
 
-/// The hangs of a communicator, with its sends and receives as one where they wait for the same rank,
-/// or the same ranks wait, or a group has them: an exchange among all waits in very many.
+/// The hangs of a communicator, with its sends and receives as one where they wait for the same
+/// rank, or the same ranks wait, or a group has them: an exchange among all waits in very many.
 fn exchanges(of_comm: Vec<(usize, Hang)>) -> Vec<(usize, Hang)> {
     let (sent, mut told): (Vec<_>, Vec<_>) =
         of_comm.into_iter().partition(|(_, hang)| hang.is_sent() && hang.unseen.is_empty());
@@ -162,8 +162,8 @@ fn explain(hangs: &mut [Hang]) {
         hangs[first].circle_lacks = circle.iter().any(|(at, _)| !hangs[*at].missing.is_empty());
         hangs[first].circle = circle.into_iter().map(|(_, wait)| wait).collect();
     }
-    // An operation that all have come to may wait on the GPU for one that is older, or in the same group, and
-    // not certain.
+    // An operation that all have come to may wait on the GPU for one that is older, or in the same
+    // group, and not certain.
     for index in 0..hangs.len() {
         let hang = &hangs[index];
         let is_behind = |process: &u64| {
@@ -186,8 +186,8 @@ impl Hang {
         matches!(function(&self.operation.name), "Send" | "Recv")
     }
 
-    /// Whether both are one operation asked for again: by name, or sent from the same rank to the same;
-    /// and the same ranks have come to both.
+    /// Whether both are one operation asked for again: by name, or sent from the same rank to the
+    /// same; and the same ranks have come to both.
     fn is_told_by(&self, first: &Hang) -> bool {
         let ranks = |it: &Hang| it.missing.iter().map(|it| it.rank).collect::<Vec<_>>();
         let is_same = match (self.receiver(), first.receiver()) {
@@ -251,8 +251,8 @@ impl Hang {
 type Leads = Vec<Vec<(usize, Wait)>>;
 
 /// Notes what ranks came to before an operation that all have come to, as a GPU works on one after
-/// the other. Returns to what each leads by that, where both are certain; and the ranks that came to
-/// each first.
+/// the other. Returns to what each leads by that, where both are certain; and the ranks that came
+/// to each first.
 fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
     // What a group has, a process comes to at once.
     let mut firsts: BTreeMap<u64, (HostNs, Vec<usize>)> = BTreeMap::new();
@@ -321,8 +321,8 @@ fn circle(leads: &[Vec<(usize, Wait)>]) -> Option<(usize, Vec<(usize, Wait)>)> {
 /// Who has come to an operation.
 #[derive(Default)]
 struct Arrivals {
-    /// The ranks that came, those of them that did nothing later, those that have not come, as members
-    /// of the job, and those whose files are not here.
+    /// The ranks that came, those of them that did nothing later, those that have not come, as
+    /// members of the job, and those whose files are not here.
     came: Vec<u32>,
     waiting: Vec<u32>,
     missing: Vec<usize>,
@@ -476,8 +476,8 @@ impl Job {
         Some(all.fold(first, later))
     }
 
-    /// Whether an operation without a known end had ended, because its kernel had run on another rank
-    /// before the communicator was finalized.
+    /// Whether an operation without a known end had ended, because its kernel had run on another
+    /// rank before the communicator was finalized.
     fn was_over(&self, key: Key, on: &[&Standing]) -> bool {
         let Some(Finalized { ago_ns, .. }) = self.first_finalized(on) else { return false };
         let has_run = self.of_comm(key.0).map(|(index, _)| index).filter(|index| self.has_run(key, *index));
@@ -493,8 +493,8 @@ impl Job {
         if known.iter().all(|(rank, world)| rank == world) { BTreeMap::new() } else { known }
     }
 
-    /// Whether a rank came to an operation, and when, if known. `first` waits in it, and so does the rank
-    /// in `standing`.
+    /// Whether a rank came to an operation, and when, if known. `first` waits in it, and so does
+    /// the rank in `standing`.
     fn came(&self, key: Key, index: usize, first: &Standing, standing: Option<&Standing>) -> Option<Option<HostNs>> {
         let seen = self.seen.get(&(key, index));
         // The host may have been far ahead of a channel.
@@ -506,8 +506,8 @@ impl Job {
             |it: &&Standing| it.member == index && (it.key.0, it.key.1) == (key.0, key.1) && it.key.2 > key.2;
         let is_beyond = match key.2 {
             Some(_) => self.standing.iter().any(|it| is_beyond(&it)),
-            // Of what came before the part that was read, and of what a full file does not show, only
-            // the newest is named.
+            // Of what came before the part that was read, and of what a full file does not show,
+            // only the newest is named.
             None => self.newest(index, first).zip(first.seq).is_some_and(|(newest, seq)| newest >= seq),
         };
         // NCCL may not report the hand-over in a replayed graph; then the kernel shows that it ran.
@@ -531,8 +531,8 @@ impl Job {
         self.waits_long(index, silent) && (!self.is_new(index) || silent >= FIRST_PATIENCE_NS)
     }
 
-    /// How long before the end it was still known that a rank had not come to an operation, ns. `None`
-    /// if it may have come unseen.
+    /// How long before the end it was still known that a rank had not come to an operation, ns.
+    /// `None` if it may have come unseen.
     fn had_not_come(&self, index: usize, of: &Standing) -> Option<u64> {
         let process = self.processes.get(&self.members[index].process).filter(|it| !it.is_lossy)?;
         let is_known = || of.key.2.is_none() && of.seq.is_some();
@@ -548,8 +548,8 @@ impl Job {
         (!process.is_tail || is_known()).then_some(0)
     }
 
-    /// Whether a rank waits in an operation only as far as its kernels show, and the record of the kernel
-    /// that ended it may be lost.
+    /// Whether a rank waits in an operation only as far as its kernels show, and the record of the
+    /// kernel that ended it may be lost.
     fn may_be_over(&self, it: &Standing) -> bool {
         let process = self.processes.get(&self.members[it.member].process);
         let has_lost = process.and_then(|process| process.lost_kernels).is_some_and(|last| last >= it.begin);

@@ -196,17 +196,19 @@ pub(super) struct Look<'a> {
 pub(super) struct OnRank {
     pub(super) handed_over: u64,
     pub(super) before: Option<u64>,
-    /// Of what was handed over after the first open operation: which, and how many had been up to it.
+    /// Of what was handed over after the first open operation: which, and how many had been up to
+    /// it.
     pub(super) later: FxHashMap<u64, u64>,
-    /// The last kernel that began before the last operation was handed over: when, and its operation.
+    /// The last kernel that began before the last operation was handed over: when, and its
+    /// operation.
     pub(super) ran: Option<(HostNs, u64)>,
     /// Open operations, and how many had been handed over up to each.
     pub(super) at: Vec<(Key, u64)>,
 }
 
 impl Look<'_> {
-    /// Ready to look for what stands in this job, and for what others did after the last operations of
-    /// ranks that fell silent.
+    /// Ready to look for what stands in this job, and for what others did after the last operations
+    /// of ranks that fell silent.
     pub(super) fn new<'a>(
         job: &'a mut Job,
         survey: &'a Survey,

@@ -31,8 +31,9 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// A wait for a rank that has called at most once is no hang before this, ns: it may be loading
 /// something. Nor is a first operation, for which NCCL connects the ranks.
 const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
-/// A wait for a missing rank in a replayed graph is no hang before this, ns. NCCL reports no hand-over there,
-/// and that a rank has come is shown by its recording only seconds later (`trace::not_done`).
+/// A wait for a missing rank in a replayed graph is no hang before this, ns. NCCL reports no
+/// hand-over there, and that a rank has come is shown by its recording only seconds later
+/// (`trace::not_done`).
 const GRAPH_PATIENCE_NS: u64 = 10_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
@@ -59,8 +60,8 @@ const EXPLAINED: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hang {
     pub(super) operation: Operation,
-    /// How many ranks take part: all for a collective, two for a send or receive, more where several
-    /// wait for the same rank.
+    /// How many ranks take part: all for a collective, two for a send or receive, more where
+    /// several wait for the same rank.
     pub(super) of: usize,
     /// It has a number on all ranks, so it is known who has come.
     pub(super) is_numbered: bool,
@@ -68,8 +69,8 @@ pub(super) struct Hang {
     pub(super) is_call: bool,
     /// Which ranks of the job the communicator's are; empty if the numbers are the same.
     pub(super) in_job: BTreeMap<u32, u32>,
-    /// Its ranks that have come, those of them that did nothing later, those that have not come, and
-    /// those whose files are not here.
+    /// Its ranks that have come, those of them that did nothing later, those that have not come,
+    /// and those whose files are not here.
     pub(super) came: Vec<u32>,
     pub(super) waiting: Vec<u32>,
     pub(super) missing: Vec<Missing>,
@@ -81,7 +82,8 @@ pub(super) struct Hang {
     pub(super) waited: u64,
     /// Operations handed over after it.
     pub(super) behind: u64,
-    /// If all have come: a rank that had come to another operation before, which is not over either.
+    /// If all have come: a rank that had come to another operation before, which is not over
+    /// either.
     pub(super) after: Option<After>,
     /// It has waited longer than anything the job showed before.
     pub(super) is_certain: bool,
@@ -98,8 +100,8 @@ pub(super) struct Hang {
     pub(super) notes: Vec<String>,
     /// One of these names a kernel of the application that had not ended before.
     pub(super) is_behind_others: bool,
-    /// The processes of the ranks whose files are here, by their tracks; and the ranks whose process
-    /// seems to have ended.
+    /// The processes of the ranks whose files are here, by their tracks; and the ranks whose
+    /// process seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
     /// How each of these processes came to it, by its track, where its rank in the job is known.
     pub(super) came_to_it: BTreeMap<u64, Coming>,
@@ -117,8 +119,8 @@ pub(super) struct Coming {
     pub(super) rank: u32,
     /// What the operation is to this rank: a send to one is a receive to the other.
     pub(super) name: String,
-    /// When the call began that handed it over, or the group around it: what a group has, comes at once.
-    /// Graphs are launched outside of these.
+    /// When the call began that handed it over, or the group around it: what a group has, comes at
+    /// once. Graphs are launched outside of these.
     pub(super) at: Option<HostNs>,
     /// Its GPU is known to have begun with it.
     pub(super) has_begun: bool,
@@ -193,13 +195,14 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     hangs
 }
 
-/// Whether the ranks of these traces ask nothing of NCCL at their end. For traces that show no hang.
+/// Whether the ranks of these traces ask nothing of NCCL at their end. For traces that show no
+/// hang.
 pub(super) fn idle(survey: &Survey) -> Option<Idle> {
     first_look(survey).0.idle()
 }
 
-/// Those that ended first, the first one first: of each recording once. Left out are those that were
-/// started again, those of which these hangs tell, and what any job looks like while it ends.
+/// Those that ended first, the first one first: of each recording once. Left out are those that
+/// were started again, those of which these hangs tell, and what any job looks like while it ends.
 pub(super) fn ended_first(survey: &Survey, hangs: &[Hang]) -> Vec<Gone> {
     let again = started_again(&[survey]);
     let told = hangs.iter().flat_map(|hang| hang.gone.keys().filter_map(|rank| hang.processes.get(rank)));
@@ -239,8 +242,8 @@ impl fmt::Display for Hang {
     }
 }
 
-/// Those of these hangs that are told, and what is said of the others: in a large job, thousands of operations
-/// wait for the one that hangs.
+/// Those of these hangs that are told, and what is said of the others: in a large job, thousands of
+/// operations wait for the one that hangs.
 pub(super) fn told<'a>(hangs: impl Iterator<Item = &'a Hang>) -> (Vec<&'a Hang>, Option<String>) {
     let (mut room, mut left_out) = ([LISTED, EXPLAINED], [0, 0]);
     let has_room = |hang: &&Hang| {

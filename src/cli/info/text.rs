@@ -117,8 +117,8 @@ impl Info {
         Ok(())
     }
 
-    /// What the recordings' last remarks say about NCCL's calls. Of many, those that lost something are
-    /// named.
+    /// What the recordings' last remarks say about NCCL's calls. Of many, those that lost something
+    /// are named.
     fn print_recorded(&self, out: &mut dyn Write) -> io::Result<()> {
         let are_many = self.ended.len() > LISTED;
         if are_many {

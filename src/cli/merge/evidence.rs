@@ -1,6 +1,6 @@
-//! What a file shows about the operations that ranks share: when its rank took part in a collective,
-//! and when data left it for another rank or arrived from one. What all files show together is in
-//! `shared`.
+//! What a file shows about the operations that ranks share: when its rank took part in a
+//! collective, and when data left it for another rank or arrived from one. What all files show
+//! together is in `shared`.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -166,8 +166,8 @@ impl End {
     }
 }
 
-/// A hash of what both ends of a transfer know: communicator and mark of the operation, who sends to
-/// whom, channel and number.
+/// A hash of what both ends of a transfer know: communicator and mark of the operation, who sends
+/// to whom, channel and number.
 fn transfer(operation: (u64, u64), from: i32, to: i32, channel: u64, step: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (operation, from, to, channel, step).hash(&mut hasher);

@@ -88,8 +88,8 @@ pub(super) struct LeftOut {
     pub(super) tracks: u64,
 }
 
-/// Draws who waited for whom, what `ncclscope diagnose` says, and the arrows of transfers. Hands the
-/// packets to `put`.
+/// Draws who waited for whom, what `ncclscope diagnose` says, and the arrows of transfers. Hands
+/// the packets to `put`.
 pub(super) fn draw(
     shared: &Shared,
     moves: &[Option<Move>],
@@ -273,7 +273,8 @@ fn exchange<'a>(
         if part.role == Role::Takes {
             givers.insert(peer.member.rank);
         } else {
-            // It did not wait for a receiver that came after it had left, where the clocks can tell.
+            // It did not wait for a receiver that came after it had left, where the clocks can
+            // tell.
             let is_after = peer.entered.time >= own.left.time;
             if own.left.time.0.abs_diff(peer.entered.time.0) <= own.came().error_to(peer.came()) {
                 error_ns = own.left.time.since(own.entered.time);

@@ -155,7 +155,8 @@ mod tests {
     #[test]
     fn only_pids_that_are_taken_change() {
         let mut numbers = Numbers::default();
-        // The second file is a merge with another tool's file. The third one's host has the same name.
+        // The second file is a merge with another tool's file. The third one's host has the same
+        // name.
         for file in [&[(1, "a", 1), (SYSTEM - 1, "a", 1)][..], &[(7, "b", 2), (1, "b", 2), (1, "b", 4)], &[(1, "a", 3)]]
         {
             let mut of_file = Numbers::default();

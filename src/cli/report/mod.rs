@@ -48,8 +48,8 @@ const LICENCE: &str = include_str!("vendor/LICENSE");
 /// What to write.
 #[derive(clap::Args)]
 pub(super) struct Wish {
-    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the preset
-    /// metrics, files that end in .summary.csv
+    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the
+    /// preset metrics, files that end in .summary.csv
     #[arg(required = true, value_name = "FOLDER|FILE")]
     traces: Vec<PathBuf>,
     /// The page to write; it must not exist

@@ -11,7 +11,8 @@ use crate::summary::{Cell, Report, Table};
 
 /// The most columns of the map.
 const COLUMNS: u64 = 64;
-/// Losses after which it may not be known which kernel of a rank belongs beside which of the others.
+/// Losses after which it may not be known which kernel of a rank belongs beside which of the
+/// others.
 const SHIFTING: [&str; 9] = [
     "dropped",
     "discarded",

@@ -353,8 +353,8 @@ fn export_parquet(traces: &[PathBuf]) {
     }
 }
 
-/// What became of the recording, one line each. If `inner`, other ranks may not have ended yet. Where
-/// there are no traces, summaries may be all that was asked for.
+/// What became of the recording, one line each. If `inner`, other ranks may not have ended yet.
+/// Where there are no traces, summaries may be all that was asked for.
 fn account(
     traces: &[PathBuf],
     summaries: &[PathBuf],

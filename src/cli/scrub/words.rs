@@ -148,7 +148,8 @@ pub(super) fn kind(word: &str) -> Kind {
     }
 }
 
-/// Whether a demangled name can be one of NCCL's kernels: `ncclDevKernel_AllReduce_Sum_f32_RING_LL`.
+/// Whether a demangled name can be one of NCCL's kernels:
+/// `ncclDevKernel_AllReduce_Sum_f32_RING_LL`.
 pub(super) fn is_kernel_of_nccl(name: &str) -> bool {
     let parts = name.split(|letter: char| !letter.is_alphanumeric());
     parts.map(str::to_lowercase).all(|part| KERNELS.contains(&part.as_str()) || is_known_alone(&part))

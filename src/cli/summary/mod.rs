@@ -25,8 +25,8 @@ use crate::summary::{ALL, Cell, FORMAT_VERSION, Report, Row, Summary, Table, val
 /// What to print.
 #[derive(clap::Args)]
 pub(super) struct Wish {
-    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the preset
-    /// metrics, files that end in .summary.csv
+    /// Traces, or folders with the traces of a job's ranks; where there are none, as with the
+    /// preset metrics, files that end in .summary.csv
     #[arg(required = true, value_name = "TRACE|FOLDER")]
     traces: Vec<PathBuf>,
     /// How to print it
@@ -245,10 +245,11 @@ fn print(mut report: Report, wish: &Wish, out: &mut dyn Write) -> Result<(), Rea
     written.map_err(Reason::Output)
 }
 
-/// Of many ranks, leaves the rows of all of them together, where a table has such rows, and otherwise
-/// its first ones. Returns what is left out, in words.
+/// Of many ranks, leaves the rows of all of them together, where a table has such rows, and
+/// otherwise its first ones. Returns what is left out, in words.
 fn shorten(report: &mut Report) -> Option<String> {
-    /// The most rows of a table that has none of all ranks together, or has more to say than they do.
+    /// The most rows of a table that has none of all ranks together, or has more to say than they
+    /// do.
     const ROWS: usize = 64;
     let is_of_all = |row: &Vec<Cell>| matches!(row.first(), Some(Cell::Text(rank)) if rank == ALL);
     let of_ranks = |table: &Table| table.columns.first().is_some_and(|column| column.name == "rank");

@@ -46,9 +46,9 @@ enum Role<'a> {
     Program(&'a str, u64),
 }
 
-/// Processes that had ended when another with the same rank was started on the same host, or without a rank
-/// the same program in a job of the same size; and the last such one. Each by the number of its survey, and
-/// its track.
+/// Processes that had ended when another with the same rank was started on the same host, or
+/// without a rank the same program in a job of the same size; and the last such one. Each by the
+/// number of its survey, and its track.
 pub(in crate::cli) fn started_again(surveys: &[&Survey]) -> BTreeMap<(usize, u64), (usize, u64)> {
     let mut of_role: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (number, survey) in surveys.iter().enumerate() {
@@ -102,7 +102,8 @@ mod tests {
         }
     }
 
-    /// The file of a process that has no rank from a launcher, on host `a`, in a communicator of this size.
+    /// The file of a process that has no rank from a launcher, on host `a`, in a communicator of
+    /// this size.
     fn program(name: &str, ran: (u64, u64), (hash, size): (u64, u64)) -> Survey {
         let mut survey = file(name, ran, &[hash]);
         survey.communicators = [(hash, Communicator { ranks: Some(size), ..Communicator::default() })].into();

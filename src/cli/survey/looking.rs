@@ -31,8 +31,8 @@ pub(in crate::cli) struct Looking {
     ended: FxHashMap<u64, HostNs>,
     /// Counters that were above zero.
     counted: FxHashSet<u64>,
-    /// Tags of processes that say that settings left something out, of those whose files are full, and of
-    /// those to whose files nothing more is written.
+    /// Tags of processes that say that settings left something out, of those whose files are full,
+    /// and of those to whose files nothing more is written.
     partial: FxHashSet<u64>,
     full: FxHashSet<u64>,
     stopped: FxHashSet<u64>,
@@ -72,8 +72,8 @@ pub(super) enum Open {
 }
 
 impl Looking {
-    /// Looks through a trace as far as it can be read, on this many threads; `each` gets its packets
-    /// and the numbers among the arguments of their events, too.
+    /// Looks through a trace as far as it can be read, on this many threads; `each` gets its
+    /// packets and the numbers among the arguments of their events, too.
     pub(super) fn at(
         path: &Path,
         threads: usize,
@@ -105,8 +105,8 @@ impl Looking {
         self.survey.ends.extend(ends.map(|ends| (0, ends)));
     }
 
-    /// Takes the packets of a file that is read for something else, too, and `None` where a part is left
-    /// out.
+    /// Takes the packets of a file that is read for something else, too, and `None` where a part is
+    /// left out.
     pub(in crate::cli) fn beside(&mut self) -> impl FnMut(Option<&Packet<'_>>) {
         |packet| match packet {
             Some(packet) => _ = self.take(packet),
@@ -298,8 +298,9 @@ impl Survey {
                     Some(Category::Operation) => {
                         track.operations += 1;
                         track.bytes = track.bytes.saturating_add(number(nccl::BYTES));
-                        // When a graph is replayed, its operations come out of the order of calls, and
-                        // with their numbers again, or those of calls that NCCL handed over since.
+                        // When a graph is replayed, its operations come out of the order of calls,
+                        // and with their numbers again, or those of calls that NCCL handed over
+                        // since.
                         let is_replay = numbers.get(nccl::REPLAY).is_some();
                         let seq = numbers.get(nccl::SEQ).filter(|_| !is_replay);
                         track.handed_over.take(event, time, seq);

@@ -104,8 +104,8 @@ impl Unsteady {
 
 #[test]
 fn corners_that_differ_by_rounding_exclude_nothing() {
-    // Two hosts, some of whose operations are known to a millisecond or to a second only. The truth:
-    // how far the other clock is behind at its zero, and by how much it is fast.
+    // Two hosts, some of whose operations are known to a millisecond or to a second only. The
+    // truth: how far the other clock is behind at its zero, and by how much it is fast.
     let hosts = [
         (
             (474290646569, -0.00015),
@@ -225,7 +225,8 @@ fn quick_transfers_give_a_small_bound() {
         let random = &mut Random(seed);
         let other = Truth { ahead: 3_600_000_000_000, drift: 100_000.0, swing: 20_000.0 };
         let (mut orders, mut time) = (Orders::default(), 1_000_000_000);
-        // One in two takes 10 to 20 us, one in four up to 30 us and so on; each host sends by turns.
+        // One in two takes 10 to 20 us, one in four up to 30 us and so on; each host sends by
+        // turns.
         let quick = |random: &mut Random| {
             let slow = std::iter::repeat_with(|| random.below(2)).take(8).take_while(|it| *it == 1).count() as u64;
             10_000 * (1 + slow) + random.below(10_000)

@@ -80,11 +80,11 @@ impl Nodes {
     }
 
     /// A node of an executable graph, which had been launched so often, does the work of another
-    /// graph's node from now on; or, if that is 0, nobody knows what. Returns the launches that have
-    /// become those behind a node.
+    /// graph's node from now on; or, if that is 0, nobody knows what. Returns the launches that
+    /// have become those behind a node.
     ///
-    /// Kernels' nodes that keep their parameters are not told. They are taken for those whose numbers
-    /// are as far apart as those of all nodes that were told.
+    /// Kernels' nodes that keep their parameters are not told. They are taken for those whose
+    /// numbers are as far apart as those of all nodes that were told.
     pub(super) fn updated(&mut self, node: u64, source: u64, at: HostNs, launches: u64) -> Vec<Handle> {
         let mut behind = Vec::new();
         let told = Update { at, source, launches, is_told: true };
@@ -107,7 +107,8 @@ impl Nodes {
         behind
     }
 
-    /// Remembers an update. Returns the launch behind the node from then on, if that is another one.
+    /// Remembers an update. Returns the launch behind the node from then on, if that is another
+    /// one.
     fn push(&mut self, node: u64, update: Update) -> Option<Handle> {
         let behind = self.known.get(&update.source).map(|source| source.launch);
         // A node that was not told did the same work before.

@@ -1,5 +1,5 @@
-//! What holds on any input: every start is drawn or counted, ends follow their begins, and memory is
-//! bounded.
+//! What holds on any input: every start is drawn or counted, ends follow their begins, and memory
+//! is bounded.
 
 use std::collections::HashSet;
 

@@ -89,9 +89,9 @@ impl Asked {
         let function = function(collective).map_or_else(|| collective.to_owned(), str::to_owned);
         let datatype = args.datatype.as_deref().map(datatype);
         let group_size = args.group_size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
-        // As NCCL counts: the smaller side of what a rank sends and receives, for an all-to-all what it
-        // sends to each rank. PyTorch's `all_to_allv` has a count for each, and a scatter's input is
-        // that of all ranks.
+        // As NCCL counts: the smaller side of what a rank sends and receives, for an all-to-all
+        // what it sends to each rank. PyTorch's `all_to_allv` has a count for each, and a scatter's
+        // input is that of all ranks.
         let (count, peer) = match function.as_str() {
             "ReduceScatter" | "Scatter" => (args.elements_out.or(args.elements_in), None),
             "AlltoAll" if collective.ends_with('v') => (None, None),

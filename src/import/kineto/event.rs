@@ -195,7 +195,8 @@ impl GroupConfig {
     }
 }
 
-/// World ranks in a text like `[0, 1]`. None of a list that PyTorch has shortened, `[0, 1, ..., 127]`.
+/// World ranks in a text like `[0, 1]`. None of a list that PyTorch has shortened, `[0, 1, ...,
+/// 127]`.
 pub(super) fn ranks(text: &str) -> Vec<i32> {
     let all = text.trim_matches(['[', ']', ' ']).split(',').map(|it| it.trim().parse());
     all.collect::<Result<_, _>>().unwrap_or_default()
@@ -209,8 +210,8 @@ pub(super) struct DeviceProperties {
     pub(super) name: String,
 }
 
-/// Decimal microseconds as whole nanoseconds: further digits are dropped. `None` if it is no number or
-/// does not fit.
+/// Decimal microseconds as whole nanoseconds: further digits are dropped. `None` if it is no number
+/// or does not fit.
 pub(super) fn nanoseconds(raw: Option<&RawValue>) -> Option<i64> {
     let text = raw?.get().trim_matches('"');
     if text.contains(['e', 'E']) {

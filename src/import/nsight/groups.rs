@@ -1,4 +1,5 @@
-//! What NCCL's own ranges say: which operations each group asked for, and which kernels carried them.
+//! What NCCL's own ranges say: which operations each group asked for, and which kernels carried
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -31,8 +31,8 @@ const ID: i64 = (1 << ID_BITS) - 1;
 const SCHEMA: u32 = 3;
 /// What to do about another version.
 const EXPORT_AGAIN: &str = "export the report again with Nsight Systems of 2023 or later (nsys export --type sqlite)";
-/// `NVTX_EVENTS.eventType`, as the export's `ENUM_NSYS_EVENT_TYPE` names them. The second of each kind
-/// is from files of text (NVTXT).
+/// `NVTX_EVENTS.eventType`, as the export's `ENUM_NSYS_EVENT_TYPE` names them. The second of each
+/// kind is from files of text (NVTXT).
 const NVTX_MARK: i64 = 34;
 const NVTXT_MARK: i64 = 65;
 const NVTX_PUSH_POP: i64 = 59;

@@ -53,8 +53,8 @@ impl Operation {
         self.asked_for().0
     }
 
-    /// A collective's number among those of its function on its communicator, from 0, if NCCL numbers
-    /// it.
+    /// A collective's number among those of its function on its communicator, from 0, if NCCL
+    /// numbers it.
     #[must_use]
     pub fn seq(&self) -> Option<u64> {
         match &self.event {
@@ -103,9 +103,9 @@ impl Operation {
     /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of
     /// function, 23 of communicator. The sequence is in the upper bits, because starting with small
     /// numbers keeps it short in the file; and it starts at bit 28, where its bytes are those of
-    /// the argument `seq`, which compresses well. Sends and receives have 35 bits made of both ranks
-    /// and their number instead: of a million in one communicator, some 15 share theirs with another.
-    /// `None` if the ranks have nothing in common by which to identify it.
+    /// the argument `seq`, which compresses well. Sends and receives have 35 bits made of both
+    /// ranks and their number instead: of a million in one communicator, some 15 share theirs with
+    /// another. `None` if the ranks have nothing in common by which to identify it.
     #[must_use]
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;
@@ -125,12 +125,13 @@ impl Operation {
 /// 35 bits for a transfer between two ranks of a communicator.
 fn transfer(from: i32, to: i32, number: u32) -> u64 {
     let pair = u64::from(from as u32) << 32 | u64::from(to as u32);
-    // The pair is mixed by itself first: otherwise some later transfer of one has the mark of another.
+    // The pair is mixed by itself first: otherwise some later transfer of one has the mark of
+    // another.
     mixed(mixed(pair) ^ u64::from(number)) >> 29
 }
 
-/// Makes each bit depend on all bits of the value: the last step of the random numbers of Steele, Lea
-/// and Flood (SplitMix64). Different values have different results.
+/// Makes each bit depend on all bits of the value: the last step of the random numbers of Steele,
+/// Lea and Flood (SplitMix64). Different values have different results.
 fn mixed(value: u64) -> u64 {
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

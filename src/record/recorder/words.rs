@@ -42,8 +42,8 @@ impl Words {
         Words([const { Cell::new(EMPTY) }; ENTRIES])
     }
 
-    /// The words for some of NCCL's strings: one comparison of each, and one branch for the contents
-    /// of all of them.
+    /// The words for some of NCCL's strings: one comparison of each, and one branch for the
+    /// contents of all of them.
     ///
     /// # Safety
     ///

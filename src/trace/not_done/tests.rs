@@ -517,7 +517,8 @@ fn operations_that_can_no_longer_be_followed_are_closed() {
     }
 }
 
-/// After an abort, NCCL reports no end of what the proxy did. What ends a moment later has an end of its own.
+/// After an abort, NCCL reports no end of what the proxy did. What ends a moment later has an end
+/// of its own.
 #[test]
 fn what_the_proxy_does_ends_with_its_communicator() {
     let mut job = Job::new();

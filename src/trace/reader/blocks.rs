@@ -268,8 +268,9 @@ impl Unpacked {
     }
 }
 
-/// Calls `each` for every packet of a trace, compressed ones unpacked, with its position in the file
-/// and the bytes that contain it. The source begins at a packet, at the given byte of the file.
+/// Calls `each` for every packet of a trace, compressed ones unpacked, with its position in the
+/// file and the bytes that contain it. The source begins at a packet, at the given byte of the
+/// file.
 pub(super) fn unpacked<E: From<Error>>(
     threads: usize,
     source: (impl Read + Send, u64),

@@ -9,11 +9,11 @@ use super::{Error, read_part};
 use crate::trace::fields::{trace, trace_packet};
 use crate::trace::writer::{MARKED, MARKER, tag_of_sequence};
 
-/// How much of a file's beginning is read, bytes: more than a chunk of packets takes. What a recording
-/// says about itself first is there.
+/// How much of a file's beginning is read, bytes: more than a chunk of packets takes. What a
+/// recording says about itself first is there.
 pub(crate) const HEAD: u64 = 256 << 10;
-/// How much of its end is searched for restarts: at first, so many times the beginning; and at most,
-/// bytes.
+/// How much of its end is searched for restarts: at first, so many times the beginning; and at
+/// most, bytes.
 const FIRST: u64 = 8;
 const MOST: u64 = 32 << 20;
 
@@ -22,15 +22,15 @@ const MOST: u64 = 32 << 20;
 pub(crate) struct Ends {
     /// The first bytes.
     head: u64,
-    /// Where the last part begins: at the last restart but one, or at an earlier one. What is open at
-    /// the end of the file was begun after it.
+    /// Where the last part begins: at the last restart but one, or at an earlier one. What is open
+    /// at the end of the file was begun after it.
     tail: u64,
 }
 
 impl Ends {
-    /// The ends of a file: so many bytes of its beginning, and at least so many of its end. `None` if it
-    /// has to be read as a whole: it is short, had something open before there were enough restarts,
-    /// or is no recording of one process.
+    /// The ends of a file: so many bytes of its beginning, and at least so many of its end. `None`
+    /// if it has to be read as a whole: it is short, had something open before there were enough
+    /// restarts, or is no recording of one process.
     ///
     /// # Errors
     ///
@@ -58,8 +58,9 @@ impl Ends {
     }
 }
 
-/// The last restart in a part of a file, or with a count of 2 the one before it: where it begins, and the
-/// tag of its process. `None` if there are too few, or if the last two are of different processes.
+/// The last restart in a part of a file, or with a count of 2 the one before it: where it begins,
+/// and the tag of its process. `None` if there are too few, or if the last two are of different
+/// processes.
 fn restart(file: &mut File, (begin, end): (u64, u64), count: usize) -> Result<Option<(u64, u64)>, Error> {
     let mut searched = FIRST * begin;
     loop {

@@ -97,8 +97,8 @@ impl Skim {
         Skim { at, has: if is_packed { Has::PACKED } else { Has::default() }, ..Skim::default() }
     }
 
-    /// Reads the packet at this place in `block`, which is smaller than 4 GiB. Returns whether it is
-    /// a message.
+    /// Reads the packet at this place in `block`, which is smaller than 4 GiB. Returns whether it
+    /// is a message.
     pub(super) fn read(&mut self, block: &[u8], place: Range<usize>) -> bool {
         let raw = &block[place];
         self.raw = Part::of(block, raw);

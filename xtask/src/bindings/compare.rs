@@ -35,7 +35,8 @@ pub(super) fn compare(release: &Release, committed: &str) -> Result<Vec<String>,
                 // Structs without a body are only pointed to, and those that bindgen adds have no
                 // name in C.
                 let Some((record, body)) = headers.body(name) else { continue };
-                // Only these structs have grown: the size of the first is in the table, and the other is never passed.
+                // Only these structs have grown: the size of the first is in the table, and the
+                // other is never passed.
                 if member.is_empty() && !matches!(name, "CUpti_SubscriberParams" | "CUpti_ActivityConfig") {
                     let _ = writeln!(statements, "printf(\"{path} %zu\\n\", sizeof({record}));");
                 } else if !member.is_empty() && has_member(body, member) {

@@ -127,9 +127,10 @@ pub(super) fn table(place: &Place, releases: &[Release]) -> Result<String, Failu
         text,
         "//! Where the fields of activity records lie, and how long records are: CUPTI of CUDA {first} to {last}.
 //!
-//! Written by `cargo xtask bindings` from the headers on PyPI that `releases.txt` names; not to be edited. The sizes
-//! are those that the headers name for each kind, but for the few that the libraries themselves contradict (`WALKED`
-//! in xtask); the tests walk the libraries of all these releases.
+//! Written by `cargo xtask bindings` from the headers on PyPI that `releases.txt` names; not to be
+//! edited. The sizes are those that the headers name for each kind, but for the few that the
+//! libraries themselves contradict (`WALKED` in xtask); the tests walk the libraries of all these
+//! releases.
 
 use core::ffi::c_char;
 

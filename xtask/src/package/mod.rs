@@ -155,7 +155,8 @@ fn wheel(place: &Place, arch: &str) -> Result<(), Failure> {
     // installed beside the modules.
     let data = place.root.join("target/wheel");
     copy(&tree(place, arch).join(LIBRARY), &data.join("platlib/ncclscope").join(LIBRARY))?;
-    // The content of "data" is installed below the prefix. Without pictures, which are larger than all else.
+    // The content of "data" is installed below the prefix. Without pictures, which are larger than
+    // all else.
     let pages = data.join("data/share/ncclscope");
     archive::copy_pages(&place.root, &pages, |file| file.extension().is_none_or(|end| end != "png"))?;
     if let Ok(before) = find_wheel(place, arch) {

@@ -1,5 +1,5 @@
-//! The functions with a subscriber argument, from 13.2 on. For a subscriber that does not share they
-//! do the same as the older ones.
+//! The functions with a subscriber argument, from 13.2 on. For a subscriber that does not share
+//! they do the same as the older ones.
 
 use std::ffi::c_void;
 

@@ -259,8 +259,8 @@ fn times(machine: &Machine, activity: &Activity) -> (u64, u64) {
     let kernels = KERNELS.fetch_add(u64::from(is_kernel), Ordering::Relaxed);
     let skew = if kernels >= options.skew_after { options.skew } else { 0 };
     let off = |at| skew + clock::conversion(options.conversion, options.seed, at);
-    // A thread that is interrupted while it compares two clocks gets a time that is too late. If the
-    // begin is after the end again and again, the wall clock was set back in between.
+    // A thread that is interrupted while it compares two clocks gets a time that is too late. If
+    // the begin is after the end again and again, the wall clock was set back in between.
     let stamps = || (clock::stamp(machine, activity.start), clock::stamp(machine, activity.end));
     let (start, end) = (0..5).map(|_| stamps()).find(|(start, end)| start <= end).unwrap_or_else(stamps);
     let times = (start.wrapping_add_signed(off(activity.start)), end.wrapping_add_signed(off(activity.end)));

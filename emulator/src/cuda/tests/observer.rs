@@ -175,8 +175,8 @@ fn an_observer_is_told_everything_in_order() {
     assert_eq!((done[0].1, done[1].1, done[1].2), (ActivityKind::Kernel, ActivityKind::Memset, 256));
     assert_eq!(done[0].0 >> 32, done[1].0 >> 32);
 
-    // An update reports the nodes whose parameters differ: of the same kernel with the same arguments
-    // it says nothing.
+    // An update reports the nodes whose parameters differ: of the same kernel with the same
+    // arguments it says nothing.
     let capture_again = |number: &_| {
         early.begin_capture().unwrap();
         launch_like_nccl(ADD_ONE, number, early.handle(), None);

@@ -97,7 +97,12 @@ impl Names<'_> {
             What::Link => {
                 let (link, is_one) = self.links(cause);
                 let are = if is_one { "is" } else { "are" };
-                format!("{link} {are} slow: a transfer of {name} takes {own} there, on the other links {others}")
+                let is_direct = self.job.uses.iter().any(|it| it.is_direct && cause.links.contains(&it.link));
+                let within = if is_direct { " within a host" } else { "" };
+                let shown = if is_direct { ", as far as kernels show" } else { "" };
+                format!(
+                    "{link} {are} slow: a transfer of {name} takes {own} there, on the other links{within} {others}{shown}"
+                )
             }
             What::Stall => {
                 let (link, is_one) = self.links(cause);
@@ -127,8 +132,8 @@ impl Names<'_> {
                 )
             }
             What::HostBound => format!("the hosts are too slow: the GPUs have nothing to do for {own} of each step"),
-            What::UnequalWork if ranks.len() == 1 => format!(
-                "{who}{on} has most of the work: {own} a step, where the ranks have {others} on average; most of the difference is `{name}`"
+            What::UnequalWork if cause.every.is_some() => format!(
+                "{who}{on} {have} most of the work: {own} a step, where the ranks have {others} on average; most of the difference is `{name}`"
             ),
             What::UnequalWork => format!(
                 "the work is unequal, and in each step another rank has most: {own} a step, where the ranks have {others} on average; most of the difference is `{name}`"
@@ -136,9 +141,8 @@ impl Names<'_> {
         }
     }
 
-    /// `rank 2 to rank 4`, `rank 2 to rank 4 on channel 1`.
-    /// The links of a cause: `the link from rank 1 to rank 2`, `the link between rank 1 and rank 2`, `the
-    /// links of rank 2`; and whether it is one.
+    /// The links of a cause: `the link from rank 1 to rank 2`, `the link between rank 1 and rank
+    /// 2`, `the links of rank 2`; and whether it is one.
     fn links(&self, cause: &Cause) -> (String, bool) {
         let label = |rank: usize| self.job.ranks[rank].label.as_str();
         let all: Vec<&Link> = cause.links.iter().map(|link| &self.job.links[*link]).collect();

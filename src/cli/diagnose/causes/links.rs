@@ -103,7 +103,8 @@ fn stalled_ones(job: &Job, kind: u32, of_links: &Uses, stalled: &mut BTreeMap<us
     }
 }
 
-/// Whether what was sent had arrived for most of this time, ns, and the receiver's GPU did not take it.
+/// Whether what was sent had arrived for most of this time, ns, and the receiver's GPU did not take
+/// it.
 fn is_held_up(job: &Job, it: &Use, time: f64) -> bool {
     let Link { from, to: Some(to), .. } = job.links[it.link] else { return false };
     let mut received = job.graph.partners(it.item).filter(|item| job.graph.rank_of(*item as u32) == to);
@@ -164,8 +165,8 @@ fn standing_out(mut stalled: Vec<Suspect>, links: usize) -> Option<Suspect> {
     (first.times > 1 && !first.is_once || first.amounts[0] >= ONCE_NS).then_some(first)
 }
 
-/// How links were used in the steps that are looked at, by kind of operation, whether directly, and link,
-/// in order.
+/// How links were used in the steps that are looked at, by kind of operation, whether directly, and
+/// link, in order.
 fn uses(job: &Job) -> BTreeMap<(u32, bool), Uses> {
     let inside: Vec<Range<usize>> = (0..job.ranks.len()).map(|rank| job.looked_at(rank)).collect();
     let mut by_kind: BTreeMap<(u32, bool), Uses> = BTreeMap::new();
@@ -230,7 +231,8 @@ fn transfer(job: &Job, item: usize) -> f64 {
     delivered(job, item).unwrap_or(0).max(job.graph.length(item)) as f64
 }
 
-/// Of a send that did not wait for the network: from its begin until that had delivered its data, ns.
+/// Of a send that did not wait for the network: from its begin until that had delivered its data,
+/// ns.
 fn delivered(job: &Job, item: usize) -> Option<i64> {
     job.graph.through(item).filter(|through| *through > 0)
 }

@@ -1,5 +1,5 @@
-//! GPUs that stood still once, for seconds. CUPTI was flushed by force meanwhile, which shows what had
-//! ended by then and what had not.
+//! GPUs that stood still once, for seconds. CUPTI was flushed by force meanwhile, which shows what
+//! had ended by then and what had not.
 
 use std::cmp::Reverse;
 
@@ -14,8 +14,8 @@ struct Before {
     kinds: Vec<u32>,
 }
 
-/// The ranks whose GPUs held up the others the longest time that there are kernels without a record; `step`
-/// is what a step usually takes, ns.
+/// The ranks whose GPUs held up the others the longest time that there are kernels without a
+/// record; `step` is what a step usually takes, ns.
 pub(super) fn stood_still(job: &Job, step: f64) -> Option<Suspect> {
     let gaps = (0..job.ranks.len()).flat_map(|rank| job.looked_at(rank)).filter(|item| is_gap(job, *item));
     let longest = gaps.max_by_key(|item| (length(job, *item), Reverse(*item)))?;
@@ -67,8 +67,8 @@ fn behind(all: &[Before]) -> Option<(Vec<usize>, Option<u32>)> {
     is_so.then(|| (behind.iter().map(|it| it.rank).collect(), Some(most[first])))
 }
 
-/// The few ranks whose GPUs took nothing of what had arrived for most of the time. Perhaps a GPU that gets
-/// data from them took nothing.
+/// The few ranks whose GPUs took nothing of what had arrived for most of the time. Perhaps a GPU
+/// that gets data from them took nothing.
 fn took_nothing(job: &Job, all: &[Before]) -> Option<Vec<usize>> {
     let is_held = |gap: usize, from: usize| {
         job.untaken.get(&(gap, from)).is_some_and(|untaken| 2.0 * untaken > length(job, gap) as f64)

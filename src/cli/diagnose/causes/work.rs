@@ -8,14 +8,14 @@ use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, largest, measure, median, quar
 use crate::cli::compare::ranks::Class;
 
 /// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
-/// is nearly always that of one rank, it may be its part of the model, such as a stage of a pipeline,
-/// and those are never quite equal.
+/// is nearly always that of one rank, it may be its part of the model, such as a stage of a
+/// pipeline, and those are never quite equal.
 const UNEQUAL: f64 = 0.11;
 const UNEQUAL_PART: f64 = 0.25;
 /// The fraction of the steps in which one rank must have most of the work for that.
 const OFTEN: f64 = 0.7;
-/// A rank's kernels are slower, rather than more, if that explains this part of what it has beyond the
-/// average.
+/// A rank's kernels are slower, rather than more, if that explains this part of what it has beyond
+/// the average.
 const MOSTLY: f64 = 0.5;
 /// A job is host-bound if its GPUs are idle for at least this fraction of a step.
 const IDLE: f64 = 0.15;
@@ -92,8 +92,8 @@ impl Sums {
         sums
     }
 
-    /// Compares what each kind takes in a step with what it takes on the other ranks. Single kernels
-    /// would not do: the longer of two is longer by chance, and all these chances add up.
+    /// Compares what each kind takes in a step with what it takes on the other ranks. Single
+    /// kernels would not do: the longer of two is longer by chance, and all these chances add up.
     fn compare(&mut self, ranks: usize) {
         self.own.sort_unstable_by_key(|it| (it.step, it.kind, it.rank, it.item));
         let is_same = |one: &Own, other: &Own| (one.step, one.kind) == (other.step, other.kind);
@@ -152,12 +152,11 @@ impl Sums {
     pub(super) fn work(&self, job: &Job) -> Vec<Suspect> {
         let (kernels, unequal) = (self.kernels(job), self.unequal(job));
         let Some(unequal) = unequal else { return kernels };
-        // What one rank has beyond the average, unless it is mostly that its kernels take longer.
-        let slower = |rank: usize| self.excess[rank].iter().sum::<f64>() / self.excess[rank].len() as f64;
-        let is_more = match unequal.ranks[..] {
-            [rank] => slower(rank) < MOSTLY * (unequal.amounts[0] - unequal.amounts[1]),
-            _ => false,
-        };
+        // What ranks always have beyond the average, unless it is mostly that their kernels take
+        // longer.
+        let slower = |rank: &usize| self.excess[*rank].iter().sum::<f64>() / self.excess[*rank].len() as f64;
+        let mean = unequal.ranks.iter().map(slower).sum::<f64>() / unequal.ranks.len() as f64;
+        let is_more = unequal.every.is_some() && mean < MOSTLY * (unequal.amounts[0] - unequal.amounts[1]);
         if kernels.is_empty() || is_more { vec![unequal] } else { kernels }
     }
 
@@ -172,8 +171,8 @@ impl Sums {
             .collect()
     }
 
-    /// The steps that count: if something does not hold in nearly every step, the longest stretch in
-    /// which it does, as of a GPU that has become hot.
+    /// The steps that count: if something does not hold in nearly every step, the longest stretch
+    /// in which it does, as of a GPU that has become hot.
     fn stretch<'a>(&self, excess: &'a [f64]) -> &'a [f64] {
         let holds = |excess: &f64| *excess > COUNTS * self.step;
         let stretches = excess.chunk_by(|one, other| holds(one) == holds(other)).filter(|it| holds(&it[0]));
@@ -252,12 +251,23 @@ impl Sums {
             }
         }
         let middle: f64 = means.iter().sum();
-        let always = ranks.iter().copied().find(|rank| times[*rank] as f64 >= OFTEN * steps as f64);
-        let least = if always.is_some() { UNEQUAL_PART } else { UNEQUAL };
+        let is_often = |count: usize| count as f64 >= OFTEN * steps as f64;
+        let one = ranks.iter().copied().filter(|rank| is_often(times[*rank]));
+        let mut always: Vec<usize> = one.collect();
+        if always.is_empty() {
+            // The ranks of one stage do the same, and take turns by chance.
+            let is_large = |rank: usize, step: usize| work(rank, step) >= (1.0 + UNEQUAL) * means[step];
+            let has_more = |rank: &usize| is_often((0..steps).filter(|step| is_large(*rank, *step)).count());
+            always = ranks.iter().copied().filter(has_more).collect();
+            if 2 * always.len() > ranks.len() || !is_often(always.iter().map(|rank| times[*rank]).sum()) {
+                always.clear();
+            }
+        }
+        let least = if always.is_empty() { UNEQUAL } else { UNEQUAL_PART };
         let mut kinds: BTreeMap<u32, f64> = BTreeMap::new();
         for it in &self.own {
             // What only the rank with most of the work has is a part of the difference, too.
-            let off = if always == Some(it.rank) && !it.is_common { it.length } else { it.length - it.mean };
+            let off = if always.contains(&it.rank) && !it.is_common { it.length } else { it.length - it.mean };
             *kinds.entry(it.kind).or_default() += off.abs() as f64;
         }
         let mut kinds: Vec<(u32, f64)> = kinds.into_iter().collect();
@@ -271,9 +281,10 @@ impl Sums {
         let is_unequal = most >= (1.0 + least) * middle && self.is_habit(excesses.into_iter());
         is_unequal.then(|| Suspect {
             what: What::UnequalWork,
-            ranks: match always {
-                Some(rank) => vec![rank],
-                None => ranks.into_iter().filter(|rank| times[*rank] > 0).collect(),
+            every: (!always.is_empty()).then_some(1),
+            ranks: match always.is_empty() {
+                false => always,
+                true => ranks.into_iter().filter(|rank| times[*rank] > 0).collect(),
             },
             names: kinds.iter().take(1).map(|it| job.kinds[it.0 as usize].name.clone()).collect(),
             amounts: [most / steps as f64, middle / steps as f64],
@@ -293,8 +304,9 @@ impl Sums {
         };
         let over_ranks = |of: &dyn Fn(usize) -> f64| median(&(0..ranks).map(of).collect::<Vec<_>>());
         let middle: Vec<f64> = (0..steps).map(|at| over_ranks(&|rank| idle(rank, at))).collect();
-        // Where nothing ran once, the median rank's usual length of that. A rank that launches more than the
-        // others, such as a stage in the middle of a pipeline, may be idle more often, but not for longer.
+        // Where nothing ran once, the median rank's usual length of that. A rank that launches more
+        // than the others, such as a stage in the middle of a pipeline, may be idle more often, but
+        // not for longer.
         let gaps = |rank: usize, at: usize| self.gaps[rank][at] as f64;
         let once: Vec<f64> =
             (0..steps).map(|at| over_ranks(&|rank| idle(rank, at) / gaps(rank, at).max(1.0))).collect();

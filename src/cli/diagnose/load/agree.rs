@@ -32,13 +32,13 @@ impl Begins {
 }
 
 impl Loading {
-    /// Makes the ranks mean the same by a step: what most of them begin theirs with, if that gives a
-    /// rank steps about as long as theirs. Ranks with other work, such as those of another stage of a
-    /// pipeline, may run it more often; their steps follow from the operations that they share with
-    /// the others. A rank that shares none has no steps.
+    /// Makes the ranks mean the same by a step: what most of them begin theirs with, if that gives
+    /// a rank steps about as long as theirs. Ranks with other work, such as those of another stage
+    /// of a pipeline, may run it more often; their steps follow from the operations that they share
+    /// with the others. A rank that shares none has no steps.
     ///
-    /// Returns until when all of them were recorded, in ns since 1970, if they have too few of these
-    /// steps in common because some recordings went on for longer.
+    /// Returns until when all of them were recorded, in ns since 1970, if they have too few of
+    /// these steps in common because some recordings went on for longer.
     pub(super) fn agree(&mut self) -> Option<i64> {
         let begins = match self.sources.iter().any(|source| matches!(source, Some(Source::Ranges))) {
             // The program's own steps are the same everywhere.
@@ -61,8 +61,8 @@ impl Loading {
         until
     }
 
-    /// What most ranks begin their steps with, by rank; empty for those that do not agree. `None` if
-    /// none has steps.
+    /// What most ranks begin their steps with, by rank; empty for those that do not agree. `None`
+    /// if none has steps.
     fn vote(&mut self) -> Option<Vec<Begins>> {
         let mut votes: BTreeMap<&Repeat, usize> = BTreeMap::new();
         for source in self.sources.iter().flatten() {
@@ -117,9 +117,9 @@ impl Loading {
         self.items.iter().zip(&self.ranks).zip(&self.sources).map(of).collect()
     }
 
-    /// Makes the first step of all ranks the same one: recordings may begin at different times, and of
-    /// long ones only the end is looked at. The operations that ranks share tell which steps are the
-    /// same; without any, their numbers do. Returns what [`agree`](Loading::agree) does.
+    /// Makes the first step of all ranks the same one: recordings may begin at different times, and
+    /// of long ones only the end is looked at. The operations that ranks share tell which steps are
+    /// the same; without any, their numbers do. Returns what [`agree`](Loading::agree) does.
     fn align(&mut self, begins: &[Begins], has_steps: &[bool]) -> Option<i64> {
         let with_steps = || (0..begins.len()).filter(|rank| has_steps[*rank]);
         // The one that has most of them counts them.
@@ -155,8 +155,9 @@ impl Loading {
         until.filter(|_| has_more && to - from < FEW.min(most))
     }
 
-    /// By rank, how many of what steps begin with came before what it shares with the one that counts, more
-    /// than there. `None` if they share nothing, or their operations disagree about it.
+    /// By rank, how many of what steps begin with came before what it shares with the one that
+    /// counts, more than there. `None` if they share nothing, or their operations disagree about
+    /// it.
     fn shifts(&mut self, begins: &[Begins], has_steps: &[bool], counts: usize) -> Vec<Option<i64>> {
         let mut shifts: Vec<Option<i64>> = vec![None; begins.len()];
         shifts[counts] = Some(0);
@@ -288,8 +289,8 @@ mod tests {
         assert_eq!(of.sources[2], Some(Source::Repeats(Repeat::once("matmul"))));
     }
 
-    /// Ranks that run a `forward` and a `matmul` for each number in turn, from one number to another, and share
-    /// the operation of this number at the end of it.
+    /// Ranks that run a `forward` and a `matmul` for each number in turn, from one number to
+    /// another, and share the operation of this number at the end of it.
     fn numbered(ranks: &[(u64, u64)], times: usize) -> Loading {
         let kind = |name: &str| Kind { class: Class::Kernel, name: name.to_owned() };
         let mut loading = Loading { kinds: ["forward", "matmul"].map(kind).into(), ..Loading::default() };
@@ -304,7 +305,8 @@ mod tests {
         loading
     }
 
-    /// The numbers that each rank's first and last step begin with, and the number of the first step.
+    /// The numbers that each rank's first and last step begin with, and the number of the first
+    /// step.
     fn seen(loading: &Loading) -> Vec<(i64, i64, usize)> {
         let of = |(facts, items): (&RankFacts, &Vec<Item>)| {
             let begin = |edge: Option<&usize>| items[*edge.unwrap()].start / 100;

@@ -29,8 +29,8 @@ struct Stretch {
 
 impl Loading {
     /// For how long the network had something of a rank's sends, by item and peer; and its GPU
-    /// something that it had received. Its ranks in communicators tell its transfers from those of its
-    /// process's other GPUs.
+    /// something that it had received. Its ranks in communicators tell its transfers from those of
+    /// its process's other GPUs.
     pub(super) fn transfers(
         &mut self,
         profile: &Profile,
@@ -93,8 +93,8 @@ impl Loading {
     }
 }
 
-/// The links, and how they were used. `rank_of` knows which rank a communicator's is; `uses` and `sends`
-/// are as in [`Loading`].
+/// The links, and how they were used. `rank_of` knows which rank a communicator's is; `uses` and
+/// `sends` are as in [`Loading`].
 pub(super) fn all(
     graph: &Graph,
     ranks: &[RankFacts],

@@ -108,7 +108,8 @@ fn once(reasons: &mut Vec<Reason>) {
 struct Told<'a> {
     job: Option<&'a str>,
     attributes: Vec<KeyValue>,
-    /// The columns of operations that are attributes of a span: their place, and the attribute's name.
+    /// The columns of operations that are attributes of a span: their place, and the attribute's
+    /// name.
     columns: Vec<(usize, String)>,
 }
 
@@ -525,8 +526,8 @@ fn int(key: &str, value: i64) -> KeyValue {
     attribute(key, Value::IntValue(value))
 }
 
-/// FNV-1a of 128 bits, the same on every machine and in every version; its last bits are mixed, since
-/// samplers look at the last 56.
+/// FNV-1a of 128 bits, the same on every machine and in every version; its last bits are mixed,
+/// since samplers look at the last 56.
 fn hashed(parts: &[&[u8]]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let bytes = parts.iter().flat_map(|part| part.iter().chain(&[0xff, 0]));

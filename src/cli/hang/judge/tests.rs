@@ -430,7 +430,8 @@ fn a_rank_that_never_called_may_be_loading_something() {
 
 #[test]
 fn of_many_sends_those_to_a_missing_rank_are_named() {
-    // An all-to-all: each rank sends to itself and to all others, the oldest first. Rank 5 never came.
+    // An all-to-all: each rank sends to itself and to all others, the oldest first. Rank 5 never
+    // came.
     let mut job = job(7, 40, 0, &[]);
     for rank in (0..40).filter(|rank| *rank != 5) {
         for by in 0..8 {
@@ -456,7 +457,8 @@ fn of_many_sends_those_to_a_missing_rank_are_named() {
 
 #[test]
 fn an_exchange_is_told_of_once() {
-    // Each of four ranks sends to each other in one group, and then comes to operation 5 of communicator 8.
+    // Each of four ranks sends to each other in one group, and then comes to operation 5 of
+    // communicator 8.
     let job = |came: &[u32], gap_of_2: u64| {
         let mut job = job(7, 4, 10, &[]);
         add(&mut job, 8, &[10, 11, 12, 13], came, 3);
@@ -505,7 +507,8 @@ fn an_exchange_is_told_of_once() {
     // A GPU ends all operations of a group at once.
     let after = "rank 10 of the job waits in Send 1 MiB f32 → 2 on comm 7, which is in the same group";
     assert!(hangs[2].is_explained() && hangs[2].details().contains(&after.into()), "{:?}", hangs[2].details());
-    // If the missing rank is new and may only be slow, what waits in the same group is no more certain.
+    // If the missing rank is new and may only be slow, what waits in the same group is no more
+    // certain.
     let said: Vec<(bool, String)> =
         job(&[0, 1, 3], 0).into_iter().map(|it| (it.is_certain, it.operation.name)).collect();
     assert_eq!(said[0], (false, exchange.0.to_owned()), "{said:?}");
@@ -589,7 +592,8 @@ fn without_a_hang_nothing_is_reported() {
     assert_eq!(said(&job(7, 3, 0, &[])), []);
 }
 
-/// Those that came finalize the communicator this long after they came, ns, and all go on for `more`.
+/// Those that came finalize the communicator this long after they came, ns, and all go on for
+/// `more`.
 fn finalize(job: &mut Job, after: u64, more: u64) {
     job.ends.values_mut().for_each(|end| *end = end.saturating_add(after + more).saturating_sub(4 * SECOND));
     for it in &job.standing {

@@ -58,8 +58,8 @@ fn long_comments(path: &Path, long: &mut Vec<String>) -> Result<(), Failure> {
     } else if name.ends_with(".rs") {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > COLUMNS) {
-            let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!', ' ']));
-            let is_prose = |it: &&str| !it.starts_with('|') && !it.contains("  ") && !it.contains("://");
+            let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']));
+            let is_prose = |it: &&str| !it.starts_with(" |") && !it.contains("  ") && !it.contains("://");
             if comment.filter(is_prose).is_some() {
                 long.push(format!("{}:{number}: a comment of more than {COLUMNS} columns", path.display()));
             }

@@ -393,7 +393,7 @@ fn changes(slower: &Slower) -> Section {
     }
     numbers(&mut table, 4..10);
     let mut lines = vec![format!(
-        "Medians of up to ten blocks of consecutive {} are compared, since neighbours depend on each other; the \
+        "Medians of blocks of consecutive {} are compared, since neighbours depend on each other; the \
          first tenth, 1 to 20, is left out as warm-up. A verdict needs p < {} (Mann-Whitney test, \
          two-sided, with Holm's correction), medians that differ by {:.0} % and by more than the noise (how much the \
          blocks differ within A, plus the same within B), and {} blocks on each side. What takes less than {:.0} % of {} \

@@ -1,7 +1,7 @@
 //! CUPTI's types, constants and function types, under its own names, as of CUDA 13.5.
 //!
-//! Written by `cargo xtask bindings` from NVIDIA's headers on PyPI; not to be edited. What they mean is in NVIDIA's
-//! documentation of CUPTI.
+//! Written by `cargo xtask bindings` from NVIDIA's headers on PyPI; not to be edited. What they
+//! mean is in NVIDIA's documentation of CUPTI.
 
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::all)]

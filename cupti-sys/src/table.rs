@@ -1,8 +1,9 @@
 //! Where the fields of activity records lie, and how long records are: CUPTI of CUDA 12.0 to 13.5.
 //!
-//! Written by `cargo xtask bindings` from the headers on PyPI that `releases.txt` names; not to be edited. The sizes
-//! are those that the headers name for each kind, but for the few that the libraries themselves contradict (`WALKED`
-//! in xtask); the tests walk the libraries of all these releases.
+//! Written by `cargo xtask bindings` from the headers on PyPI that `releases.txt` names; not to be
+//! edited. The sizes are those that the headers name for each kind, but for the few that the
+//! libraries themselves contradict (`WALKED` in xtask); the tests walk the libraries of all these
+//! releases.
 
 use core::ffi::c_char;
 

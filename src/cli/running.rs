@@ -17,7 +17,7 @@ use crate::model::time::HostNs;
 const TOOK_PART_NS: u64 = 3_000_000_000;
 
 /// All recordings of a host have stopped if those of others go on for this much longer, ns. Files
-/// that were copied from one host after another end up to a few seconds apart.
+/// that are copied from one host after another end some time apart, too.
 const HOST_STOPPED_NS: u64 = 60_000_000_000;
 
 /// A process that seems to have ended before others of its run, or to stand still.

@@ -116,23 +116,7 @@ impl Drop for Busy<'_> {
 struct Exit;
 
 thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            busy: AtomicBool::new(false),
-            writer: OnceCell::new(),
-            gone: Cell::new(false),
-            next_handle: Cell::new(0),
-            end_of_block: Cell::new(0),
-            retry_in: Cell::new(0),
-            in_vain: Cell::new(false),
-            launch: Cell::new(Handle::NONE),
-            group: Cell::new(Handle::NONE),
-            bracket: Cell::new(false),
-            update: Cell::new((0, 0)),
-            updated: Cell::new(0),
-            words: Words::new(),
-        }
-    };
+    static LOCAL: Local = const { Local::new() };
     static EXIT: Exit = const { Exit };
 }
 
@@ -529,6 +513,25 @@ fn note_text(word: Word, text: &[u8]) -> bool {
 }
 
 impl Local {
+    /// A thread that has recorded nothing yet.
+    const fn new() -> Local {
+        Local {
+            busy: AtomicBool::new(false),
+            writer: OnceCell::new(),
+            gone: Cell::new(false),
+            next_handle: Cell::new(0),
+            end_of_block: Cell::new(0),
+            retry_in: Cell::new(0),
+            in_vain: Cell::new(false),
+            launch: Cell::new(Handle::NONE),
+            group: Cell::new(Handle::NONE),
+            bracket: Cell::new(false),
+            update: Cell::new((0, 0)),
+            updated: Cell::new(0),
+            words: Words::new(),
+        }
+    }
+
     /// Held while a record is written. `None` if one is already being written: a signal interrupted
     /// it, and the handler made a call like NCCL's. The thread's own state may be half changed
     /// then.
@@ -745,21 +748,7 @@ mod tests {
 
     /// A thread with its ring in these.
     fn thread(rings: &'static Rings) -> Local {
-        let local = Local {
-            busy: AtomicBool::new(false),
-            writer: OnceCell::new(),
-            gone: Cell::new(false),
-            next_handle: Cell::new(0),
-            end_of_block: Cell::new(0),
-            retry_in: Cell::new(0),
-            in_vain: Cell::new(false),
-            launch: Cell::new(Handle::NONE),
-            group: Cell::new(Handle::NONE),
-            bracket: Cell::new(false),
-            update: Cell::new((0, 0)),
-            updated: Cell::new(0),
-            words: Words::new(),
-        };
+        let local = Local::new();
         let _ = local.writer.set(rings.claim().unwrap());
         local
     }

@@ -1,12 +1,12 @@
 //! Holds what CUPTI reported until NCCL's records up to that time have been taken (pure).
 //!
 //! CUPTI's buffers arrive late and in no order. A kernel finds its operations only when NCCL's
-//! records up to its end have been pushed. So it waits here until then, and kernels leave in the
-//! order of their ends.
+//! records up to its end have been pushed. So it waits here until it has ended for certain, and
+//! kernels leave in the order of their ends.
 
 use std::collections::VecDeque;
 
-use crate::model::activity::Activity;
+use crate::model::activity::{Activity, Span};
 use crate::model::time::HostNs;
 
 /// How many activities may wait: about 3 MiB. Beyond that the oldest leave early.
@@ -18,24 +18,32 @@ const SPARE: usize = 2_000;
 #[derive(Debug, Default)]
 pub struct Activities {
     /// By their ends.
-    waiting: VecDeque<(HostNs, Activity)>,
+    waiting: VecDeque<Waiting>,
     /// Those that arrived since. CUPTI's buffers contain long ordered runs, which sort quickly.
-    fresh: Vec<(HostNs, Activity)>,
+    fresh: Vec<Waiting>,
     /// How many of the oldest still have to leave to make room.
     excess: usize,
 }
 
+#[derive(Debug)]
+struct Waiting {
+    end: HostNs,
+    /// When it has ended for certain.
+    ended_by: HostNs,
+    activity: Activity,
+}
+
 impl Activities {
-    /// Takes an activity. One without a time does not wait: it is returned.
+    /// Takes an activity that had ended by `now`. One without a time does not wait: it is returned.
     #[must_use]
-    pub fn push(&mut self, activity: Activity) -> Option<Activity> {
-        let end = match &activity {
-            Activity::Kernel(kernel) => kernel.span.end,
-            Activity::Copy(copy) => copy.span.end,
-            Activity::CudaCall(call) => call.span.end,
-            Activity::Marker(marker) => marker.time,
-            Activity::HostFunction(function) => function.span.end,
-            Activity::Overhead(overhead) => overhead.span.end,
+    pub fn push(&mut self, activity: Activity, now: HostNs) -> Option<Activity> {
+        let (end, error_ns) = match &activity {
+            Activity::Kernel(kernel) => (kernel.span.end, kernel.span.error_ns),
+            Activity::Copy(copy) => (copy.span.end, copy.span.error_ns),
+            Activity::CudaCall(call) => (call.span.end, call.span.error_ns),
+            Activity::Marker(marker) => (marker.time, marker.error_ns),
+            Activity::HostFunction(function) => (function.span.end, function.span.error_ns),
+            Activity::Overhead(overhead) => (overhead.span.end, overhead.span.error_ns),
             Activity::Device(_)
             | Activity::Context(_)
             | Activity::Stream(_)
@@ -45,12 +53,16 @@ impl Activities {
             | Activity::Untimed(_)
             | Activity::Implausible => return Some(activity),
         };
-        self.fresh.push((end, activity));
+        let latest = match error_ns {
+            Span::UNKNOWN_ERROR => now,
+            error_ns => HostNs(end.0.saturating_add(error_ns.into())),
+        };
+        self.fresh.push(Waiting { end, ended_by: latest.max(end), activity });
         None
     }
 
-    /// Whether one is ready: because there is no room to wait, or because it ended by `until`, if
-    /// that is given.
+    /// Whether one is ready: because there is no room to wait, or because it ended for certain by
+    /// `until`, if that is given.
     #[must_use]
     pub fn has_due(&mut self, until: Option<HostNs>) -> bool {
         if self.excess > 0 || self.waiting.len() + self.fresh.len() > WAITING + SPARE {
@@ -58,17 +70,16 @@ impl Activities {
         }
         let Some(until) = until else { return false };
         self.settle();
-        self.waiting.front().is_some_and(|(end, _)| *end <= until)
+        self.waiting.front().is_some_and(|first| first.ended_by <= until)
     }
 
-    /// The next one that ended at or before `until`.
+    /// The next one, if it ended for certain at or before `until`.
     pub fn pop(&mut self, until: HostNs) -> Option<Activity> {
         self.settle();
-        let (end, _) = self.waiting.front()?;
-        if *end > until {
+        if self.waiting.front()?.ended_by > until {
             return None;
         }
-        self.waiting.pop_front().map(|(_, activity)| activity)
+        self.waiting.pop_front().map(|first| first.activity)
     }
 
     /// The next one that must leave to make room. Call it after every run of pushes, until it
@@ -82,7 +93,7 @@ impl Activities {
             self.excess = SPARE;
         }
         self.excess -= 1;
-        self.waiting.pop_front().map(|(_, activity)| activity)
+        self.waiting.pop_front().map(|first| first.activity)
     }
 
     /// Sorts in what arrived since. Activities with equal ends keep the order in which they
@@ -91,11 +102,11 @@ impl Activities {
         if self.fresh.is_empty() {
             return;
         }
-        self.fresh.sort_by_key(|(end, _)| *end);
-        let in_order = self.waiting.back().is_none_or(|(last, _)| *last <= self.fresh[0].0);
+        self.fresh.sort_by_key(|it| it.end);
+        let in_order = self.waiting.back().is_none_or(|last| last.end <= self.fresh[0].end);
         self.waiting.extend(self.fresh.drain(..));
         if !in_order {
-            self.waiting.make_contiguous().sort_by_key(|(end, _)| *end);
+            self.waiting.make_contiguous().sort_by_key(|it| it.end);
         }
     }
 }
@@ -103,23 +114,23 @@ impl Activities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::activity::{Overhead, Span};
+    use crate::model::activity::Overhead;
+
+    fn within(end: u64, error_ns: u32) -> Activity {
+        Activity::Overhead(Overhead { span: Span { start: HostNs(0), end: HostNs(end), error_ns }, kind: 0, tid: None })
+    }
 
     fn ends(end: u64) -> Activity {
-        Activity::Overhead(Overhead {
-            span: Span { start: HostNs(0), end: HostNs(end), error_ns: 0 },
-            kind: 0,
-            tid: None,
-        })
+        within(end, 0)
     }
 
     #[test]
     fn activities_leave_in_the_order_of_their_ends_and_not_early() {
         let mut activities = Activities::default();
         for end in [30, 10, 20, 10] {
-            assert_eq!(activities.push(ends(end)), None);
+            assert_eq!(activities.push(ends(end), HostNs(end)), None);
         }
-        assert_eq!(activities.push(Activity::Dropped(3)), Some(Activity::Dropped(3)));
+        assert_eq!(activities.push(Activity::Dropped(3), HostNs(30)), Some(Activity::Dropped(3)));
         let mut left = Vec::new();
         while let Some(activity) = activities.pop(HostNs(20)) {
             left.push(activity);
@@ -130,11 +141,24 @@ mod tests {
     }
 
     #[test]
+    fn uncertain_ends_are_waited_for_in_the_order_of_the_ends() {
+        let mut activities = Activities::default();
+        for activity in [within(10, 50), ends(20), within(30, Span::UNKNOWN_ERROR)] {
+            assert_eq!(activities.push(activity, HostNs(90)), None);
+        }
+        let mut at = |until| std::iter::from_fn(|| activities.pop(HostNs(until))).collect::<Vec<_>>();
+        assert_eq!(at(59), []);
+        assert_eq!(at(60), [within(10, 50), ends(20)]);
+        assert_eq!(at(89), []);
+        assert_eq!(at(90), [within(30, Span::UNKNOWN_ERROR)]);
+    }
+
+    #[test]
     fn late_activities_are_sorted_in() {
         let mut activities = Activities::default();
         for round in [[50, 70, 90], [10, 60, 80], [20, 30, 95]] {
             for end in round {
-                assert_eq!(activities.push(ends(end)), None);
+                assert_eq!(activities.push(ends(end), HostNs(end)), None);
             }
             assert_eq!(activities.pop(HostNs(5)), None);
         }
@@ -147,7 +171,7 @@ mod tests {
         let mut activities = Activities::default();
         let mut early = 0;
         for end in 0..100_000 {
-            assert_eq!(activities.push(ends(end)), None);
+            assert_eq!(activities.push(ends(end), HostNs(end)), None);
             while let Some(activity) = activities.pop_excess() {
                 assert_eq!(activity, ends(early), "the oldest goes first");
                 early += 1;

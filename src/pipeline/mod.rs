@@ -633,7 +633,7 @@ impl Pipeline {
             Activity::Copy(copy) => self.gpu_moved = self.gpu_moved.max(copy.span.end),
             _ => {}
         }
-        if let Some(activity) = self.activities.push(activity) {
+        if let Some(activity) = self.activities.push(activity, self.now()) {
             self.draw(activity);
         }
     }

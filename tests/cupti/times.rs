@@ -87,8 +87,8 @@ fn setting_the_wall_clock_back_moves_no_kernel() {
     let case = fault::case(
         "clocks",
         "the wall clock goes back by an hour, with CUPTI's times on it and on `CLOCK_BOOTTIME`",
-        "each kernel lies in its launch, within its stated error, which is less than a minute; where CUPTI's times are \
-         affected, the trace says so, and at most one kernel after that is taken too early for its launch to be known",
+        "each kernel lies in its launch, within its stated error; where CUPTI's times are affected, the trace \
+         says so",
     );
     let (_folder, library) = play::compile("wall_clock.c");
     let operations = |numbers: std::ops::RangeInclusive<u32>| -> String {
@@ -108,12 +108,8 @@ fn setting_the_wall_clock_back_moves_no_kernel() {
         assert_undisturbed(&recording);
         let timeline = recording.timeline();
         let expected: Vec<_> = (1..=6).map(|n| format!("AllReduce {} KiB f32", 4 * n)).collect();
-        let drawn = kernels(&timeline);
-        let missed: Vec<usize> =
-            (0..drawn.len()).filter(|at| drawn[*at].1 == Some("its launch was not seen")).collect();
-        assert!(missed.is_empty() || ours == "wall" && missed.len() == 1 && missed[0] >= 3, "{ours}: {drawn:?}");
-        let matched = (0..drawn.len()).filter(|at| !missed.contains(at)).all(|at| drawn[at] == (&*expected[at], None));
-        assert!(matched && drawn.len() == expected.len(), "{ours}: {drawn:?}");
+        let expected: Vec<_> = expected.iter().map(|name| (&**name, None)).collect();
+        assert_eq!(kernels(&timeline), expected, "{ours}");
         let launches = timeline.named("KernelLaunch");
         let ran: Vec<_> = timeline.slices.iter().filter(|slice| slice.category == "kernel").collect();
         assert_eq!((ran.len(), launches.len()), (6, 6));
@@ -121,13 +117,12 @@ fn setting_the_wall_clock_back_moves_no_kernel() {
             let error = kernel.int("time_error_ns").unwrap();
             let [kernel, launch] = [kernel, launch].map(|it| (it.begin, it.begin + it.duration.unwrap()));
             assert!(
-                error < 60_000_000_000 && kernel.0 + error >= launch.0 && kernel.1 - error <= launch.1,
+                kernel.0 + error >= launch.0 && kernel.1 - error <= launch.1,
                 "{ours}: {kernel:?} within {error} ns, {launch:?}"
             );
         }
         let figures = timeline.figures();
-        let unmatched = missed.len() as u64;
-        assert_eq!((figures.get("kernels_untimed"), figures.get("kernels_unmatched")), (0, unmatched), "{ours}");
+        assert_eq!((figures.get("kernels_untimed"), figures.get("kernels_unmatched")), (0, 0), "{ours}");
         let notes = timeline.named("CUPTI clock").into_iter().filter_map(|note| note.str("note"));
         let told = notes.filter(|note| note.contains("the wall clock was set by -3")).count();
         assert_eq!(told, usize::from(ours == "wall"), "{ours}");

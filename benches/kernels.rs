@@ -142,7 +142,7 @@ fn run(stage: Stage, names: &[CString; 2], size: usize) -> (f64, [u64; 2]) {
             let mut sink = |activity: Activity| match stage {
                 Stage::Decode => drop(black_box(activity)),
                 _ => {
-                    drop(activities.push(activity));
+                    drop(activities.push(activity, HostNs(0)));
                     assert!(activities.pop_excess().is_none(), "there is room for a flush");
                 }
             };

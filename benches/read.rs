@@ -27,7 +27,7 @@ const STEPS: u64 = 130_000;
 const TIMES: usize = 5;
 
 /// What is measured: its name, and the words behind the program's.
-const COMMANDS: [(&str, &[&str]); 7] = [
+const COMMANDS: [(&str, &[&str]); 8] = [
     ("`info`", &["info"]),
     ("`summary`", &["summary"]),
     ("`cut` to a second", &["cut", "--time", "1s..2s", "-o", "written"]),
@@ -35,6 +35,7 @@ const COMMANDS: [(&str, &[&str]); 7] = [
     ("`merge`, which diagnoses small jobs, too", &["merge", "-o", "written"]),
     ("`diagnose`", &["diagnose"]),
     ("`export` to Parquet", &["export", "--parquet", "written", "--job", "bench"]),
+    ("`compare` of the trace with itself, which reads it twice", &["compare", "../again"]),
 ];
 
 fn main() -> io::Result<()> {
@@ -50,6 +51,7 @@ fn main() -> io::Result<()> {
             path
         }
     };
+    std::os::unix::fs::symlink(&path, folder.path().join("again"))?;
     let whole = |error: Error| io::Error::other(error.to_string());
     let (inflating, plain) = timed(|| inflated(&path))?;
     let (reading, events) = timed(|| {

@@ -6,6 +6,10 @@
 //!     (a thread that launches)   (CUPTI's worker)     (the collector's thread)
 //! ```
 //!
+//! CUPTI returns a buffer once it is full and all its kernels have ended, and while a kernel runs
+//! nothing makes it return more, short of force. So a buffer must not take long to fill: where few
+//! kernels are launched, less of it is lent ([`Pace`]).
+//!
 //! CUPTI clears a buffer before it uses it, on the thread that asks for it: 128 KiB, once in six
 //! hundred launches. CUPTI can be told that buffers are already clear (attribute 5), but that holds
 //! for the whole process, and another tool that uses CUPTI with us may not clear its buffers.
@@ -41,6 +45,28 @@ const KERNEL: u64 = 208;
 /// no more.
 const WARM: usize = 4;
 const PAGE: usize = 4096;
+
+/// The least that is lent of a buffer, in bytes: twenty kernels.
+const LEAST: usize = 4 << 10;
+
+/// Decides how much of a buffer to lend: a quarter of what was lent in the same second. So a buffer
+/// grows with a burst of launches, and never holds most of it back.
+///
+/// The second is in the upper half, the bytes that were lent in it are in the lower one.
+#[derive(Debug, Default)]
+pub(super) struct Pace(AtomicU64);
+
+impl Pace {
+    /// How much of the next buffer to lend, in bytes. `now` is `CLOCK_BOOTTIME` in ns.
+    pub(super) fn next(&self, now: u64) -> usize {
+        // A second of 2^30 ns. Two threads at once may count one of their buffers: never mind.
+        let (second, before) = (now >> 30 << 32, self.0.load(Relaxed));
+        let lent = if before >> 32 << 32 == second { before & u64::from(u32::MAX) } else { 0 };
+        let size = (lent as usize >> 2 & !(LEAST - 1)).clamp(LEAST, BUFFER);
+        self.0.store(second | (lent + size as u64).min(u32::MAX.into()), Relaxed);
+        size
+    }
+}
 
 /// The pool.
 pub(super) struct Pool {
@@ -145,6 +171,11 @@ impl Pool {
         }
         self.refused.fetch_add(1, Relaxed);
         (std::ptr::null_mut(), 0)
+    }
+
+    /// Whether so few buffers are free that each should take as much as it can.
+    pub(super) fn is_scarce(&self) -> bool {
+        2 * (self.free.load(Relaxed).count_ones() as usize) < self.count
     }
 
     fn lend(&self, index: usize) -> (*mut u8, usize) {
@@ -342,6 +373,34 @@ mod tests {
         pool.complete(lent[0].0, 5, 0);
         assert_eq!(take(&pool)[0].valid, 5);
         assert_eq!((pool.lost().buffers, pool.lost().foreign), (1, 0));
+    }
+
+    #[test]
+    fn buffers_grow_with_a_burst_and_hold_little_of_it_back() {
+        const SECOND: u64 = 1 << 30;
+        let pace = Pace::default();
+        let sizes = |now, count: usize| (0..count).map(|_| pace.next(now)).collect::<Vec<_>>();
+        assert_eq!(sizes(7 * SECOND, 9), [1, 1, 1, 1, 1, 1, 1, 1, 2].map(|times| times * LEAST));
+        let burst = sizes(8 * SECOND - 1, 60);
+        assert_eq!(burst.last(), Some(&BUFFER));
+        let mut before = 10 * LEAST;
+        for size in burst {
+            assert!((LEAST..=BUFFER).contains(&size) && 4 * size <= before.max(4 * LEAST), "{size} after {before}");
+            before += size;
+        }
+        assert_eq!(pace.next(8 * SECOND), LEAST, "another second");
+        assert_eq!(pace.next(u64::MAX), LEAST);
+    }
+
+    #[test]
+    fn buffers_are_scarce_if_most_are_lent() {
+        let pool = Pool::new(4 * BUFFER).unwrap();
+        let lent = [(); 3].map(|()| (pool.is_scarce(), pool.request().0));
+        assert_eq!(lent.map(|it| it.0), [false; 3]);
+        assert!(pool.is_scarce());
+        lent.iter().for_each(|it| pool.complete(it.1, 8, 0));
+        take(&pool).into_iter().for_each(|it| pool.give_back(it));
+        assert!(!pool.is_scarce());
     }
 
     #[test]

@@ -182,8 +182,10 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
     fence(|| {
         fault::at("cupti request");
         if let Some(shared) = Shared::get() {
-            shared.contact.heard(sys::boottime_ns());
-            lent = shared.pool.request();
+            let now = sys::boottime_ns();
+            shared.contact.heard(now);
+            let (buffer, size) = shared.pool.request();
+            lent = (buffer, if shared.pool.is_scarce() { size } else { size.min(shared.pace.next(now)) });
         }
     });
     // SAFETY: the caller's promise. There is no limit on the number of records: as many as fit.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use cupti_sys::bindings as cupti;
 
-use super::buffers::Pool;
+use super::buffers::{Pace, Pool};
 use super::contact::Contact;
 use super::door::Door;
 
@@ -13,6 +13,7 @@ use super::door::Door;
 pub(super) struct Shared {
     pub(super) api: cupti_sys::Cupti,
     pub(super) pool: Pool,
+    pub(super) pace: Pace,
     /// Failures that CUPTI reported of itself; the code of the last is in `last_failure`.
     pub(super) failures: AtomicU64,
     pub(super) last_failure: AtomicU32,
@@ -36,6 +37,7 @@ impl Shared {
             let shared = Shared {
                 api,
                 pool: pool()?,
+                pace: Pace::default(),
                 failures: AtomicU64::new(0),
                 last_failure: AtomicU32::new(0),
                 fatal: AtomicU64::new(0),

@@ -1,15 +1,16 @@
-//! From ring to file: what a record costs to take from its ring in order, to decode, join and draw,
-//! and to compress and write, and how many bytes it takes in the file; each without and with a
-//! capture.
+//! From ring to file: what a record costs to take from its ring in order, to decode, join and
+//! draw, and to compress and write, and how many bytes it takes in the file; each without and with
+//! a capture.
 //!
 //! ```text
 //! cargo bench --bench pipeline
 //! ```
 //!
 //! The records are those of a busy network proxy, the bulk of any recording: an operation with
-//! eight transfers for each of eight peers, each transfer with its waits. Compressing and writing is
-//! the processor time of the recording's own thread for that. The floors are those of the bytes:
-//! copied in memory, compressed by zlib, and compressed ones written to a file in the kernel's cache.
+//! eight transfers for each of eight peers, each transfer with its waits. Compressing and writing
+//! is the processor time of the recording's own thread for that. The floors are those of the bytes:
+//! copied in memory, compressed by zlib, and compressed ones written to a file in the kernel's
+//! cache.
 
 use std::hint::black_box;
 use std::io::Write as _;

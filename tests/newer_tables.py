@@ -17,7 +17,7 @@ def main(folder, partitions):
     assert paths, partitions
     for path in paths:
         table = parquet.ParquetFile(path).read()
-        said = {**table.schema.metadata, b"ncclscope.schema_version": b"2"}
+        said = {**table.schema.metadata, b"ncclscope.schema_version": b"3"}
         later = pyarrow.array(range(len(table)), pyarrow.int64())
         parquet.write_table(table.append_column("later", later).replace_schema_metadata(said), path)
 

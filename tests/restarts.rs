@@ -127,7 +127,7 @@ fn commands_read_restarted_traces_like_any_others() {
         let words = ["export", "--job", "job", "--parquet"].map(Path::new);
         ncclscope(&[&words[..], &[&tables, folder]].concat()).unwrap();
         let mut rows = Vec::new();
-        for table in ["operations", "kernels", "proxy_steps", "threads", "communicators"] {
+        for table in ["operations", "kernels", "proxy_steps", "communicators", "peers"] {
             let parts = walkdir(&tables.join(table));
             rows.extend(parts.into_iter().map(|path| (path.file_name().unwrap().to_owned(), fs::read(path).unwrap())));
         }

@@ -131,7 +131,7 @@ fn each_rank_exports_its_own_trace_after_the_job() {
     assert_eq!(done.status.code(), Some(3), "{}", done.stderr);
     assert_says(&done, "/tables: 1 trace exported, ");
     let tables = place.path().join("out/tables");
-    assert_eq!(fs::read_dir(&tables).unwrap().count(), 8 + 1);
+    assert_eq!(fs::read_dir(&tables).unwrap().count(), 9 + 1);
     // A trace of another rank, which is not over.
     fs::write(place.path().join("out/other.1.perfetto-trace"), "").unwrap();
     let mut command = place.command(&["--export", "parquet", "--output", "out", "--", "sh", "-c", &job]);

@@ -89,12 +89,12 @@ fn ranks_are_exported_one_by_one_and_only_once() {
     let first = place.traces().join(job.name(0));
     assert!(place.export(&first).unwrap().contains(": 1 trace exported, "));
     let of_first = place.files();
-    assert_eq!(of_first.len(), 8 + 1, "{of_first:?}");
+    assert_eq!(of_first.len(), 9 + 1, "{of_first:?}");
     // The others are added, and what is there stays.
     let said = place.export(&place.traces()).unwrap();
     assert!(said.contains(": 7 traces exported, ") && said.ends_with("; 1 were there already\n"), "{said}");
     let all = place.files();
-    assert_eq!(all.len(), 8 * 9);
+    assert_eq!(all.len(), 8 * 10);
     assert!(of_first.iter().all(|file| all.contains(file)));
     // What an interrupted export leaves: a hidden part, and no whole table.
     let table =
@@ -105,7 +105,7 @@ fn ranks_are_exported_one_by_one_and_only_once() {
     let said = place.export(&place.traces()).unwrap();
     assert!(said.contains(": 1 trace exported, ") && said.ends_with("; 7 were there already\n"), "{said}");
     assert!(table.exists() && !part.exists());
-    assert_eq!(place.files().len(), 8 * 9);
+    assert_eq!(place.files().len(), 8 * 10);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_trace_that_ends_early_says_so_and_is_exported_again_when_it_has_grown() {
     if let Some(asked) = place.ask(CLOSED) {
         assert_eq!((&asked["6"], &asked["more.1"]), (&Value::Array(Vec::new()), &Value::Array(Vec::new())));
     }
-    assert_eq!(place.files().len(), 8 * 9);
+    assert_eq!(place.files().len(), 8 * 10);
 
     // A damaged one is named. What was exported whole would not be read again.
     fs::remove_dir_all(place.tables()).unwrap();
@@ -186,7 +186,7 @@ fn a_reader_of_this_version_reads_newer_files() {
         rows = ds.dataset(f'{sys.argv[1]}/{name}', partitioning='hive').to_table(columns=columns)\n    \
         print(name, len(rows), *rows.schema.names)";
     assert_eq!(of_this, pypi::tables(&["-c", older, &tables, &of_this]).unwrap());
-    assert_eq!(of_this.lines().count(), 8, "{of_this}");
+    assert_eq!(of_this.lines().count(), 9, "{of_this}");
 }
 
 /// Prints what a file says about itself.
@@ -198,7 +198,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*/job=*/rank=0/*.parquet")):
     table = path.parts[-4]
     said = file.schema_arrow.metadata or {}
     told = file.metadata.metadata
-    assert told[b"ncclscope.schema_version"] == b"1" and told[b"ncclscope.table"] == table.encode(), told
+    assert told[b"ncclscope.schema_version"] == b"2" and told[b"ncclscope.table"] == table.encode(), told
     for field in file.schema_arrow:
         assert field.metadata and field.metadata[b"description"], field
         if field.name.endswith("_ns"):
@@ -222,7 +222,7 @@ fn files_state_units_versions_and_order() {
     place.export(&place.traces()).unwrap();
     let Some(said) = pypi::tables(&["-c", ABOUT, &place.tables().to_string_lossy()]) else { return };
     let rows: Vec<_> = said.lines().collect();
-    assert_eq!(rows.len(), 8);
+    assert_eq!(rows.len(), 9);
     let has = |table: &str, number: u64| assert!(rows.contains(&&*format!("{table} {number}")), "{table}: {said}");
     has("operations", STEPS);
     has("kernels", STEPS);
@@ -230,6 +230,23 @@ fn files_state_units_versions_and_order() {
     has("communicators", 2);
     has("losses", 0);
     has("clock_bounds", 1);
+    has("peers", 1);
+}
+
+#[test]
+fn a_peer_of_the_proxy_is_reached_by_the_network() {
+    let place = Place::new(&Job::new(RANKS, HOSTS, STEPS));
+    place.export(&place.traces()).unwrap();
+    let more = "SELECT rank, comm, peer, transport FROM peers ORDER BY rank;\
+                SELECT count(*) AS waits FROM operations WHERE coalesce(proxy_wait_ns, 0) > 0 OR proxy_wait_reason IS NOT NULL";
+    let Some(asked) = place.ask(more) else { return };
+    let peers = asked["more.1"].as_array().unwrap();
+    assert_eq!(peers.len() as u32, RANKS, "{peers:?}");
+    for row in peers {
+        assert_eq!(row["peer"].as_u64(), row["rank"].as_u64().map(|rank| (rank + 1) % u64::from(RANKS)), "{row}");
+        assert_eq!((&row["transport"], &row["comm"]), (&"net".into(), &"1f2e3d4c5b6a7988".into()), "{row}");
+    }
+    assert_eq!(asked["more.2"][0]["waits"], 0, "no kernel waits");
 }
 
 #[test]
@@ -272,7 +289,7 @@ fn a_trace_of_too_many_processes_is_refused() {
     assert!(reason.contains("joined.perfetto-trace") && reason.contains("more than 64 processes"), "{reason}");
     assert!(!place.tables().exists() || place.files().is_empty(), "{:?}", place.files());
     all(PROCESSES).unwrap();
-    assert_eq!(place.files().len() as u32, 8 * PROCESSES + 1);
+    assert_eq!(place.files().len() as u32, 9 * PROCESSES + 1);
 }
 
 /// Runs a program, and prints its peak memory, in KiB.
@@ -303,7 +320,7 @@ fn files_are_hardly_larger_than_those_of_another_writer() {
     place.export(&place.traces()).unwrap();
     let Some(said) = pypi::tables(&[REWRITE, &place.tables().to_string_lossy()]) else { return };
     let tables: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(tables.as_object().unwrap().len(), 8);
+    assert_eq!(tables.as_object().unwrap().len(), 9);
     println!("{tables}");
     for (name, table) in tables.as_object().unwrap() {
         let [ours, theirs] = ["ours", "theirs"].map(|which| table[which].as_f64().unwrap());

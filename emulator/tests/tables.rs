@@ -27,13 +27,13 @@ const OF_TRACES: &str = include_str!("../../sql/ncclscope.sql");
 
 /// What the tables and the trace must have in common, for each job: in the words of the tables, and
 /// in those of the trace. Only sums, since a job may have many rows.
-const SAME: [(&str, &str, &str); 5] = [
+const SAME: [(&str, &str, &str); 6] = [
     (
         "operations on the GPU",
         "SELECT job, count(*) AS n, sum(begin_ns) AS ts, sum(duration_ns) AS dur, sum(bytes) AS bytes, sum(replay) AS replays, \
-         count(DISTINCT operation) AS marks FROM execution GROUP BY job",
+         count(DISTINCT operation) AS marks, sum(proxy_wait_ns) AS waited FROM execution GROUP BY job",
         "SELECT count() AS n, sum(ts) AS ts, sum(dur) AS dur, sum(bytes) AS bytes, sum(ifnull(replay, 0)) AS replays, \
-         count(DISTINCT operation) AS marks FROM nccl_execution",
+         count(DISTINCT operation) AS marks, sum(proxy_wait) AS waited FROM nccl_execution",
     ),
     (
         "kernels",
@@ -53,6 +53,12 @@ const SAME: [(&str, &str, &str); 5] = [
         "SELECT count() AS n, sum(iif(dur < 0, NULL, dur)) AS dur, sum(dur < 0) AS open, sum(bytes) AS bytes, sum(peer) AS peers, \
          sum(direction = 'send') AS sends, sum(channel) AS channels, sum(iif(dur < 0, NULL, gpu_wait)) AS gpu, \
          sum(iif(dur < 0, NULL, peer_wait)) AS peer, sum(iif(dur < 0, NULL, network_wait)) AS network, sum(flush_wait) AS flush FROM nccl_step",
+    ),
+    (
+        "peers",
+        "SELECT job, count(*) AS n, sum(peer) AS peers FROM peers WHERE transport = 'net' GROUP BY job",
+        "SELECT count() AS n, sum(peer) AS peers FROM \
+         (SELECT DISTINCT upid, comm, peer FROM nccl_proxy_operation WHERE transport = 'net')",
     ),
     (
         "channels",

@@ -12,3 +12,4 @@ COPY (SELECT * FROM communicators ORDER BY job, rank) TO 'communicators.parquet'
 COPY (SELECT * FROM environment ORDER BY job, rank) TO 'environment.parquet' (FORMAT parquet, COMPRESSION zstd);
 COPY (SELECT * FROM losses ORDER BY job, rank) TO 'losses.parquet' (FORMAT parquet, COMPRESSION zstd);
 COPY (SELECT * FROM clock_bounds ORDER BY job, rank) TO 'clock_bounds.parquet' (FORMAT parquet, COMPRESSION zstd);
+COPY (SELECT * FROM peers ORDER BY job, rank) TO 'peers.parquet' (FORMAT parquet, COMPRESSION zstd);

@@ -8,6 +8,7 @@ CREATE OR REPLACE TEMPORARY VIEW communicators AS SELECT * FROM read_parquet('co
 CREATE OR REPLACE TEMPORARY VIEW environment AS SELECT * FROM read_parquet('environment.parquet');
 CREATE OR REPLACE TEMPORARY VIEW losses AS SELECT * FROM read_parquet('losses.parquet');
 CREATE OR REPLACE TEMPORARY VIEW clock_bounds AS SELECT * FROM read_parquet('clock_bounds.parquet');
+CREATE OR REPLACE TEMPORARY VIEW peers AS SELECT * FROM read_parquet('peers.parquet');
 
 -- Nanoseconds since 1970.
 CREATE OR REPLACE TEMPORARY MACRO ns(instant) AS epoch_ns(instant);

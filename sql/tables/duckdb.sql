@@ -27,5 +27,8 @@ SELECT * FROM read_parquet('losses/*/*/*.parquet', union_by_name = true, hive_ty
 CREATE OR REPLACE TEMPORARY VIEW clock_bounds AS
 SELECT * FROM read_parquet('clock_bounds/*/*/*.parquet', union_by_name = true, hive_types = {'job': VARCHAR, 'rank': INTEGER});
 
+CREATE OR REPLACE TEMPORARY VIEW peers AS
+SELECT * FROM read_parquet('peers/*/*/*.parquet', union_by_name = true, hive_types = {'job': VARCHAR, 'rank': INTEGER});
+
 -- Nanoseconds since 1970.
 CREATE OR REPLACE TEMPORARY MACRO ns(instant) AS epoch_ns(instant);

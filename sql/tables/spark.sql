@@ -16,6 +16,7 @@ CREATE OR REPLACE TEMPORARY VIEW communicators USING parquet OPTIONS (path '${ta
 CREATE OR REPLACE TEMPORARY VIEW environment USING parquet OPTIONS (path '${tables}/environment', mergeSchema 'true');
 CREATE OR REPLACE TEMPORARY VIEW losses USING parquet OPTIONS (path '${tables}/losses', mergeSchema 'true');
 CREATE OR REPLACE TEMPORARY VIEW clock_bounds USING parquet OPTIONS (path '${tables}/clock_bounds', mergeSchema 'true');
+CREATE OR REPLACE TEMPORARY VIEW peers USING parquet OPTIONS (path '${tables}/peers', mergeSchema 'true');
 
 -- Nanoseconds since 1970: what Spark reads already.
 CREATE OR REPLACE TEMPORARY FUNCTION ns(instant BIGINT) RETURNS BIGINT RETURN instant;

@@ -73,7 +73,9 @@ SELECT
     WHEN o.function IN ('AllGather', 'ReduceScatter', 'AlltoAll', 'Gather', 'Scatter') THEN o.bytes * (communicator.ranks - 1e0)
     ELSE o.bytes * 1e0
   END AS bus_bytes,
-  o.matched_by
+  o.matched_by,
+  o.proxy_wait_ns,
+  o.proxy_wait_reason
 FROM operations AS o
 JOIN clock ON clock.job = o.job AND clock.process = o.process
 LEFT JOIN communicator ON communicator.job = o.job AND communicator.comm = o.comm

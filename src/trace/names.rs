@@ -391,6 +391,12 @@ pub(super) fn late(why: Option<Delay>) -> &'static str {
     }
 }
 
+/// Why it waits, from what [`late`] called it.
+#[must_use]
+pub fn delay(name: &str) -> Option<Delay> {
+    [Delay::Asleep, Delay::Append, Delay::Busy].into_iter().find(|why| late(Some(*why)) == name)
+}
+
 /// `2.28.9`, from NCCL's version number.
 #[must_use]
 pub fn nccl_version(number: u32) -> String {

@@ -3,6 +3,7 @@
 
 use super::{CUDA, KERNEL, operation, record};
 use ncclscope_tests::perfetto::Trace;
+use ncclscope_tests::pypi;
 use ncclscope_tests::recording::Recording;
 
 /// Perfetto's GPU work has the same kernels as the tracks: names, times, streams, launching calls.
@@ -145,6 +146,17 @@ fn calls_into_cuda_are_drawn_below_their_threads() {
     }
 }
 
+/// Prints what tables say about waits for the proxy, and peers.
+const WAITS: &str = r#"
+import sys, ncclscope
+tables = ncclscope.tables(sys.argv[1])
+columns = ["bytes", "proxy_wait_ns", "proxy_wait_reason"]
+for row in sorted(tables["operations"].to_table(columns=columns).to_pylist(), key=lambda row: row["bytes"]):
+    print(*row.values())
+for row in tables["peers"].to_table().to_pylist():
+    print("peer", row["peer"], row["transport"])
+"#;
+
 /// The kernel runs, and the progress thread sleeps.
 #[test]
 fn an_operation_says_that_it_waits_for_the_proxy() {
@@ -209,6 +221,14 @@ fn an_operation_says_that_it_waits_for_the_proxy() {
         lines.map(|row| ["bytes", "proxy_waits", "proxy_wait_total_ns"].map(|name| cell(&row, name))).collect();
     let expected = [["4096", "1", &wait.to_string()], ["8192", "0", ""]].map(|row| row.map(str::to_owned));
     assert_eq!(waits, expected, "{table}");
+
+    // So have the tables, with the reason, and the peer's transport.
+    let tables = recording.traces.path().join("tables");
+    let words = [files[0].as_os_str(), "--parquet".as_ref(), tables.as_os_str(), "--job".as_ref(), "j".as_ref()];
+    crate::command::ncclscope(&[&["export".as_ref()], &words[..]].concat()).unwrap();
+    if let Some(said) = pypi::tables(&["-c", WAITS, &tables.to_string_lossy()]) {
+        assert_eq!(said, format!("4096 {wait} asleep\n8192 None None\npeer 1 net\n"));
+    }
 
     let trace = recording.traces.open();
     trace.query(include_str!("../../sql/ncclscope.sql")).unwrap();

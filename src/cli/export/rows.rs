@@ -8,10 +8,11 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use self::columns::{Args, Comms};
+use self::columns::{Args, Comms, Peers};
 use super::schema::Name;
 use crate::cli::{Fault, Reason, survey};
 use crate::model::time::HostNs;
+use crate::model::timeline::Delay;
 use crate::summary::{Facts, Summary, Wait};
 use crate::trace::fields::{nccl, trace_packet, track_event::r#type as kind};
 use crate::trace::names;
@@ -80,6 +81,7 @@ pub(super) struct Process {
     /// Communicators that another tool's file names, by their arguments, and when.
     noted: Vec<(HostNs, Box<[u8]>)>,
     pending: Pending,
+    peers: Peers,
 }
 
 impl Process {
@@ -222,7 +224,8 @@ struct Open {
 }
 
 enum What {
-    Run,
+    /// An operation, and why it waits for the proxy.
+    Run(Option<Delay>),
     Kernel,
     /// An operation of a kernel whose communicator is not known.
     Carried,
@@ -391,11 +394,17 @@ impl<'a, S: Sink> Rows<'a, S> {
     }
 
     fn begin(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
-        let Rows { tracks, connections, spare, .. } = self;
+        let Rows { processes, tracks, connections, spare, .. } = self;
         let track = tracks.entry(event.track);
         let mut is_hand_over = false;
         let what = match event.category {
-            Some(Category::Run) => What::Run,
+            Some(Category::Run) => What::Run(None),
+            Some(Category::ProxyWait) => {
+                if let Some(Open { what: What::Run(why), .. }) = track.open.last_mut() {
+                    *why = names::delay(event.name);
+                }
+                What::Other
+            }
             Some(Category::Kernel) if event.arg(nccl::KERNEL).is_some() => What::Kernel,
             Some(Category::Carried | Category::Kernel) if is_alone(event.args()) => What::Carried,
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => {
@@ -405,7 +414,10 @@ impl<'a, S: Sink> Rows<'a, S> {
             Some(Category::Gpu) if event.arg(nccl::CHANNEL).is_some() => What::Channel,
             Some(Category::Proxy) => match track.open.last() {
                 Some(Open { what: What::Step(_), .. }) => What::Wait(Wait::named(event.name)),
-                _ => proxy(track, connections, event).map_or(What::Other, What::Step),
+                _ => {
+                    processes[place].peers.of_proxy(event);
+                    proxy(track, connections, event).map_or(What::Other, What::Step)
+                }
             },
             _ => What::Other,
         };
@@ -437,11 +449,12 @@ impl<'a, S: Sink> Rows<'a, S> {
     /// Writes the row of a slice; without an end if it has none.
     fn slice(&mut self, place: usize, open: &Open, end: Option<HostNs>, is_send: bool) -> Result<(), Reason> {
         match &open.what {
-            What::Run | What::Carried => self.ran(place, open, end),
+            What::Run(why) => self.ran(place, open, end, *why),
+            What::Carried => self.ran(place, open, end, None),
             What::Kernel => {
                 self.kernel(place, open, end)?;
                 // Without a communicator there is only the kernel.
-                if is_alone(&open.args) { self.ran(place, open, end) } else { Ok(()) }
+                if is_alone(&open.args) { self.ran(place, open, end, None) } else { Ok(()) }
             }
             What::Channel => self.channel(place, open, end),
             What::Step(step) => self.step(place, open, end, *step, is_send),
@@ -460,11 +473,11 @@ impl<'a, S: Sink> Rows<'a, S> {
 
     /// An operation whose kernel is not known.
     fn never_ran(&mut self, place: usize, hand_over: &HandOver) -> Result<(), Reason> {
-        self.operation(place, &hand_over.args, hand_over.mark, [Some(hand_over.time), None, None])
+        self.operation(place, &hand_over.args, hand_over.mark, [Some(hand_over.time), None, None], None)
     }
 
     /// An operation, while the GPU worked on it.
-    fn ran(&mut self, place: usize, open: &Open, end: Option<HostNs>) -> Result<(), Reason> {
+    fn ran(&mut self, place: usize, open: &Open, end: Option<HostNs>, why: Option<Delay>) -> Result<(), Reason> {
         let Args { numbers: [queued, tid], texts: [] } = Args::<2, 0>::of(&open.args, [nccl::QUEUED_NS, nccl::TID], []);
         let taken = self.processes[place].pending.take(key(&open.args, open.mark));
         let told = queued.map(|queued| open.begin.saturating_sub(queued));
@@ -479,7 +492,7 @@ impl<'a, S: Sink> Rows<'a, S> {
             }
             None => &open.args,
         };
-        self.operation(place, args, open.mark, [handed_over, Some(open.begin), end])
+        self.operation(place, args, open.mark, [handed_over, Some(open.begin), end], why)
     }
 
     fn instant(&mut self, place: usize, event: &Event<'_>, time: HostNs) -> Result<(), Reason> {
@@ -493,8 +506,13 @@ impl<'a, S: Sink> Rows<'a, S> {
             // Slices that found no lane.
             Some(Category::Operation) if event.arg(nccl::TID).is_some() => self.handed_over(place, event, time),
             Some(Category::Run) => {
-                let open = Open { what: What::Run, begin: time, mark: event.correlation, args: event.args().to_vec() };
-                self.ran(place, &open, None)
+                let args = event.args().to_vec();
+                let open = Open { what: What::Run(None), begin: time, mark: event.correlation, args };
+                self.ran(place, &open, None, None)
+            }
+            Some(Category::Proxy) => {
+                self.processes[place].peers.of_proxy(event);
+                Ok(())
             }
             Some(Category::Ncclscope) => {
                 let process = &mut self.processes[place];
@@ -536,6 +554,7 @@ impl<'a, S: Sink> Rows<'a, S> {
             for (time, args) in std::mem::take(&mut self.processes[place].noted) {
                 self.communicator(place, 0, &args, time)?;
             }
+            self.peers(place)?;
             let process = &self.processes[place];
             // Tracks drawn by a merge are no recording, nor are tracks without a process.
             if !process.name.is_empty() && !self.merged.contains(&process.tag) {
@@ -602,10 +621,15 @@ fn proxy(track: &mut Track, connections: &mut FxHashMap<(u64, String), Connectio
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::activity::{Kernel, Span};
+    use crate::model::event::{self, Event as Called};
     use crate::model::ids::{Handle, ProcessTag};
     use crate::model::time::GpuTimer;
-    use crate::model::timeline::{Comm, Entry, What as Drawn};
+    use crate::model::timeline::{Comm, Entry, Late, Method, Operation, Owner, ProxyOp, ThreadId, What as Drawn};
+    use crate::model::word::Word;
     use crate::trace::tracks::{ProcessInfo, Tracks};
     use crate::trace::writer::Clocks;
 
@@ -625,6 +649,36 @@ mod tests {
             }
             Ok(())
         }
+    }
+
+    /// All rows of a table: the cells as they are printed.
+    struct Of(Name, Vec<Vec<String>>);
+
+    impl Sink for Of {
+        fn row(&mut self, _: &Process, table: Name, row: &[Cell<'_>]) -> Result<(), Reason> {
+            if table == self.0 {
+                self.1.push(row[1..].iter().map(printed).collect());
+            }
+            Ok(())
+        }
+    }
+
+    fn printed(cell: &Cell<'_>) -> String {
+        match cell {
+            Cell::None => "-".into(),
+            Cell::Time(time) => time.0.to_string(),
+            Cell::Number(number) => number.to_string(),
+            Cell::Text(text) => (*text).into(),
+            Cell::Flag(flag) => flag.to_string(),
+        }
+    }
+
+    fn rows_of(table: Name, bytes: &[u8]) -> Vec<Vec<String>> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, bytes).unwrap();
+        let mut found = Of(table, Vec::new());
+        read(file.path(), 1, &mut found).unwrap().unwrap();
+        found.1
     }
 
     fn tracks(tag: u64) -> Tracks {
@@ -654,10 +708,8 @@ mod tests {
         assert_eq!(read_all(&bytes).1, [Some("b".to_owned()), None]);
     }
 
-    #[test]
-    fn a_rank_of_an_imported_communicator_has_one_row() {
-        let mut tracks = tracks(7);
-        let comm = |name: &str, number: u32, rank: i32| Comm {
+    fn comm(name: &str, number: u32, rank: i32) -> Comm {
+        Comm {
             context: Handle(number.into()),
             number,
             hash: 0,
@@ -669,7 +721,12 @@ mod tests {
             version: 0,
             device: None,
             timer: GpuTimer::NANOSECONDS,
-        };
+        }
+    }
+
+    #[test]
+    fn a_rank_of_an_imported_communicator_has_one_row() {
+        let mut tracks = tracks(7);
         let all = [comm("dp", 1, 0), comm("tp", 2, 0), comm("tp", 3, 1)];
         for comm in &all {
             tracks.note_comm(HostNs(1), instant::PROCESS_GROUP, comm, "");
@@ -681,5 +738,107 @@ mod tests {
         let mut named = read_all(&tracks.take());
         named.0.sort();
         assert_eq!(named.0, [("dp".to_owned(), 5), ("tp".to_owned(), 1), ("tp".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn an_operation_has_its_wait_for_the_proxy_and_the_reason() {
+        let (mut tracks, comm) = (tracks(7), comm("dp", 1, 0));
+        let (asleep, append, busy) = (Some(Delay::Asleep), Some(Delay::Append), Some(Delay::Busy));
+        let all = [
+            (Method::Bracket, Some((300, asleep))),
+            (Method::Bracket, Some((40, append))),
+            (Method::Bracket, Some((50, busy))),
+            (Method::Bracket, Some((60, None))),
+            (Method::Bracket, None),
+            (Method::Contradicted, Some((70, busy))),
+        ];
+        for (number, (method, wait)) in (1_u64..).zip(all) {
+            let start = HostNs(1_000 * number);
+            let func = Word::ALL_REDUCE;
+            let event = Called::Coll(event::Coll { seq: number, func, count: 8, ..event::Coll::default() });
+            let id = Handle(100 + number);
+            let operation = Operation { id, since: start, asked: None, event, texts: None, p2p_number: 0 };
+            let late = wait.map(|(ns, why)| Late { begun: HostNs(start.0 + ns), why });
+            let owner = Owner::Operations {
+                method,
+                comm: Some(&comm),
+                operations: &[Arc::new(operation)],
+                around: &[],
+                late: &[late],
+                channels: &[],
+                launch: None,
+                replay: None,
+                untold: 0,
+            };
+            let kernel = Kernel::during(Span { start, end: HostNs(start.0 + 500), error_ns: 1 });
+            tracks.draw(&Entry { time: kernel.span.end, what: Drawn::Kernel { kernel: &kernel, owner } });
+        }
+        let rows = rows_of(Name::Operations, &tracks.take());
+        let seq_wait_and_why = rows.iter().map(|row| [&row[4], &row[23], &row[24]].map(String::as_str));
+        assert_eq!(
+            seq_wait_and_why.collect::<Vec<_>>(),
+            [
+                ["1", "300", "asleep"],
+                ["2", "40", "append"],
+                ["3", "50", "busy"],
+                ["4", "60", "-"],
+                ["5", "-", "-"],
+                ["6", "-", "-"],
+            ]
+        );
+    }
+
+    #[test]
+    fn a_peer_has_its_transport_if_the_proxy_shows_it() {
+        let (mut tracks, comm) = (tracks(7), Comm { hash: 0xabc, ..comm("dp", 1, 0) });
+        let thread = ThreadId(1);
+        let of = |comm, peer| {
+            let event = event::ProxyOp { peer, steps: 1, ..event::ProxyOp::default() };
+            ProxyOp { event, comm, operation: None, batch: 0, doubt: None }
+        };
+        let op = |peer| of(Some(&comm), peer);
+        let begins =
+            |number, proxy| Drawn::ProxyOpBegin { id: Handle(number), thread, proxy, queued_ns: 1, was_taken: false };
+        let sends = |number, peer| {
+            let event = Called::P2p(event::P2p { peer, count: 8, func: Word::SEND, ..event::P2p::default() });
+            Arc::new(Operation { id: Handle(number), since: HostNs(1), asked: None, event, texts: None, p2p_number: 0 })
+        };
+        let [to_5, to_6] = [sends(21, 5), sends(22, 6)];
+        let sent = |operation| Drawn::OperationBegin {
+            id: Handle(20),
+            thread,
+            call: Handle::NONE,
+            comm: Some(&comm),
+            operation,
+            replay: None,
+            doubt: None,
+        };
+        let all = [
+            begins(11, op(1)),
+            Drawn::ProxyOpNever { thread, proxy: op(2) },
+            Drawn::ProxyOpsQueued { thread, proxy: op(3), queued_ns: 1, count: 2, given_up: 0 },
+            // Of two channels, one shows it.
+            Drawn::ProxyOpNever { thread, proxy: op(4) },
+            begins(12, op(4)),
+            Drawn::ProxyOpNever { thread, proxy: op(4) },
+            sent(&to_5),
+            sent(&to_6),
+            begins(13, op(6)),
+            begins(14, of(None, 7)),
+        ];
+        for (time, what) in (10..).zip(all) {
+            tracks.draw(&Entry { time: HostNs(time), what });
+        }
+        let (dp, net, not_visible) = ("0000000000000abc", "net", "not_visible");
+        let expected = [
+            [dp, "1", net],
+            [dp, "2", not_visible],
+            [dp, "3", net],
+            [dp, "4", net],
+            [dp, "5", not_visible],
+            [dp, "6", net],
+            ["-", "7", net],
+        ];
+        assert_eq!(rows_of(Name::Peers, &tracks.take()), expected);
     }
 }

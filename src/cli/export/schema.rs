@@ -5,7 +5,7 @@
 //! its name, type, unit or meaning.
 
 /// The version of the schema, which is in each file as `ncclscope.schema_version`.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub(super) enum Name {
     Environment,
     Losses,
     ClockBounds,
+    Peers,
 }
 
 const fn column(name: &'static str, of: Type, unit: &'static str, about: &'static str) -> Column {
@@ -113,7 +114,7 @@ const MATCH: Column = column(
 );
 
 /// All tables.
-pub(super) const TABLES: [Table; 8] = [
+pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "operations",
         about: "NCCL's operations, one row for each rank and run: from the begin to the end of the kernel that \
@@ -164,6 +165,24 @@ pub(super) const TABLES: [Table; 8] = [
             column("nvtx_range", Type::Text, "", "The program's innermost NVTX range around the call"),
             column("nvtx_step", Type::Long, "", "The number of the program's step around the call"),
             DOUBT,
+            column(
+                "proxy_wait_ns",
+                Type::Long,
+                "ns",
+                "How long the kernel had run when the network proxy began the last of its work for it: it waited at most \
+                 this long. NULL if the proxy began before the kernel, within time_error_ns of its begin, or after its \
+                 end; if it had no work, or none is recorded (preset light); and if no kernel is known, or its match is \
+                 contradicted",
+            ),
+            column(
+                "proxy_wait_reason",
+                Type::Text,
+                "",
+                "What the proxy did when the kernel began: asleep, append (it had not taken the work in) or busy (with \
+                 other work). NULL without a wait; if the times are too close to tell, or the trace had no room to draw \
+                 it; and up to NCCL 2.26, which does not report when work is taken in. Without the events ProxyCtrl, \
+                 asleep is append",
+            ),
         ],
     },
     Table {
@@ -293,6 +312,29 @@ pub(super) const TABLES: [Table; 8] = [
             column("clock_error_ns", Type::Long, "ns", "The largest error of a time of NCCL's threads"),
             column("cupti_off_least_ns", Type::Long, "ns", "How late CUPTI's times are at least; negative: early"),
             column("cupti_off_most_ns", Type::Long, "ns", "How late CUPTI's times may be at most; negative: early"),
+        ],
+    },
+    Table {
+        name: "peers",
+        about: "The ranks to which a process sent and from which it received, in operations of its own or by its network \
+                proxy: one row for each, up to 65,536 of a process",
+        columns: &[
+            PROCESS,
+            column(
+                "comm",
+                Type::Text,
+                "",
+                "The communicator, as in the other tables; NULL for the proxy's work for another process (PXN)",
+            ),
+            PEER,
+            column(
+                "transport",
+                Type::Text,
+                "",
+                "net: the network proxy transferred data to or from it, or has it queued. not_visible: nothing that NCCL \
+                 reports shows it; it may be shared memory, peer to peer or CollNet, or the network where the proxy's \
+                 events are not recorded or another process's proxy does the work",
+            ),
         ],
     },
 ];

@@ -1,15 +1,18 @@
 //! What is in the rows of each table, from the arguments of events.
 
+use std::collections::BTreeMap;
+
 use super::{Cell, Open, Rows, Sink, Step};
 use crate::cli::Reason;
 use crate::cli::export::schema::Name;
 use crate::model::time::HostNs;
+use crate::model::timeline::Delay;
 use crate::model::word::Word;
 use crate::summary::Cell as Said;
-use crate::trace::fields::nccl;
-use crate::trace::reader::Numbered;
-use crate::trace::reader::proto::ncclscope::MatchedBy;
+use crate::trace::fields::{nccl, transport};
+use crate::trace::reader::proto::ncclscope::{MatchedBy, Transport};
 use crate::trace::reader::wire::fields;
+use crate::trace::reader::{Event, Numbered};
 use crate::trace::words::track;
 
 /// Communicators as they are written.
@@ -24,6 +27,40 @@ impl Comms {
             *text = format!("{comm:016x}");
         }
         Some(text)
+    }
+}
+
+/// The most peers of a process.
+const PEERS: usize = 1 << 16;
+
+/// The peers of a process: by their communicator, as its hash or that of its name, and their rank.
+#[derive(Default)]
+pub(super) struct Peers(BTreeMap<(u64, i32), Peer>);
+
+struct Peer {
+    /// Only where there is no hash.
+    comm_name: Box<str>,
+    hash: Option<u64>,
+    by_network: bool,
+}
+
+impl Peers {
+    /// Takes the peer of an event of the proxy, if it says how data gets there.
+    pub(super) fn of_proxy(&mut self, event: &Event<'_>) {
+        let [transport, comm, peer] = event.uints([nccl::TRANSPORT, nccl::COMM, nccl::PEER]);
+        if let (Some(transport), Some(peer)) = (transport, peer) {
+            self.add(comm, "", peer, transport == transport::net);
+        }
+    }
+
+    fn add(&mut self, comm: Option<u64>, name: &str, peer: u64, by_network: bool) {
+        let key = (comm.unwrap_or_else(|| crate::cli::export::hash(&[name.as_bytes()])), peer as i32);
+        let has_room = self.0.len() < PEERS;
+        match self.0.get_mut(&key) {
+            Some(known) => known.by_network |= by_network,
+            None if has_room => drop(self.0.insert(key, Peer { comm_name: name.into(), hash: comm, by_network })),
+            None => {}
+        }
     }
 }
 
@@ -70,6 +107,14 @@ fn matched_by(number: Option<u64>) -> Cell<'static> {
     known.filter(|by| *by != MatchedBy::MatchAbsent).map(|by| by.as_str_name()).into()
 }
 
+fn delay(why: Delay) -> &'static str {
+    match why {
+        Delay::Asleep => "asleep",
+        Delay::Append => "append",
+        Delay::Busy => "busy",
+    }
+}
+
 impl<S: Sink> Rows<'_, S> {
     pub(super) fn operation(
         &mut self,
@@ -77,11 +122,15 @@ impl<S: Sink> Rows<'_, S> {
         args: &[u8],
         mark: Option<u64>,
         [handed_over, begin, end]: [Option<HostNs>; 3],
+        why: Option<Delay>,
     ) -> Result<(), Reason> {
         args_of! { args;
             numbers: COMM REPLAY FUNCTION SEQ TIME_ERROR_NS BYTES COUNT DATATYPE ALGORITHM PROTOCOL CHANNELS PEER
-                ROOT MATCH OPERATIONS TID NVTX_STEP;
+                ROOT MATCH OPERATIONS TID NVTX_STEP PROXY_WAIT_NS;
             texts: COMM_NAME FUNCTION_TEXT DATATYPE_TEXT ALGORITHM_TEXT PROTOCOL_TEXT NVTX_RANGE DOUBT;
+        }
+        if let Some(peer) = PEER {
+            self.processes[place].peers.add(COMM, COMM_NAME, peer, false);
         }
         let process = &self.processes[place];
         let row = [
@@ -109,6 +158,8 @@ impl<S: Sink> Rows<'_, S> {
             NVTX_RANGE.into(),
             NVTX_STEP.into(),
             DOUBT.into(),
+            PROXY_WAIT_NS.into(),
+            why.map(delay).into(),
         ];
         self.sink.row(process, Name::Operations, &row)
     }
@@ -221,6 +272,22 @@ impl<S: Sink> Rows<'_, S> {
             INTERFACE.into(),
         ];
         self.sink.row(process, Name::Communicators, &row)
+    }
+
+    pub(super) fn peers(&mut self, place: usize) -> Result<(), Reason> {
+        let Peers(peers) = std::mem::take(&mut self.processes[place].peers);
+        let process = &self.processes[place];
+        for ((_, rank), Peer { comm_name, hash, by_network }) in &peers {
+            let transport = if *by_network { Transport::Net } else { Transport::NotVisible };
+            let row = [
+                Cell::Number(process.id),
+                self.comms.text(*hash).unwrap_or(comm_name).into(),
+                Cell::Number((*rank).into()),
+                Cell::Text(transport.as_str_name()),
+            ];
+            self.sink.row(process, Name::Peers, &row)?;
+        }
+        Ok(())
     }
 
     /// What the recording says about itself.

@@ -526,6 +526,35 @@ fn a_clock_that_goes_back_ends_no_recording() {
 }
 
 #[test]
+fn a_clock_ahead_of_ours_is_reported_and_in_the_stated_error() {
+    let case = fault::case(
+        "clocks",
+        "a thread's clock is ahead by 2 ms, as on a processor whose time-stamp counter differs from the others'",
+        "every call is recorded; one line and the trace say by how much the clocks differ at least, and the stated error \
+         includes it",
+    );
+    for (us, reports) in [("0", 0), ("2000", 1)] {
+        let run = Run::of(&["ahead", us], &[("NCCLSCOPE_CLOCK", "boottime")]);
+        let (trace, figures) = run.account();
+        assert_eq!((figures.get("dropped"), figures.get("discarded")), (0, 0), "{us}");
+        let timeline = Timeline::read(&trace);
+        let notes = timeline.named("processor clocks differ");
+        assert_eq!(notes.len(), reports, "{us}");
+        let lines = said(&run.stderr);
+        let lines: Vec<_> =
+            lines.iter().filter(|line| line.contains("the clocks of this machine's processors")).collect();
+        assert_eq!(lines.len(), reports, "{}", run.stderr);
+        // Never more than it is.
+        let error = timeline.slice("recording ended").int("clock_error_ns").unwrap();
+        assert!(if reports == 0 { error < 500_000 } else { (500_000..2_000_000).contains(&error) }, "{error}");
+        for note in &notes {
+            assert!(lines[0].contains(note.str("note").unwrap()), "{lines:?} {note:?}");
+        }
+    }
+    case.survived(1);
+}
+
+#[test]
 fn starving_our_threads_loses_nothing_uncounted() {
     let case = fault::case(
         "threads",

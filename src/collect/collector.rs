@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::ahead::Ahead;
 use super::endpoint::Endpoint;
 use super::file::{Stopped, TraceFile};
 use super::handle::{Handle, RequestState, Requests};
@@ -123,6 +124,9 @@ struct Run {
     kernels: Option<cupti::Reader>,
     flush_period: Duration,
     sources: Vec<RingSource>,
+    ahead: Ahead,
+    /// The ring whose newest record is looked at next.
+    looked_at: usize,
     dropped: u64,
     /// Launches and changes of graphs for which there was no room.
     lost: [u64; 2],
@@ -180,6 +184,8 @@ impl Run {
             Endpoint::open(port).map_err(say).ok()
         });
         let mut run = Run {
+            ahead: Ahead::new(begin.first),
+            looked_at: 0,
             out: Outlet::new(&begin, file, max_size, !summary.is_nothing()),
             rings,
             kernels: None,
@@ -297,7 +303,8 @@ impl Run {
         self.least_free = self.least_free.min(rings.free_percent());
         let before = self.out.pipeline.calls();
         let known = rings.dropped();
-        self.out.feed(&Input::Pass { pair: host::pair(), window_ns: window.as_nanos() as u64 });
+        let pair = self.ahead.reads(host::pair());
+        self.out.feed(&Input::Pass { pair, window_ns: window.as_nanos() as u64 });
         // What was lost is known before the records around it are taken. A record that is lost now
         // may be later than this pass, so the next one says it again.
         let dropped = rings.dropped();
@@ -322,6 +329,7 @@ impl Run {
             fault::at("record");
             self.out.feed(&Input::Record { ring, words });
         });
+        self.look_ahead();
         self.take_kernels(false);
         self.out.feed(&Input::Advance);
         let now = self.out.pipeline.now();
@@ -346,6 +354,23 @@ impl Run {
         fault::confess();
         self.out.say();
         self.out.pipeline.calls() > before
+    }
+
+    /// Looks whether the newest record of a ring, of another in each pass, is from the future.
+    fn look_ahead(&mut self) {
+        self.looked_at = if self.looked_at + 1 < self.sources.len() { self.looked_at + 1 } else { 0 };
+        let newest = self.sources.get(self.looked_at).and_then(|source| source.reader.newest(source.rings));
+        if let Some(newest) = newest
+            && let Some(ns) = self.ahead.sees(Ticks(newest), host::now)
+        {
+            let text = format!(
+                "calls had times up to {} later than when they were read: the clocks of this machine's processors \
+                 differ by at least as much, and so may the times of two threads",
+                names::duration(ns as f64)
+            );
+            message::line(&text);
+            self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::APART, text: &text });
+        }
     }
 
     /// Takes CUPTI's records, and draws those that are old enough; at the end, all of them.

@@ -4,6 +4,7 @@
 //! What the first thread reads from outside goes through the [`pipeline`](crate::pipeline) as
 //! input.
 
+mod ahead;
 pub mod collector;
 mod endpoint;
 pub mod file;

@@ -489,6 +489,34 @@ impl Reader {
         None
     }
 
+    /// The time of the newest record, if it has not been read: to be called after [`Reader::peek`].
+    #[must_use]
+    pub fn newest(&self, rings: &Rings) -> Option<u64> {
+        let (mut number, mut at) = (self.segment, self.at);
+        if number == NONE {
+            return None;
+        }
+        // A thread writes on meanwhile, but no faster than this reads.
+        loop {
+            let segment = rings.segment(number);
+            let next = segment.next.load(Ordering::Acquire);
+            if next == NONE {
+                break;
+            }
+            (number, at) = (next, 0);
+        }
+        let segment = rings.segment(number);
+        let (committed, mut newest) = (segment.committed.load(Ordering::Acquire), None);
+        while at < committed {
+            let mut words = segment.words.get(at as usize..).unwrap_or_default().iter();
+            let [header, time] = [words.next(), words.next()];
+            newest = time.map(|time| time.load(Ordering::Relaxed));
+            let length = header.map_or(0, |header| event::length(header.load(Ordering::Relaxed)));
+            at += length.clamp(1, MAX_WORDS) as u32;
+        }
+        newest
+    }
+
     /// Copies the record that [`Reader::peek`] just showed, and moves on.
     pub fn read<'b>(&mut self, rings: &Rings, buffer: &'b mut [u64; MAX_WORDS]) -> &'b [u64] {
         let segment = rings.segment(self.segment);

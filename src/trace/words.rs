@@ -160,6 +160,8 @@ pub mod remark {
     pub const LEFT_OUT: &str = "left out by settings";
     /// The recorder's clock or the host's went back.
     pub const WENT_BACK: &str = "clock went back";
+    /// The clocks of processors differ.
+    pub const APART: &str = "processor clocks differ";
     /// A GPU's timer, or the host's clock, was set.
     pub const TIMER_SET: &str = "GPU timer was set";
 }

@@ -514,12 +514,17 @@ static void replace(char **arguments) {
   require(0, "exec failed");
 }
 
-// Has a clock go back, for everybody in this process.
+// Has a clock go back, for everybody in this process, or be ahead by some ns for one thread.
 static atomic_int set_back = -1;
 static time_t by;
+static _Thread_local long ahead;
 int clock_gettime(clockid_t which, struct timespec *time) {
   int result = (int)syscall(SYS_clock_gettime, which, time);
   if (which == atomic_load(&set_back) && time) time->tv_sec -= by;
+  if (which == CLOCK_BOOTTIME && time && (time->tv_nsec += ahead) >= 1000000000) {
+    time->tv_sec++;
+    time->tv_nsec -= 1000000000;
+  }
   return result;
 }
 
@@ -531,6 +536,20 @@ static void set_the_clock_back(clockid_t which, time_t seconds) {
     usleep(150000);
     if (n == 2) atomic_store(&set_back, which);
   }
+  finalize();
+  printf("{\"calls\": %lu}\n", calls);
+}
+
+// As on a processor whose clock is ahead of those of the others.
+static void be_ahead(long microseconds) {
+  require(init() != 0, "nothing is recorded");
+  ahead = 1000 * microseconds;
+  for (int n = 0; n < 8000; n++) {
+    stop(start(GROUP));
+    usleep(100);
+  }
+  // The end is that of the recording's own thread.
+  ahead = 0;
   finalize();
   printf("{\"calls\": %lu}\n", calls);
 }
@@ -749,6 +768,8 @@ int main(int count, char **arguments) {
   WAY("exit") exit_on_a_thread();
   WAY("clock") set_the_clock_back(CLOCK_REALTIME, 3600);
   WAY("restore") set_the_clock_back(CLOCK_BOOTTIME, 20);
+  // NUMBER: by how many us.
+  WAY("ahead") be_ahead((long)number);
   WAY("starve") starve();
   WAY("soak") soak(path, number);
   WAY("clone") bare_clone();

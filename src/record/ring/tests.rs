@@ -33,6 +33,29 @@ fn records_come_out_in_order() {
 }
 
 #[test]
+fn the_newest_record_is_found_in_every_segment() {
+    let rings = Rings::with_segments(8);
+    let writer = rings.claim().unwrap();
+    let mut reader = Reader::new(writer.slot());
+    let mut buffer = [0; MAX_WORDS];
+    assert_eq!(reader.newest(&rings), None);
+    for n in 0..2 * SEGMENT_WORDS as u64 / 3 + 5 {
+        assert!(writer.push([&record(n)]));
+        reader.peek(&rings);
+        assert_eq!(reader.newest(&rings), Some(n));
+    }
+    let unread = 2 * SEGMENT_WORDS / 3 + 4;
+    for _ in 0..unread {
+        reader.peek(&rings);
+        reader.read(&rings, &mut buffer);
+        reader.peek(&rings);
+        assert_eq!(reader.newest(&rings), Some(unread as u64));
+    }
+    assert_eq!(drain(&rings, &mut reader).len(), 1);
+    assert_eq!(reader.newest(&rings), None, "it has been read");
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "Miri has no fork")]
 fn a_child_has_no_copy_of_the_rings() {
     let rings = Rings::with_segments(4);

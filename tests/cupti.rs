@@ -3,6 +3,7 @@
 mod buffers;
 mod confined;
 mod copies;
+mod corrupt;
 mod drawing;
 mod failing;
 mod injection;

@@ -48,6 +48,11 @@ impl Table {
         self.version
     }
 
+    /// Whether records are as long as the table says: it knows this version.
+    pub fn is_exact(&self) -> bool {
+        RELEASES.last().is_some_and(|(newest, _)| self.version <= *newest)
+    }
+
     /// The length of a record of this kind, in bytes.
     pub fn size(&self, kind: u32) -> Option<usize> {
         let size = *self.sizes.get(usize::try_from(kind).ok()?)?;
@@ -61,7 +66,7 @@ impl Table {
             Ok(first) => (Some(first), None),
             Err(end) => (None, Some(end)),
         };
-        Walk { table: self, buffer, walker, next, end }
+        Walk { table: self, buffer, walker, next, end, read: 0 }
     }
 
     /// The record at the start of `bytes`. It ends with `bytes`, or where this version ends a
@@ -393,12 +398,21 @@ pub struct Walk<'a, W> {
     /// Where the next record begins.
     next: Option<usize>,
     end: Option<End>,
+    /// Where the last record ended.
+    read: usize,
 }
 
 impl<W> Walk<'_, W> {
     /// Why the walk is over, once it is.
     pub fn end(&self) -> Option<End> {
         if self.next.is_none() { self.end } else { None }
+    }
+
+    /// How many bytes follow the last record so far. If there are any once the walk is over, they are
+    /// a record that is cut off, or the record is longer than in the table: CUPTI's own walker calls
+    /// a record that is cut off the end.
+    pub fn rest(&self) -> usize {
+        self.buffer.len() - self.read
     }
 }
 
@@ -421,7 +435,9 @@ impl<'a, W: Walker> Iterator for Walk<'a, W> {
                 self.buffer.len()
             }
         };
-        self.table.record(&self.buffer[at..limit])
+        let record = self.table.record(&self.buffer[at..limit])?;
+        self.read = at + record.bytes.len();
+        Some(record)
     }
 }
 

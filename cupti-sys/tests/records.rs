@@ -220,7 +220,11 @@ fn a_cut_buffer_gives_the_whole_records_only() {
             _ => (3, End::Done),
         };
         assert_eq!((records.as_slice(), end), (&buffer.records[..whole], expected), "{len} bytes");
+        let mut walk = table.walk(&buffer.bytes[..len], Own);
+        assert_eq!(walk.by_ref().count(), whole);
+        assert_eq!(walk.rest(), len - [0, 24, 272, 312][whole], "{len} bytes");
     }
+    assert!(table.is_exact() && !Table::new(FUTURE).is_exact());
 }
 
 #[test]

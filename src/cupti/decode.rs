@@ -9,7 +9,7 @@ use std::ffi::c_char;
 use std::sync::Arc;
 
 use cupti_sys::bindings as cupti;
-use cupti_sys::records::{End, Field, Record, Table, View, Walker};
+use cupti_sys::records::{End, Family, Field, Record, Table, View, Walker};
 use cupti_sys::table;
 
 use super::callbacks;
@@ -35,6 +35,8 @@ pub struct Counts {
     pub other_kinds: u64,
     /// Buffers that could not be read to their end.
     pub unreadable: u64,
+    /// Kernels whose records are too short for their release. They count as implausible too.
+    pub misshapen: u64,
 }
 
 /// Decodes buffers.
@@ -194,13 +196,16 @@ impl Decoder {
                     continue;
                 }
             };
+            if activity.is_none() && table::Kernel::KINDS.contains(&record.kind()) {
+                counts.misshapen += 1;
+            }
             match activity {
                 Some(Activity::Untimed(_)) | None => counts.implausible += 1,
                 Some(_) => counts.decoded += 1,
             }
             sink(activity.unwrap_or(Activity::Implausible));
         }
-        if walk.end() != Some(End::Done) {
+        if walk.end() != Some(End::Done) || (walk.rest() > 0 && table.is_exact()) {
             counts.unreadable += 1;
         }
     }

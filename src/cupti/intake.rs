@@ -8,9 +8,7 @@ use cupti_sys::records::Walker;
 use super::Note;
 use super::absent::error_name;
 use super::clock::{Change, CuptiClock, Reading};
-#[cfg(test)]
-use super::decode::Counts;
-use super::decode::{Asked, Decoder, Outside, Times};
+use super::decode::{Asked, Counts, Decoder, Outside, Times};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
@@ -71,6 +69,7 @@ struct Said {
     foreign: bool,
     latched: bool,
     discarded: bool,
+    unreadable: bool,
     failures: u64,
     failed_flushes: bool,
     overdue: u64,
@@ -132,6 +131,12 @@ impl Intake {
     ) {
         let times = Times { clock: &self.clock, now };
         self.decoder.decode(bytes, walker, outside, times, sink);
+        let Counts { unreadable, misshapen, .. } = self.decoder.counts;
+        if unreadable + misshapen > 0 && !std::mem::replace(&mut self.said.unreadable, true) {
+            let text = "CUPTI returned something that is no record of its release: of an unknown kind, too short or cut \
+                 off. What cannot be read is lost, and the trace says how much";
+            self.notes.push(Note { name: "kernels discarded", text: text.into(), aloud: true });
+        }
         if self.clock.is_latched() && !std::mem::replace(&mut self.said.latched, true) {
             let mut text = String::from(
                 "CUPTI keeps the wall clock for GPU times, though it was given CLOCK_BOOTTIME and reports using \

@@ -17,16 +17,16 @@ use crate::{clock, result, subscriber, tracer};
 
 /// `CUpti_CallbackData`.
 #[repr(C)]
-struct CallbackData {
-    site: u32,
-    function_name: *const c_char,
-    function_params: *const c_void,
-    function_return_value: *const c_void,
-    symbol_name: *const c_char,
-    context: *mut c_void,
-    context_id: u32,
-    correlation_data: *mut u64,
-    correlation: u32,
+pub(crate) struct CallbackData {
+    pub(crate) site: u32,
+    pub(crate) function_name: *const c_char,
+    pub(crate) function_params: *const c_void,
+    pub(crate) function_return_value: *const c_void,
+    pub(crate) symbol_name: *const c_char,
+    pub(crate) context: *mut c_void,
+    pub(crate) context_id: u32,
+    pub(crate) correlation_data: *mut u64,
+    pub(crate) correlation: u32,
 }
 
 /// A call that has begun.

@@ -28,11 +28,15 @@ pub(crate) fn register(machine: &Machine, clock: TimestampCallback) {
     *lock(&REGISTERED) = Some(Registered { clock, anchor });
 }
 
+/// The caller's clock, if one is registered.
+pub(crate) fn registered() -> Option<TimestampCallback> {
+    lock(&REGISTERED).as_ref().map(|registered| registered.clock)
+}
+
 /// CUPTI's time now.
 pub(crate) fn now(machine: &Machine) -> u64 {
     if !ticks() {
-        let clock = lock(&REGISTERED).as_ref().map(|registered| registered.clock);
-        if let Some(clock) = clock {
+        if let Some(clock) = registered() {
             return clock();
         }
     }

@@ -16,12 +16,14 @@
 //! | [`names`] | functions of CUDA and CUPTI's numbers for them |
 //! | `records`, [`walk`] | records as bytes, and stepping through them |
 //! | `buffers` | the caller's buffers while CUPTI has them |
+//! | `corrupt` | records that are not as they should be |
 //! | `clock` | CUPTI's time |
 //! | `objects` | contexts, streams, graphs, and their ids |
 //! | `subscriber`, `calls` | the subscribers and their callbacks |
 //! | [`nvtx`] | NVTX ranges of programs that load this library for NVTX |
 //! | `tracer` | recording, CUPTI's own thread, flushing |
 //! | [`api`] | the functions with their C interface |
+//! | `rehearsal` | every callback that was asked for, for a test of the caller's functions |
 //! | `process`, `hide`, [`place()`] | the host program, the symbol table, the file |
 //!
 //! Where the real library's behaviour could be observed without a GPU, or its headers state it,
@@ -42,6 +44,7 @@ pub mod api;
 mod buffers;
 mod calls;
 mod clock;
+mod corrupt;
 mod hide;
 pub mod layout;
 pub mod names;
@@ -51,6 +54,7 @@ pub mod options;
 mod place;
 mod process;
 mod records;
+mod rehearsal;
 pub mod release;
 pub mod result;
 mod subscriber;

@@ -78,22 +78,22 @@ pub(crate) fn origin(node: u64) -> u64 {
 
 /// `CUpti_ResourceData`.
 #[repr(C)]
-struct ResourceData {
-    context: *mut c_void,
-    stream: *mut c_void,
-    descriptor: *const GraphData,
+pub(crate) struct ResourceData {
+    pub(crate) context: *mut c_void,
+    pub(crate) stream: *mut c_void,
+    pub(crate) descriptor: *const GraphData,
 }
 
 /// `CUpti_GraphData`.
 #[repr(C)]
-struct GraphData {
-    graph: *mut c_void,
-    original_graph: *mut c_void,
-    node: *mut c_void,
-    original_node: *mut c_void,
-    node_type: u32,
-    dependency: *mut c_void,
-    exec: *mut c_void,
+pub(crate) struct GraphData {
+    pub(crate) graph: *mut c_void,
+    pub(crate) original_graph: *mut c_void,
+    pub(crate) node: *mut c_void,
+    pub(crate) original_node: *mut c_void,
+    pub(crate) node_type: u32,
+    pub(crate) dependency: *mut c_void,
+    pub(crate) exec: *mut c_void,
 }
 
 /// An object was created or is about to be destroyed. Its id is known before the callback of its

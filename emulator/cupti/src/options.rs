@@ -14,6 +14,12 @@
 //! | `exhaust=100` | after this many kernels GPU buffers run out: times are 0 or reversed |
 //! | `skew=5ms` | the GPU's times are this late, or early (`-5ms`); no clock reading shows it |
 //! | `skew=5ms@40` | the same after this many kernels |
+//! | `corrupt=kind` | the last record of each returned buffer has a kind that no release has |
+//! | `corrupt=cut` | the last record of each returned buffer is cut off: the last bytes do not count |
+//! | `corrupt=short` | records of kernels end before the id of their graph's node |
+//! | `corrupt=long` | records of kernels are 16 bytes longer than in the release |
+//! | `corrupt=times` | the times of all records are random numbers |
+//! | `corrupt=names` | names in records are null: of kernels, devices, ranges and their domains |
 //! | `conversion=5us` | the GPU's times are off by up to this; a new error every 100 ms |
 //! | `swap=10%` | this share of NCCL kernels outside graphs swaps ids with the next one |
 //! | `confuse` | from the second session on, graphs' kernels name the previous launch of a graph |
@@ -41,7 +47,8 @@
 //!
 //! A program can skip an hour by calling `emulated_cupti_hour`. `emulated_cupti_refused` says how
 //! many calls `refuse` has refused. `emulated_cupti_answers` ends each `hang`, and returns when
-//! somebody has left CUPTI after that and nobody has it.
+//! somebody has left CUPTI after that and nobody has it. `emulated_cupti_rehearse` makes every
+//! callback that was asked for.
 
 use crate::release::Release;
 
@@ -70,6 +77,8 @@ pub struct Options {
     pub skew: i64,
     /// See `skew`.
     pub skew_after: u64,
+    /// What is wrong with records when they are returned.
+    pub corrupt: Option<Corruption>,
     /// How far the conversion of the GPU's times may be off, in ns.
     pub conversion: u64,
     /// The number of kernels after which no kernel has plausible times.
@@ -122,6 +131,23 @@ impl Refusal {
     pub const EVERY: u32 = u32::MAX;
 }
 
+/// What is wrong with records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Corruption {
+    /// The last one of a buffer has an unknown kind.
+    Kind,
+    /// The last one of a buffer is cut off.
+    Cut,
+    /// Those of kernels are shorter than in the release.
+    Short,
+    /// Those of kernels are longer.
+    Long,
+    /// Their times mean nothing.
+    Times,
+    /// They have no names.
+    Names,
+}
+
 /// Callbacks that are granted but never made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Withheld {
@@ -156,6 +182,7 @@ impl Default for Options {
             exhaust: u64::MAX,
             skew: 0,
             skew_after: 0,
+            corrupt: None,
             conversion: 0,
             swap: 0.0,
             confuse: false,
@@ -207,6 +234,7 @@ impl Options {
                     let (skew, after) = value()?.split_once('@').unwrap_or((value()?, "0"));
                     (options.skew, options.skew_after) = (signed(word, skew)?, number(word, after)?);
                 }
+                "corrupt" => options.corrupt = Some(Corruption::parse(word, value()?)?),
                 "conversion" => options.conversion = duration(word, value()?)?,
                 "swap" => options.swap = share(word, value()?)?,
                 "confuse" => options.confuse = true,
@@ -269,6 +297,20 @@ impl Withheld {
     }
 }
 
+impl Corruption {
+    fn parse(word: &str, text: &str) -> Result<Corruption, String> {
+        match text {
+            "kind" => Ok(Corruption::Kind),
+            "cut" => Ok(Corruption::Cut),
+            "short" => Ok(Corruption::Short),
+            "long" => Ok(Corruption::Long),
+            "times" => Ok(Corruption::Times),
+            "names" => Ok(Corruption::Names),
+            _ => Err(format!("{word}: what can be corrupt is kind, cut, short, long, times or names")),
+        }
+    }
+}
+
 impl State {
     fn parse(word: &str, text: &str) -> Result<State, String> {
         match text {
@@ -316,7 +358,7 @@ mod tests {
 
     #[test]
     fn every_word_is_understood() {
-        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,exhaust=7,skew=-5ms@40,conversion=7us,\
+        let text = "release=12.9, version=27,late=200ms,reorder,partial,drop=10%,zero=0.5%,exhaust=7,skew=-5ms@40,conversion=7us,corrupt=cut,\
             swap=20%,confuse,restart,rename=3%,miss=2%,withhold=objects,taken=Kineto,taken-for=5s,share,rival=Nsight Systems@1s,refuse=15,refuse=35@cuptiActivityEnable,hang=cuptiSubscribe,clock=ticks@2s,state=fatal@2s,\
             latch,state=warning,seed=7";
         let expected = Options {
@@ -330,6 +372,7 @@ mod tests {
             exhaust: 7,
             skew: -5_000_000,
             skew_after: 40,
+            corrupt: Some(Corruption::Cut),
             conversion: 7_000,
             swap: 0.2,
             confuse: true,
@@ -367,6 +410,7 @@ mod tests {
             ("release=12.7", "12.0, 12.9, 13.0"),
             ("clock=mars", "clock=mars: a clock is"),
             ("withhold=all", "calls or objects"),
+            ("corrupt=all", "kind, cut, short, long, times or names"),
             ("state=bad", "a state is fatal, error or warning"),
             ("late", "late needs a value"),
         ] {

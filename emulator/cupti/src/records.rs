@@ -10,7 +10,7 @@ use observe::{Activity, Gpu};
 
 use crate::layout::{self, Field, kind};
 use crate::release::Release;
-use crate::subscriber;
+use crate::{corrupt, subscriber};
 
 /// A record in the structure of a release.
 #[derive(Clone)]
@@ -18,14 +18,14 @@ pub(crate) struct Record {
     kind: u32,
     release: Release,
     size: usize,
-    bytes: [u8; layout::LARGEST],
+    bytes: [u8; layout::LARGEST + corrupt::LONGER],
 }
 
 impl Record {
     /// A record with only its kind set; `None` if the release has no such record.
     pub(crate) fn new(kind: u32, release: Release) -> Option<Record> {
-        let size = layout::size(kind, release)?;
-        let mut record = Record { kind, release, size, bytes: [0; layout::LARGEST] };
+        let size = corrupt::size(kind, layout::size(kind, release)?);
+        let mut record = Record { kind, release, size, bytes: [0; layout::LARGEST + corrupt::LONGER] };
         record.bytes[..4].copy_from_slice(&kind.to_ne_bytes());
         Some(record)
     }

@@ -173,6 +173,26 @@ impl Subscriber {
         self.word(domain, id).is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
     }
 
+    /// The callbacks that it wants of a domain.
+    pub(crate) fn wanted(&self, domain: u32) -> Vec<u32> {
+        (0..64 * WORDS as u32).filter(|id| self.wants(domain, *id)).collect()
+    }
+
+    /// Makes a callback, whether it wants it or not.
+    pub(crate) fn call<T>(&self, domain: u32, id: u32, data: &T) {
+        let Some(callback) = self.callback else { return };
+        let place = match domain {
+            domain::DRIVER | domain::RUNTIME => Inside::ApiCallback,
+            _ => Inside::OtherCallback,
+        };
+        let user = self.user.load(Ordering::Relaxed);
+        process::call_out(place, || {
+            // SAFETY: the subscriber's own function with its own pointer; the data has the domain's
+            // type and lives for the call.
+            unsafe { callback(user, domain, id, (&raw const *data).cast()) }
+        });
+    }
+
     fn word(&self, domain: u32, id: u32) -> Option<&AtomicU64> {
         self.wanted.get(domain as usize)?.get(id as usize / 64)
     }
@@ -190,17 +210,7 @@ fn is_withheld(domain: u32) -> bool {
 
 /// Makes a callback for each subscriber that wants it. No lock of the library is held during it.
 pub(crate) fn call_back<T>(domain: u32, id: u32, data: &T) {
-    for subscriber in all().filter(|subscriber| subscriber.wants(domain, id)) {
-        let Some(callback) = subscriber.callback.filter(|_| !is_withheld(domain)) else { continue };
-        let place = match domain {
-            domain::DRIVER | domain::RUNTIME => Inside::ApiCallback,
-            _ => Inside::OtherCallback,
-        };
-        let user = subscriber.user.load(Ordering::Relaxed);
-        process::call_out(place, || {
-            // SAFETY: the subscriber's own function with its own pointer; the data has the domain's
-            // type and lives for the call.
-            unsafe { callback(user, domain, id, (&raw const *data).cast()) }
-        });
+    for subscriber in all().filter(|subscriber| subscriber.wants(domain, id) && !is_withheld(domain)) {
+        subscriber.call(domain, id, data);
     }
 }

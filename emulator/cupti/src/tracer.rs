@@ -32,12 +32,12 @@ use work::Work;
 use worker::start_worker;
 
 pub(crate) use delivery::{
-    BufferCallbacks, Complete, CompleteV2, Request, RequestV2, flush, register, set_buffers_per_thread, take_dropped,
-    write, write_for,
+    BufferCallbacks, Complete, CompleteV2, Request, RequestV2, callbacks, flush, register, set_buffers_per_thread,
+    take_dropped, write, write_for,
 };
 pub(crate) use objects::{on_context, on_stream, write_contexts, write_devices, write_streams};
 pub(crate) use work::{keep, on_activity, on_queued};
-pub(crate) use worker::wait_for_round;
+pub(crate) use worker::{StateData, wait_for_round};
 
 /// Kinds as a set of bits.
 type Kinds = u64;

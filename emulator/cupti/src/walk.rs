@@ -4,9 +4,8 @@
 //! a record that the valid bytes do not hold completely is the end of the buffer, whatever its
 //! kind, and a kind that the release does not know is an error.
 
-use crate::layout;
 use crate::release::Release;
-use crate::result;
+use crate::{corrupt, layout, result};
 
 /// The offset of the record after the one at `previous`, or of the first one.
 ///
@@ -25,7 +24,8 @@ pub fn next(valid: &[u8], previous: Option<usize>, release: Release) -> Result<u
 /// The size of the record at an offset.
 fn size_at(valid: &[u8], offset: usize, release: Release) -> Result<usize, u32> {
     let bytes = valid.get(offset..).and_then(|rest| rest.first_chunk::<4>()).ok_or(result::MAX_LIMIT_REACHED)?;
-    layout::size(u32::from_ne_bytes(*bytes), release).ok_or(release.unknown_record())
+    let kind = u32::from_ne_bytes(*bytes);
+    layout::size(kind, release).map(|size| corrupt::size(kind, size)).ok_or(release.unknown_record())
 }
 
 #[cfg(test)]

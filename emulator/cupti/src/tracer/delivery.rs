@@ -14,7 +14,7 @@ use crate::process::{self, Inside, lock};
 use crate::records::{self, Record, overhead};
 use crate::release::Release;
 use crate::subscriber::Client;
-use crate::{calls, clock};
+use crate::{calls, clock, corrupt};
 
 /// `CUpti_BuffersCallbackRequestFunc`.
 pub(crate) type Request = unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, most: *mut usize);
@@ -77,6 +77,11 @@ pub(crate) fn register(client: Client, callbacks: BufferCallbacks) {
     with_share(client, |share| share.callbacks = Some(callbacks));
 }
 
+/// A client's functions for buffers.
+pub(crate) fn callbacks(client: Client) -> Option<BufferCallbacks> {
+    with_share(client, |share| share.callbacks)
+}
+
 /// Writes a record that is complete, for all who want its kind.
 pub(crate) fn write(record: Option<Record>) {
     let Some(record) = record else { return };
@@ -136,17 +141,7 @@ pub(super) fn begin(client: Client, record: Option<&Record>, complete: bool) -> 
 fn request(client: Client, callbacks: BufferCallbacks, lane: Lane) -> Option<usize> {
     let machine = process::attached();
     let start = machine.map_or(0, clock::now);
-    let mut memory = Memory { address: std::ptr::null_mut(), size: 0, most: 0 };
-    let (address, size, most) = (&raw mut memory.address, &raw mut memory.size, &raw mut memory.most);
-    process::call_out(Inside::BufferCallback, || match callbacks {
-        // SAFETY: the caller's function, with places for its results.
-        BufferCallbacks::V1(request, _) => unsafe { request(address, size, most) },
-        BufferCallbacks::V2(request, _) => {
-            let mut info = RequestInfo { size: size_of::<RequestInfo>() };
-            // SAFETY: as above.
-            unsafe { request(address, size, most, &raw mut info) }
-        }
-    });
+    let memory = callbacks.request();
     if !is_usable(&memory) {
         return None;
     }
@@ -216,29 +211,45 @@ fn deliver_to(callbacks: BufferCallbacks, mut returned: Vec<Returned>) -> bool {
     let mut is_of_interest = false;
     for buffer in returned {
         is_of_interest |= buffer.is_of_interest;
-        process::call_out(Inside::BufferCallback, || give_back(callbacks, &buffer));
+        // SAFETY: this many bytes were written, and the memory is CUPTI's until it is returned.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.memory.address, buffer.filled) };
+        let valid = corrupt::spoil(bytes, process::options().release);
+        callbacks.complete(&buffer.memory, valid, buffer.thread);
     }
     is_of_interest
 }
 
-fn give_back(callbacks: BufferCallbacks, buffer: &Returned) {
-    let Memory { address, size, .. } = buffer.memory;
-    match callbacks {
-        // Context and stream have had no meaning since CUDA 6.
-        // SAFETY: the caller's function and the caller's memory.
-        BufferCallbacks::V1(_, complete) => unsafe {
-            complete(std::ptr::null_mut(), 0, address, size, buffer.filled);
-        },
-        BufferCallbacks::V2(_, complete) => {
-            let mut info = CompleteInfo {
-                size: size_of::<CompleteInfo>(),
-                thread: buffer.thread,
-                layouts: std::ptr::null(),
-                count: 0,
-            };
-            // SAFETY: as above.
-            unsafe { complete(address, size, buffer.filled, &raw mut info) }
-        }
+impl BufferCallbacks {
+    /// Has the caller give a buffer.
+    pub(crate) fn request(&self) -> Memory {
+        let mut memory = Memory { address: std::ptr::null_mut(), size: 0, most: 0 };
+        let (address, size, most) = (&raw mut memory.address, &raw mut memory.size, &raw mut memory.most);
+        process::call_out(Inside::BufferCallback, || match self {
+            // SAFETY: the caller's function, with places for its results.
+            BufferCallbacks::V1(request, _) => unsafe { request(address, size, most) },
+            BufferCallbacks::V2(request, _) => {
+                let mut info = RequestInfo { size: size_of::<RequestInfo>() };
+                // SAFETY: as above.
+                unsafe { request(address, size, most, &raw mut info) }
+            }
+        });
+        memory
+    }
+
+    /// Returns a buffer of the caller's, with this many valid bytes, filled for this thread.
+    pub(crate) fn complete(&self, memory: &Memory, valid: usize, thread: u64) {
+        let Memory { address, size, .. } = *memory;
+        process::call_out(Inside::BufferCallback, || match self {
+            // Context and stream have had no meaning since CUDA 6.
+            // SAFETY: the caller's function and the caller's memory.
+            BufferCallbacks::V1(_, complete) => unsafe { complete(std::ptr::null_mut(), 0, address, size, valid) },
+            BufferCallbacks::V2(_, complete) => {
+                let mut info =
+                    CompleteInfo { size: size_of::<CompleteInfo>(), thread, layouts: std::ptr::null(), count: 0 };
+                // SAFETY: as above.
+                unsafe { complete(address, size, valid, &raw mut info) }
+            }
+        });
     }
 }
 

@@ -107,9 +107,9 @@ fn compete(name: &str) {
 
 /// `CUpti_StateData`.
 #[repr(C)]
-struct StateData {
-    result: u32,
-    message: *const c_char,
+pub(crate) struct StateData {
+    pub(crate) result: u32,
+    pub(crate) message: *const c_char,
 }
 
 /// Reports one of CUPTI's own failures. After a fatal one everything is unsubscribed and disabled.

@@ -68,6 +68,41 @@ fn partly_filled_buffers_count_as_full() {
 }
 
 #[test]
+fn corrupt_records_are_corrupt_as_asked_for() {
+    use layout::kernel as k;
+    for word in ["kind", "cut", "short", "long", "times", "names"] {
+        alone(&format!("seed=3,corrupt={word}"), || {
+            const END: u32 = 12;
+            const INVALID_KIND: u32 = 21;
+            const DAY_NS: u64 = 86_400_000_000_000;
+            let word: String = last_option();
+            let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);
+            run(3);
+            cupti.flush(true);
+            let [buffer] = consumer::take().try_into().expect("one buffer");
+            let bytes = buffer.bytes();
+            let (offsets, code) = cupti.walk(bytes);
+            let size = match &*word {
+                "short" => k::GRAPH_NODE_ID.offset,
+                "long" => 216 + 16,
+                _ => 216,
+            };
+            let (seen, expected) = match &*word {
+                "kind" => (2, INVALID_KIND),
+                "cut" => (2, END),
+                _ => (3, END),
+            };
+            assert_eq!((offsets, code), ((0..seen).map(|number| number * size).collect(), expected));
+            assert_eq!(bytes.len(), if word == "cut" { 3 * size - 8 } else { 3 * size });
+            let field =
+                |field: layout::Field| u64::from_ne_bytes(*bytes[field.offset..].first_chunk().expect("8 bytes"));
+            let is_near = [k::START, k::END].map(|time| field(time).abs_diff(cupti.timestamp()) < DAY_NS);
+            assert_eq!((field(k::NAME) == 0, is_near), (word == "names", [word != "times"; 2]));
+        });
+    }
+}
+
+#[test]
 fn dropped_records_are_counted() {
     alone("drop=10%,seed=3", || {
         let cupti = consumer::start(&[kind::CONCURRENT_KERNEL]);

@@ -1,20 +1,17 @@
-//! Internal errors: the place of the last one, and errors that tests plant.
+//! Internal errors: the place of the last one, and errors that tests plant ([`planted`]).
 //!
 //! No panic leaves the library, and none of its threads. The standard hook would print several
 //! lines on the thread that panics, which may be NCCL's, and wait for whoever reads stderr. Ours
 //! notes the place, and one of our threads says it.
 //!
-//! `PLANTED_FAULT=panic@startEvent` plants a panic at the place of that name, `panic@startEvent:10`
-//! at every tenth visit of it. Instead of a `panic`, a thread can `end` there, stand still
-//! (`stall`) or become `slow`. With `PLANTED_AFTER=FILE` nothing happens before there is such a
-//! file. Builds without debug assertions have no such places.
-
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError, TryLockError};
 
 use crate::message;
 use crate::record::recorder;
+
+pub(crate) mod planted;
 
 /// Most bytes of a place that are kept.
 const PLACE: usize = 120;
@@ -42,11 +39,22 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     message::formatted(format_args!("an internal error at {Last} {text}: please report it"));
 }
 
-/// Reports once that there were panics in callbacks, which print nothing themselves.
+/// Reports once that there were panics in callbacks, which print nothing themselves, and once that
+/// there were some while lines were sent.
 pub(crate) fn confess() {
     static HAS_CONFESSED: AtomicBool = AtomicBool::new(false);
+    static HAS_CONFESSED_LINES: AtomicBool = AtomicBool::new(false);
+    let of_lines = message::take_panics();
+    for _ in 0..of_lines {
+        recorder::count_panic();
+    }
+    SAID.fetch_add(of_lines, Ordering::Relaxed);
+    if of_lines > 0 && !HAS_CONFESSED_LINES.swap(true, Ordering::Relaxed) {
+        let text = "was caught while a line was sent, which is lost";
+        message::formatted(format_args!("an internal error at {Last} {text}: please report it"));
+    }
     if recorder::panics() > SAID.load(Ordering::Relaxed) && !HAS_CONFESSED.swap(true, Ordering::Relaxed) {
-        let text = "was caught in a call, which is not recorded";
+        let text = "was caught in a call, which may not be recorded";
         message::formatted(format_args!("an internal error at {Last} {text}: please report it"));
     }
 }
@@ -60,7 +68,7 @@ pub(crate) fn prepare() {
     if cfg!(not(test)) {
         ONCE.call_once(|| {
             note_panics();
-            plant();
+            planted::plant();
         });
     }
 }
@@ -82,68 +90,4 @@ fn note_panics() {
     }));
 }
 
-#[cfg(debug_assertions)]
 pub(crate) use planted::at;
-#[cfg(debug_assertions)]
-use planted::plant;
-
-#[cfg(debug_assertions)]
-mod planted {
-    use std::path::PathBuf;
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::Duration;
-
-    struct Fault {
-        kind: String,
-        place: String,
-        every: u64,
-        after: Option<PathBuf>,
-        visits: AtomicU64,
-    }
-
-    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
-
-    /// Reads which fault is planted, if any.
-    pub(super) fn plant() {
-        FAULT.get_or_init(|| {
-            let text = std::env::var("PLANTED_FAULT").ok()?;
-            let (kind, place) = text.split_once('@')?;
-            let (place, every) = place.split_once(':').unwrap_or((place, "1"));
-            let every = every.parse().ok()?;
-            let after = std::env::var_os("PLANTED_AFTER").map(PathBuf::from);
-            let (kind, place) = (kind.to_owned(), place.to_owned());
-            Some(Fault { kind, place, every, after, visits: AtomicU64::new(0) })
-        });
-    }
-
-    /// A place where a fault may be planted.
-    pub(crate) fn at(place: &str) {
-        let Some(Some(fault)) = FAULT.get() else { return };
-        if fault.place != place || fault.after.as_ref().is_some_and(|file| !file.exists()) {
-            return;
-        }
-        if !(fault.visits.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(fault.every) {
-            return;
-        }
-        match &*fault.kind {
-            "panic" => panic!("a planted fault"),
-            // SAFETY: a thread of ours; what it had locked stays so, which is the fault.
-            "end" => drop(unsafe { libc::syscall(libc::SYS_exit, 0) }),
-            "slow" => std::thread::sleep(Duration::from_millis(300)),
-            "stall" => loop {
-                std::thread::park();
-            },
-            _ => {}
-        }
-    }
-}
-
-/// Nothing is planted in this build.
-#[cfg(not(debug_assertions))]
-fn plant() {}
-
-/// Nothing is planted in this build.
-#[cfg(not(debug_assertions))]
-#[inline(always)]
-pub(crate) fn at(_: &str) {}

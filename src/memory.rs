@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use talc::{ErrOnOom, Span, Talc};
 
+use crate::fault::planted;
 use crate::{process, sys};
 
 /// Bytes of the mapping, unless `NCCLSCOPE_HEAP_SIZE` says otherwise. What is kept has limits of
@@ -76,7 +77,7 @@ thread_local! {
 #[must_use]
 pub(crate) fn reserve() -> bool {
     // Sanitizers and Miri can check single pieces better than one large one.
-    if process::has_heap() || cfg!(any(sanitize_build, miri)) {
+    if process::has_heap() || cfg!(any(sanitize_build, miri)) || planted::is_planted("libc", "heap") {
         return true;
     }
     let Some(base) = sys::reserve(HEAP) else { return false };

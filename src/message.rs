@@ -14,11 +14,13 @@
 
 use std::ffi::c_void;
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::config::Log;
+use crate::fault::planted;
 use crate::sys::stderr::Stderr;
 use crate::{process, sys};
 
@@ -51,6 +53,9 @@ static STDERR: OnceLock<Option<Stderr>> = OnceLock::new();
 /// The process that uses the queue. A forked child has none of our threads, and possibly a lock
 /// that is never released.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Panics while lines were sent that nobody has reported.
+static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// The level of messages.
 static LOG: AtomicU8 = AtomicU8::new(Log::Normal as u8);
@@ -211,6 +216,11 @@ pub(crate) fn unheard() -> u64 {
     lock().unheard
 }
 
+/// Panics since the last call that lost a line while it was sent.
+pub(crate) fn take_panics() -> u64 {
+    PANICS.swap(0, Ordering::Relaxed)
+}
+
 /// Waits until everything is sent, for a limited time. For the exit of the process.
 pub(crate) fn flush() {
     if is_forked() {
@@ -253,8 +263,19 @@ extern "C" fn send_all(_: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Sends the lines in the queue.
-fn send_waiting(mut state: MutexGuard<'_, State>, patience_ms: i32) {
+/// Sends the lines in the queue. No panic leaves it: the caller may be C. One loses the line that was
+/// being sent; the next line sends those after it.
+fn send_waiting(state: MutexGuard<'_, State>, patience_ms: i32) {
+    if catch_unwind(AssertUnwindSafe(|| send_each(state, patience_ms))).is_err() {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock();
+        (state.is_writing, state.is_sending) = (false, false);
+        drop(state);
+        IDLE.notify_all();
+    }
+}
+
+fn send_each(mut state: MutexGuard<'_, State>, patience_ms: i32) {
     let mut line = [0; LINE];
     loop {
         let waiting = if state.is_held { &[] } else { &state.lines[..state.length] };
@@ -268,6 +289,7 @@ fn send_waiting(mut state: MutexGuard<'_, State>, patience_ms: i32) {
         let limit = if state.is_heard { patience_ms } else { 0 };
         state.is_writing = true;
         drop(state);
+        planted::at("say");
         let is_heard = send(&line[..length], limit);
         state = lock();
         state.is_writing = false;

@@ -21,6 +21,7 @@ use emulated_cupti::release::Release;
 use ncclscope_tests::play::Play;
 use ncclscope_tests::recording::Recording;
 use ncclscope_tests::timeline::Timeline;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use tempfile::TempDir;
@@ -90,4 +91,22 @@ fn words_about_cupti(timeline: &Timeline) -> Vec<&str> {
     let words =
         timeline.slices.iter().filter(|it| it.name.starts_with("CUPTI ") && it.name != "CUPTI flushed by force");
     words.map(|word| &*word.name).collect()
+}
+
+#[test]
+fn every_place_for_a_planted_fault_is_tried() {
+    fn collect(folder: &Path, found: &mut BTreeSet<String>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let calls = ["fault::at(\"", "planted::at(\""].into_iter().flat_map(|call| text.split(call).skip(1));
+                found.extend(calls.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    collect(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../src")), &mut found);
+    assert_eq!(found, planted::tried());
 }

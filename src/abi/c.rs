@@ -26,7 +26,11 @@ extern "C" fn InitializeInjection() -> c_int {
         if let Some(first) = copies::function(c"InitializeInjection") {
             return first();
         }
-        if catch_unwind(profiler::start_in_cuda_init).is_err() {
+        let start = || {
+            fault::at("cuInit");
+            profiler::start_in_cuda_init();
+        };
+        if catch_unwind(start).is_err() {
             fault::say(format_args!("was caught in cuInit"));
         }
         ACCEPTED

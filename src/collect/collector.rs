@@ -452,6 +452,7 @@ impl Run {
             && self.measured.is_none_or(|measured| measured.elapsed() >= *metrics_period)
         {
             self.measured = Some(Instant::now());
+            fault::at("metrics");
             let text = self.out.pipeline.summary().metrics(Some(&self.out.pipeline.live()));
             if let Some(endpoint) = &self.endpoint {
                 endpoint.serve(&text);

@@ -1,12 +1,13 @@
 //! Metrics at a port of the loopback interface, for Prometheus: one thread, one request at a time.
 
 use std::io::{self, Read as _, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::sys::socket::{Connection, Port};
-use crate::{memory, sys};
+use crate::{fault, memory, sys};
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +37,13 @@ impl Endpoint {
         let port = Port::open(port)?;
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let body = move || memory::on_our_thread(|| answer_all(&port, &theirs));
+        let body = move || {
+            memory::on_our_thread(|| {
+                if catch_unwind(AssertUnwindSafe(|| answer_all(&port, &theirs))).is_err() {
+                    fault::say(format_args!("ended the metrics at the port"));
+                }
+            });
+        };
         sys::without_signals(|| std::thread::Builder::new().name("ncclscope metrics".into()).spawn(body))?;
         Ok(Endpoint { shared })
     }
@@ -64,6 +71,7 @@ fn answer_all(port: &Port, shared: &Shared) {
 }
 
 fn answer(mut stream: Connection, shared: &Shared) -> io::Result<()> {
+    fault::at("answer");
     let (mut request, mut length) = ([0; REQUEST], 0);
     let begin = Instant::now();
     while !request[..length].windows(4).any(|it| it == b"\r\n\r\n") {

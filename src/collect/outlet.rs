@@ -16,7 +16,7 @@ use crate::model::time::HostNs;
 use crate::pipeline::input::{Begin, Input, Level, remark};
 use crate::pipeline::{CHUNK, Pipeline};
 use crate::trace::names;
-use crate::{memory, message};
+use crate::{fault, memory, message};
 
 /// The percentage of the size limit above which proxy steps are left out.
 const STEPS_UNTIL_PERCENT: u64 = 80;
@@ -54,6 +54,7 @@ impl Outlet {
     pub(super) fn feed(&mut self, input: &Input<'_>) {
         self.pipeline.take(input);
         if let Some(capture) = &mut self.capture {
+            fault::at("capture");
             capture.input(input);
         }
         self.after();

@@ -58,6 +58,8 @@ pub enum Absent {
     Late,
     /// It does not answer, and is left alone.
     Silent,
+    /// An internal error, which was reported.
+    Panic,
     /// No memory for buffers, or no thread to flush them.
     NoResources(String),
 }
@@ -110,6 +112,7 @@ impl fmt::Display for Absent {
             Absent::Silent => {
                 write!(f, "CUPTI has not answered for {} s, and is left alone", TAKING.as_secs())
             }
+            Absent::Panic => f.write_str("an internal error ended the attempt to take CUPTI"),
             Absent::Late => f.write_str("a flush of CUPTI has not returned"),
             Absent::Leaving => f.write_str("CUPTI is still being released: it has not returned its records yet"),
             Absent::NoResources(what) => f.write_str(what),

@@ -51,6 +51,7 @@ mod subscription;
 mod tests;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -72,7 +73,7 @@ use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
-use crate::{memory, process, sys};
+use crate::{fault, memory, process, sys};
 
 /// CUPTI of CUDA 12.0, the oldest whose records can be read.
 const OLDEST: u32 = 18;
@@ -282,8 +283,18 @@ fn in_time<T: Send + 'static>(
     let (sender, answer) = crossbeam_channel::bounded(0);
     let body = move || {
         memory::on_our_thread(|| {
+            let ask = || {
+                fault::at("take");
+                ask()
+            };
+            let answer = catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| {
+                fault::say(format_args!("was caught while CUPTI was taken"));
+                // What had been taken was given back on the way out.
+                HELD.store(false, Ordering::Release);
+                Err(Absent::Panic)
+            });
             // If it cannot be handed over, nobody waits for it any more.
-            let Err(late) = sender.send(ask()) else { return };
+            let Err(late) = sender.send(answer) else { return };
             if let Ok(taken) = late.0 {
                 undo(taken);
             }

@@ -4,10 +4,12 @@
 use super::{CUDA, answers, kernels, library_path, operation, record};
 use ncclscope_tests::fault;
 use ncclscope_tests::perfetto::Trace;
-use ncclscope_tests::play::Play;
+use ncclscope_tests::play::{self, Play};
 use ncclscope_tests::recording::{Recording, Traces};
 use ncclscope_tests::timeline::Timeline;
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// Two lives that make every possible call.
@@ -29,6 +31,38 @@ fn job() -> String {
          {one}user finalize world\n\
          user init world comm=0xabd rank=0 nranks=2\n{one}{more}user finalize world\n"
     )
+}
+
+/// Where a callback may panic.
+const CALLBACKS: [&str; 7] =
+    ["startEvent", "stopEvent", "recordEventState", "step", "cupti event", "cupti request", "cupti complete"];
+
+/// Where a call that may wait may panic; then the lines, the communicators that have a context, and
+/// what is missing in the trace. Without a first communicator there is no trace.
+type Waiting = (&'static str, u64, [bool; 2], &'static [&'static str]);
+const WAITING: [Waiting; 7] = [
+    ("init:1", 2, [false, false], &[]),
+    ("init:2", 1, [true, false], &["communicator init", "communicator finalize"]),
+    ("start", 1, [false, false], &[]),
+    ("finalize", 2, [true, true], &["communicator finalize", "communicator finalize"]),
+    ("hand over", 2, [true, true], &["CUPTI released", "CUPTI taken again"]),
+    ("name comm", 1, [true, true], &[]),
+    ("exit", 1, [true, true], &["recording ended"]),
+];
+
+/// Where one of our threads may panic, with which it ends.
+const STAGES: [&str; 9] = ["pass", "record", "decode", "capture", "write", "flush", "metrics", "summary", "end"];
+
+/// Where a call that also goes to another plugin may panic, after it was recorded.
+const FORWARDED: [&str; 5] = ["forward init", "forward start", "forward stop", "forward state", "forward finalize"];
+
+/// Where a panic ends one thing, and has a test of its own.
+const ALONE: [&str; 4] = ["cuInit", "take", "say", "answer"];
+
+/// All of these.
+pub(super) fn tried() -> BTreeSet<String> {
+    let waiting = WAITING.iter().map(|(place, ..)| place.split(':').next().unwrap());
+    waiting.chain(CALLBACKS).chain(STAGES).chain(FORWARDED).chain(ALONE).map(str::to_owned).collect()
 }
 
 /// Plays it with a fault in the plugin. The job must not notice: each call succeeds.
@@ -56,7 +90,15 @@ fn with_fault_when_written(script: &str, planted: &str) -> Recording {
     );
     let play = Play::new(script).env("LD_LIBRARY_PATH", library_path()).folder(traces.path());
     let play = play.env("NCCLSCOPE_OUTPUT", traces.path()).env("PLANTED_FAULT", planted).env("PLANTED_AFTER", &written);
-    let settings = [("NCCLSCOPE_MIN_FREE", "0"), ("NCCLSCOPE_FLUSH_PERIOD", "20"), ("NCCLSCOPE_COMPRESS", "0")];
+    let metrics = folder.path().join("metrics");
+    let settings = [
+        ("NCCLSCOPE_MIN_FREE", "0"),
+        ("NCCLSCOPE_FLUSH_PERIOD", "20"),
+        ("NCCLSCOPE_COMPRESS", "0"),
+        ("NCCLSCOPE_CAPTURE", "1"),
+        ("NCCLSCOPE_METRICS_FILE", metrics.to_str().unwrap()),
+        ("NCCLSCOPE_METRICS_PERIOD", "1"),
+    ];
     let play = play.envs(&settings);
     let has_first = |file| std::fs::read(file).unwrap().windows(FIRST.len()).any(|text| text == FIRST.as_bytes());
     let outcome = std::thread::scope(|both| {
@@ -113,7 +155,7 @@ fn assert_confessed(recording: &Recording, planted: &str) {
     // The thread that flushes is started again with each acquisition.
     let most = if planted.contains("flush") { 3 } else { 1 };
     assert!(
-        (1..=most).contains(&lines.len()) && lines[0].contains("src/fault.rs:"),
+        (1..=most).contains(&lines.len()) && lines[0].contains("src/fault/planted.rs:"),
         "{planted}: {:?}",
         recording.said()
     );
@@ -127,10 +169,8 @@ fn a_panic_in_a_callback_is_caught_counted_and_reported() {
          each third",
         "the call answers success, the others are recorded, the panics are counted in the trace, one line names the place",
     );
-    let places =
-        ["startEvent", "stopEvent", "recordEventState", "step", "cupti event", "cupti request", "cupti complete"];
     let mut runs = 0;
-    for place in places {
+    for place in CALLBACKS {
         for every in [1, 3] {
             let planted = format!("panic@{place}:{every}");
             let recording = with_fault(&job(), &planted, &[("NCCLSCOPE_PRESET", "full")]);
@@ -165,18 +205,7 @@ fn a_panic_in_a_call_that_may_wait_is_caught_and_reported() {
         ("CUPTI taken again", 1),
         ("recording ended", 1),
     ];
-    // The lines, the communicators that have a context, and what is missing in the trace. Without a
-    // first communicator there is no trace.
-    let places = [
-        ("init:1", 2, [false, false], &[][..]),
-        ("init:2", 1, [true, false], &["communicator init", "communicator finalize"]),
-        ("start", 1, [false, false], &[]),
-        ("finalize", 2, [true, true], &["communicator finalize", "communicator finalize"]),
-        ("hand over", 2, [true, true], &["CUPTI released", "CUPTI taken again"]),
-        ("name comm", 1, [true, true], &[]),
-        ("exit", 1, [true, true], &["recording ended"]),
-    ];
-    for (place, lines, recorded, missing) in places {
+    for (place, lines, recorded, missing) in WAITING {
         let planted = format!("panic@{place}");
         let recording = with_fault(&job(), &planted, &[]);
         let said: Vec<_> = recording.said().into_iter().filter(|line| line.contains("an internal error")).collect();
@@ -201,27 +230,30 @@ fn a_panic_in_a_call_that_may_wait_is_caught_and_reported() {
             assert_eq!((figures.get("panics"), figures.get("recorded")), (lines, recording.calls()), "{planted}");
         }
     }
-    case.survived(places.len() as u64);
+    case.survived(WAITING.len() as u64);
 }
 
 #[test]
 fn a_panic_in_one_of_our_threads_ends_only_that_thread() {
     let case = fault::case(
         "threads",
-        "a panic in each stage: draining, a record, decoding, writing, flushing CUPTI, the summary, the end",
+        "a panic in each stage: draining, a record, decoding, a capture, writing, flushing CUPTI, metrics, the \
+         summary, the end",
         "the job goes on; the trace keeps what was written before, and one line for each thread names the place",
     );
     let mut runs = 0;
-    for place in ["pass:3", "record:30", "decode:2", "write:2", "write:3", "flush", "summary", "end"] {
+    for place in ["pass:3", "record:30", "decode:2", "write:2", "write:3", "capture:50", "flush", "summary", "end"] {
         let planted = format!("panic@{place}");
-        let recording = with_fault(&job(), &planted, &[("NCCLSCOPE_FLUSH_PERIOD", "20")]);
+        let recording = with_fault(&job(), &planted, &[("NCCLSCOPE_FLUSH_PERIOD", "20"), ("NCCLSCOPE_CAPTURE", "1")]);
         assert_readable(&recording, &planted);
         assert_confessed(&recording, &planted);
         runs += 1;
     }
     let more = job().replacen(CUDA, "", 1);
-    for place in ["pass", "record", "decode", "write", "flush", "summary", "end"] {
+    for place in STAGES {
         let planted = format!("panic@{place}");
+        // Metrics are made once a second.
+        let more = if place == "metrics" { format!("user sleep 1500ms\n{more}") } else { more.clone() };
         let recording = with_fault_when_written(&more, &planted);
         assert_confessed(&recording, &planted);
         let timeline = assert_first_is_there(&recording, &planted);
@@ -232,6 +264,157 @@ fn a_panic_in_one_of_our_threads_ends_only_that_thread() {
         runs += 1;
     }
     case.survived(runs);
+}
+
+#[test]
+fn a_panic_while_a_call_is_passed_on_leaves_our_record() {
+    let case = fault::case(
+        "threads",
+        "a panic while a call is passed on to another plugin (`NCCLSCOPE_CHAIN`): `init`, a start, a stop, a state, \
+         `finalize`",
+        "the call answers success and is recorded, and its event has its end; only a communicator whose `init` was to \
+         be passed on is missing",
+    );
+    let other = play::plugin_path().unwrap().with_file_name("libncclscope_empty.so");
+    let mut runs = 0;
+    for place in FORWARDED {
+        for every in [1, 3] {
+            let planted = format!("panic@{place}:{every}");
+            // Interface v7: the empty plugin asks for everything when there is nothing else.
+            let settings = [("NCCLSCOPE_CHAIN", other.to_str().unwrap()), ("NCCLSCOPE_PRESET", "full")];
+            let recording = with_fault(&job(), &planted, &settings);
+            assert_readable(&recording, &planted).unwrap();
+            let timeline = Timeline::read(&recording.traces.open());
+            let figures = timeline.figures();
+            // There are two communicators.
+            let is_visited = every == 1 || !matches!(place, "forward init" | "forward finalize");
+            assert_eq!(figures.get("panics") > 0, is_visited, "{planted}");
+            let named =
+                recording.said().into_iter().filter(|line| line.contains("an internal error at src/fault/planted.rs:"));
+            // A call that may wait says so each time.
+            let lines = if is_visited && place == "forward init" { 2 } else { usize::from(is_visited) };
+            assert_eq!(named.count(), lines, "{planted}: {:?}", recording.said());
+            let inits = recording.outcome.calls.iter().filter(|call| call.verb == "init");
+            let has_context = inits.map(|call| call.handle != Some(0)).collect::<Vec<_>>();
+            assert_eq!(has_context, [place != "forward init" || every > 1; 2], "{planted}");
+            if has_context[0] {
+                assert_eq!(figures.get("recorded"), recording.calls(), "{planted}");
+                assert_eq!(kernels(&timeline).len(), 9, "{planted}: {:?}", kernels(&timeline));
+                let open = timeline.slices.iter().filter(|slice| slice.duration.is_none()).count();
+                assert_eq!(open, 0, "{planted}");
+            }
+            runs += 1;
+        }
+    }
+    case.survived(runs);
+}
+
+#[test]
+fn a_panic_in_cu_init_or_while_cupti_is_taken_is_reported() {
+    let case = fault::case(
+        "threads",
+        "a panic in `cuInit`, when injection starts us, or on the thread that takes CUPTI, at the start and when it is \
+         taken again",
+        "`cuInit`, `init` and `ncclscope_acquire` return at once; the recording starts later, or has no kernels for a \
+         while; one line names the place, and CUPTI can be taken afterwards",
+    );
+    let take = format!(
+        "{CUDA}user init world comm=0xabc rank=0 nranks=2\n{}user call ncclscope_acquire\n{}user finalize world\n",
+        operation("world", "1Ki"),
+        operation("world", "2Ki"),
+    );
+    let plugin = play::plugin_path().unwrap();
+    let injected = [("CUDA_INJECTION64_PATH", plugin.to_str().unwrap())];
+    let taken_again =
+        take.replacen("user call", "user call ncclscope_release\nuser call ncclscope_acquire\nuser call", 1);
+    // The lines, what the last `ncclscope_acquire` answers, and the kernels.
+    let ways: [(&str, &str, &[(&str, &str)], u64, &[i32], &[&str]); 3] = [
+        ("cuInit", &take, &injected, 1, &[0], &["AllReduce 4 KiB f32", "AllReduce 8 KiB f32"]),
+        // At the first visit and the third.
+        ("take", &take, &[], 2, &[4], &[]),
+        ("take:2", &taken_again, &[], 1, &[0, 4, 0], &["AllReduce 4 KiB f32", "AllReduce 8 KiB f32"]),
+    ];
+    for (place, script, settings, lines, acquired, expected) in ways {
+        let planted = format!("panic@{place}");
+        let recording = with_fault(script, &planted, settings);
+        let said: Vec<_> = recording.said().into_iter().filter(|line| line.contains("an internal error at ")).collect();
+        assert_eq!(said.len() as u64, lines, "{planted}: {:?}", recording.said());
+        let answers: Vec<_> = answers(&recording)[1..].iter().map(|(_, answer)| *answer).collect();
+        assert_eq!(answers, acquired, "{planted}: {:?}", recording.said());
+        assert_readable(&recording, &planted).unwrap();
+        let timeline = Timeline::read(&recording.traces.open());
+        assert_eq!(timeline.figures().get("panics"), lines, "{planted}");
+        assert_eq!(timeline.figures().get("recorded"), recording.calls(), "{planted}");
+        assert_eq!(kernels(&timeline).iter().map(|(name, _)| *name).collect::<Vec<_>>(), expected, "{planted}");
+    }
+    case.survived(ways.len() as u64);
+}
+
+#[test]
+fn a_panic_while_a_line_is_sent_loses_only_that_line() {
+    let case = fault::case(
+        "threads",
+        "a panic on the thread that sends lines: with each line, or with every second one",
+        "the other lines are sent, the panics are counted in the trace, and the trace is whole",
+    );
+    for every in [1, 2] {
+        let planted = format!("panic@say:{every}");
+        let recording = with_fault(&job(), &planted, &[("NCCLSCOPE_LOG", "debug")]);
+        assert_readable(&recording, &planted).unwrap();
+        let timeline = Timeline::read(&recording.traces.open());
+        let figures = timeline.figures();
+        assert!(figures.get("panics") > 0, "{planted}");
+        assert_eq!(figures.get("recorded"), recording.calls(), "{planted}");
+        let said = recording.said();
+        assert_eq!(said.is_empty(), every == 1, "{planted}: {said:?}");
+        let named = said.iter().filter(|line| line.contains("while a line was sent")).count();
+        assert!(named <= usize::from(every > 1), "{planted}: {said:?}");
+    }
+    case.survived(2);
+}
+
+#[test]
+fn a_panic_while_metrics_are_served_ends_only_the_port() {
+    let case = fault::case(
+        "threads",
+        "a panic while a request for metrics is answered",
+        "that request and later ones get no answer, one line names the place, and the recording goes on",
+    );
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    let go_on = folder.path().join("go-on");
+    let script = job().replacen("user sleep 50ms", &format!("user wait-for {}", go_on.display()), 1);
+    let number = port.to_string();
+    let ask = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    let recording = std::thread::scope(|both| {
+        let played = both.spawn(|| with_fault(&script, "panic@answer", &[("NCCLSCOPE_METRICS_PORT", &number)]));
+        // Whoever connects before the panic may be cut off.
+        let mut cut_off = 0;
+        while !played.is_finished() && cut_off == 0 {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(_) => {
+                    assert!(ask().unwrap_or_default().is_empty());
+                    cut_off += 1;
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        std::fs::write(&go_on, "").unwrap();
+        played.join().unwrap()
+    });
+    assert_readable(&recording, "panic@answer").unwrap();
+    let said: Vec<_> = recording.said().into_iter().filter(|line| line.contains("an internal error at ")).collect();
+    assert!(said.len() == 1 && said[0].contains("ended the metrics at the port"), "{said:?}");
+    let timeline = Timeline::read(&recording.traces.open());
+    assert_eq!(timeline.figures().get("recorded"), recording.calls());
+    assert_eq!(kernels(&timeline).len(), 9);
+    case.survived(1);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::model::kinds::{Kinds, asked_by};
 use crate::model::state;
 use crate::profiler::{self, Answer};
 use crate::record::recorder;
-use crate::{process, sys};
+use crate::{fault, process, sys};
 
 /// Sets of eight handles, as a power of two: 2^17 events in 2 MiB.
 const EVENT_SETS: u32 = 14;
@@ -407,6 +407,7 @@ fn spare_tag() -> u64 {
 /// As for [`super::init`].
 pub(super) unsafe fn init<A: Abi>(mask: *mut c_int, birth: &Birth, ours: Answer) -> Answer {
     let Some(other) = load::<A>() else { return ours };
+    fault::at("forward init");
     let alone = ours.kinds == Kinds::NONE;
     other.alone.store(alone, Ordering::Relaxed);
     other.ours.store(ours.kinds.0, Ordering::Relaxed);
@@ -446,6 +447,7 @@ pub(super) fn finalize(other: &Other, context: *mut c_void) -> Status {
             return status;
         }
         fence(|| {
+            fault::at("forward finalize");
             let context = Handle(context as u64);
             let Some(name) = other.name(context) else { return };
             let Some((theirs, _)) = other.contexts.get(name) else { return };
@@ -474,14 +476,19 @@ pub(super) unsafe fn start<A: Abi>(
         // SAFETY: the caller's promise; the borrow ends before we return.
         let Some(descr) = (unsafe { descr.as_ref() }) else { return };
         // SAFETY: the caller's promise.
-        *out = unsafe { start_both::<A>(other, context, descr) }.0 as *mut c_void;
+        unsafe { start_both::<A>(other, context, out, descr) };
     })
 }
 
 /// # Safety
 ///
 /// As for [`super::start_event`].
-unsafe fn start_both<A: Abi>(other: &Other, context: *mut c_void, descr: &Descr<A::Bits, A::Body>) -> Handle {
+unsafe fn start_both<A: Abi>(
+    other: &Other,
+    context: *mut c_void,
+    out: &mut *mut c_void,
+    descr: &Descr<A::Bits, A::Body>,
+) {
     let bits = descr.bits.bits();
     let parent = Handle(descr.parent as u64);
     let is_recorded = recorder::is_on() && asked_by(bits) & other.ours.load(Ordering::Relaxed) != 0;
@@ -495,23 +502,26 @@ unsafe fn start_both<A: Abi>(other: &Other, context: *mut c_void, descr: &Descr<
         }
         false => Handle::NONE,
     };
+    // Whatever becomes of the other plugin's event, ours has its end.
+    *out = ours.0 as *mut c_void;
     if process::is_child() {
-        return ours;
+        return;
     }
+    fault::at("forward start");
     // SAFETY: the caller's promise.
     let theirs = unsafe { other.start::<A>(context, descr, bits) };
     other.follow_mask();
-    let Some(theirs) = theirs else { return ours };
+    let Some(theirs) = theirs else { return };
     let handle = if ours.is_none() { other.spare_handle() } else { ours };
     let body = (&raw const descr.body).cast::<c_void>();
     // SAFETY: the caller's promise.
     if unsafe { other.remember(A::VERSION, bits, body, handle, theirs) } {
-        return handle;
+        *out = handle.0 as *mut c_void;
+        return;
     }
     // It would never hear of the end.
     // SAFETY: its own handle.
     unsafe { (other.stop)(theirs) };
-    ours
 }
 
 /// `stopEvent` of both plugins.
@@ -528,6 +538,7 @@ pub(super) fn stop(other: &Other, handle: *mut c_void) -> Status {
         if process::is_child() {
             return;
         }
+        fault::at("forward stop");
         // NCCL stops some handles twice, and the other plugin may have given its own away by then.
         let theirs = other.name(handle).and_then(|name| other.events.stop(name).or_else(|| other.kept.stop(name)));
         if let Some(theirs) = theirs {
@@ -560,6 +571,7 @@ pub(super) unsafe fn state<A: Abi>(other: &Other, handle: Handle, number: c_int,
 /// As for [`super::record_event_state`].
 unsafe fn forward_state<A: Abi>(other: &Other, handle: Handle, number: c_int, args: *const A::StateArgs) {
     let Some(name) = other.name(handle) else { return };
+    fault::at("forward state");
     if process::is_child() || !u16::try_from(number).is_ok_and(|number| convert::has_state(other.version, number)) {
         return;
     }

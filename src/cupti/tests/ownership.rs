@@ -372,6 +372,7 @@ fn every_reason_is_a_sentence() {
         (Absent::Refused { call: "cuptiSubscribe", code: 999 }, "UNKNOWN (999)"),
         (Absent::Refused { call: "cuptiSubscribe", code: 12345 }, "error 12345"),
         (Absent::Leaving, "being released"),
+        (Absent::Panic, "internal error"),
         (Absent::NoResources("no thread".into()), "no thread"),
     ] {
         let text = absent.to_string();

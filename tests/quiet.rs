@@ -1,9 +1,11 @@
-//! No callback makes a system call or allocates memory, apart from the first callback of each kind
-//! on a thread.
+//! No callback of NCCL's or CUPTI's makes a system call or allocates memory, apart from the first
+//! callback of each kind on a thread.
 //!
-//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. Each of the
-//! two detectors is shown to find something before it is trusted to find nothing.
+//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. The plugin has no
+//! heap of its own there, so that its allocations are libc's, which are counted. Each of the two
+//! detectors is shown to find something before it is trusted to find nothing.
 
+use crate::cupti::library_path;
 use ncclscope_tests::fault;
 use ncclscope_tests::layout;
 use ncclscope_tests::play::{self, Finished};
@@ -30,7 +32,7 @@ fn make_calls(version: u32, rounds: u32, more: &[&str], settings: &[(&str, &str)
     command.arg("quiet").arg("--plugin").arg(play::plugin_path().unwrap());
     command.args(["--interface", &version.to_string(), "--rounds", &rounds.to_string()]).args(more);
     command.env("LD_PRELOAD", counter()).env("NCCLSCOPE_OUTPUT", traces.path()).env("NCCLSCOPE_MIN_FREE", "0");
-    command.envs(settings.iter().copied());
+    command.env("PLANTED_FAULT", "libc@heap").envs(settings.iter().copied());
     play::run(&mut command, "", Duration::from_secs(60)).unwrap()
 }
 
@@ -100,6 +102,38 @@ fn callbacks_are_quiet_beside_another_plugin() {
 }
 
 #[test]
+fn callbacks_of_cupti_are_quiet_too() {
+    let case = fault::case(
+        "threads",
+        "each system call ends the thread that makes it in one of CUPTI's callbacks (calls, graphs, failures, buffers, \
+         the clock), inside and outside of NCCL's events, with too few buffers; or in one of NCCL's that pushes an \
+         external id; allocations are counted",
+        "no callback makes a system call or allocates; CUPTI itself is emulated",
+    );
+    let library_path = library_path().to_str().unwrap();
+    let all = [("NCCLSCOPE_PRESET", "full"), ("NCCLSCOPE_KERNEL_CH", "force"), ("LD_LIBRARY_PATH", library_path)];
+    let shared = [("NCCLSCOPE_CUPTI", "share"), ("EMULATED_CUPTI", "release=13.5,share")];
+    let ways: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("NCCLSCOPE_CUPTI_CLOCK", "boottime")],
+        &[("NCCLSCOPE_BUFFER_SIZE", "1M")],
+        &shared,
+        &[("NCCLSCOPE_MATCH", "external")],
+        &[("NCCLSCOPE_MATCH", "external"), shared[0], shared[1]],
+    ];
+    for way in ways {
+        let traces = Traces::new();
+        let finished = make_calls(7, 5, &["--cupti"], &[&all[..], way].concat(), &traces);
+        println!("{way:?}: {}", finished.stdout);
+        assert_quiet(&finished, &traces);
+        let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+        // In each round, for each of more than twenty events.
+        assert!(report["callbacks"].as_u64().unwrap() > 5 * 20 * 200, "{report}");
+    }
+    case.survived(ways.len() as u64);
+}
+
+#[test]
 fn callbacks_are_quiet_when_nothing_is_recorded() {
     let traces = Traces::new();
     let finished = make_calls(7, 100, &[], &[("NCCLSCOPE_PRESET", "off")], &traces);
@@ -141,4 +175,23 @@ fn an_allocation_of_the_plugin_is_detected() {
     assert!(finished.status.success(), "{}: {}", finished.status, finished.stderr);
     let report: Value = serde_json::from_str(&finished.stdout).unwrap();
     assert!(report["allocations"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn what_callbacks_would_do_is_detected() {
+    let library_path = library_path().to_str().unwrap();
+    let places = ["startEvent", "stopEvent", "recordEventState", "cupti event", "cupti request", "cupti complete"];
+    for place in places {
+        let play = |kind: &str, more: &[&str]| {
+            let planted = format!("libc@heap,{kind}@{place}");
+            let settings = [("LD_LIBRARY_PATH", library_path), ("PLANTED_FAULT", &planted)];
+            make_calls(7, 1, &[&["--cupti"], more].concat(), &settings, &Traces::new())
+        };
+        let finished = play("call", &[]);
+        assert_eq!(finished.status.code(), Some(BROKEN), "{place}: {}", finished.stderr);
+        let finished = play("allocate", &["--loud"]);
+        assert!(finished.status.success(), "{place}: {}: {}", finished.status, finished.stderr);
+        let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+        assert!(report["allocations"].as_u64() > Some(0), "{place}: {report}");
+    }
 }

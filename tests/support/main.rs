@@ -18,7 +18,7 @@ const USAGE: &str = "\
 usage: scripted-host play --plugin LIBRARY --interface N [--respect-mask] SCRIPT|-
        scripted-host flood --plugin LIBRARY --interface N --threads T --events M [--comms C]
                      [--rate CALLS_PER_SECOND] [--kind step|coll|mixed] [--short-threads K] [--latency]
-       scripted-host quiet --plugin LIBRARY --interface N --rounds R [--cold] [--loud]
+       scripted-host quiet --plugin LIBRARY --interface N --rounds R [--cold] [--loud] [--cupti]
                      [--noise system-call|allocation]";
 
 fn main() -> ExitCode {
@@ -108,6 +108,7 @@ fn be_quiet(mut arguments: Arguments) -> Result<()> {
         rounds: arguments.need("--rounds")?,
         cold: arguments.flag("--cold"),
         loud: arguments.flag("--loud"),
+        cupti: arguments.flag("--cupti"),
         noise: match arguments.option::<String>("--noise")?.as_deref() {
             None => None,
             Some("system-call") => Some(Noise::SystemCall),

@@ -1,9 +1,11 @@
 //! The quiet test: a thread that has made one call of each kind makes thousands more, while every
 //! system call is forbidden and every allocation counted.
 //!
-//! The kernel's filter applies to that thread only, so the plugin's own threads continue.
+//! The kernel's filter applies to that thread only, so the plugin's own threads continue. The emulated
+//! CUPTI makes every callback that the plugin asked for, while each of the events is open.
 //! Allocations are counted by `allocations.c`, if that is preloaded.
 
+use crate::gpu;
 use crate::host::{Arg, Comm, Context, Descriptor, NetEvent, Plugin, RawHandle, StateCall, Text, Value};
 use crate::layout::{self, Kind};
 use serde_json::{Value as Json, json};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 pub const BROKEN: i32 = 3;
 
 /// How long all the calls may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(50);
 /// Texts that the plugin has never seen, for the calls that count.
 const NEW_TEXTS: usize = 200;
 
@@ -38,6 +40,8 @@ pub struct Quiet {
     pub cold: bool,
     /// Allows system calls, so that a loud thread reaches its end.
     pub loud: bool,
+    /// Has the emulated CUPTI make its callbacks as well.
+    pub cupti: bool,
     /// A noise that the host itself makes, to see that it is detected.
     pub noise: Option<Noise>,
 }
@@ -54,6 +58,7 @@ pub enum Noise {
 /// The result of the quiet thread, which cannot report it in any other way.
 static DONE: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
+static CALLBACKS: AtomicU64 = AtomicU64::new(0);
 static ERRORS: AtomicU64 = AtomicU64::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -62,22 +67,31 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 ///
-/// If the plugin cannot be loaded, system calls cannot be forbidden, or the calls do not end in
-/// time.
+/// If the plugin or the emulated CUPTI cannot be loaded, system calls cannot be forbidden, or the
+/// calls do not end in time.
 ///
 /// # Safety
 ///
 /// See [`Plugin::load`].
 pub unsafe fn run(quiet: &Quiet) -> Result<Json, Box<dyn Error>> {
+    if quiet.cupti {
+        // SAFETY: the driver's function takes flags.
+        unsafe { gpu::call(c"libcuda.so.1", "cuInit")? };
+    }
     // SAFETY: the caller promises what this needs.
     let plugin = unsafe { Plugin::load(&quiet.plugin, quiet.interface)? };
     let plugin: &'static Plugin = Box::leak(Box::new(plugin));
     let context = plugin.init(&Comm { nranks: 2, ..Comm::default() });
+    let rehearse = match quiet.cupti {
+        // SAFETY: the emulated CUPTI's function has this type.
+        true => Some(unsafe { std::mem::transmute::<*mut c_void, Rehearse>(gpu::cupti("emulated_cupti_rehearse")?) }),
+        false => None,
+    };
     let counter = allocation_counter();
     let (failure, failures) = mpsc::channel();
     let (settings, theirs) = (quiet.clone(), context.clone());
     // Even its end would be loud, so it is never joined.
-    thread::spawn(move || match make_calls(&settings, plugin, &theirs, counter) {
+    thread::spawn(move || match make_calls(&settings, plugin, &theirs, rehearse, counter) {
         Ok(()) => loop {
             spin_loop();
         },
@@ -97,13 +111,21 @@ pub unsafe fn run(quiet: &Quiet) -> Result<Json, Box<dyn Error>> {
     Ok(json!({
         "interface": quiet.interface,
         "calls": CALLS.load(Ordering::Relaxed),
+        "callbacks": CALLBACKS.load(Ordering::Relaxed),
         "errors": errors,
         "allocations": counter.map(|_| ALLOCATIONS.load(Ordering::Relaxed)),
     }))
 }
 
-fn make_calls(quiet: &Quiet, plugin: &Plugin, context: &Context, counter: Option<Counter>) -> io::Result<()> {
+fn make_calls(
+    quiet: &Quiet,
+    plugin: &Plugin,
+    context: &Context,
+    rehearse: Option<Rehearse>,
+    counter: Option<Counter>,
+) -> io::Result<()> {
     let mut calls = Calls::new(plugin, context);
+    calls.rehearse = rehearse;
     let mut counts = Counts::default();
     if !quiet.cold {
         calls.make(plugin, &mut counts);
@@ -125,15 +147,18 @@ fn make_calls(quiet: &Quiet, plugin: &Plugin, context: &Context, counter: Option
     }
     ALLOCATIONS.store(allocations() - before, Ordering::Relaxed);
     CALLS.store(counts.calls, Ordering::Relaxed);
+    CALLBACKS.store(counts.callbacks, Ordering::Relaxed);
     ERRORS.store(counts.errors, Ordering::Relaxed);
     DONE.store(true, Ordering::Release);
     Ok(())
 }
 
-/// How many calls were made that the plugin has to record, and how many failed.
+/// How many calls were made that the plugin has to record, how many of CUPTI's callbacks, and how
+/// many calls failed.
 #[derive(Default)]
 struct Counts {
     calls: u64,
+    callbacks: u64,
     errors: u64,
 }
 
@@ -144,6 +169,8 @@ struct Calls {
     states: Vec<StateCall>,
     /// Events that each name a new text.
     new: Vec<Descriptor>,
+    /// Makes CUPTI's callbacks.
+    rehearse: Option<Rehearse>,
 }
 
 impl Calls {
@@ -177,6 +204,17 @@ impl Calls {
             states: states.collect(),
             // In v1 it is a number rather than a text.
             new: if plugin.version() > 1 { new.collect() } else { Vec::new() },
+            rehearse: None,
+        }
+    }
+
+    /// Makes CUPTI's callbacks.
+    fn rehearse(&self, counts: &mut Counts) {
+        if let Some(rehearse) = self.rehearse {
+            match u64::try_from(rehearse()) {
+                Ok(callbacks) => counts.callbacks += callbacks,
+                Err(_) => counts.errors += 1,
+            }
         }
     }
 
@@ -184,10 +222,12 @@ impl Calls {
     /// it twice; then does the same without an event.
     fn make(&mut self, plugin: &Plugin, counts: &mut Counts) {
         let mut parent = RawHandle::NULL;
-        for event in &mut self.events {
+        for place in 0..self.events.len() {
+            let event = &mut self.events[place];
             event.set_parent(parent);
             let started = plugin.start_prepared(self.context, event);
             counts.errors += u64::from(started.status != 0 || started.handle.is_null());
+            self.rehearse(counts);
             for state in &mut self.states {
                 counts.errors += u64::from(plugin.state_prepared(started.handle, state) != 0);
             }
@@ -201,6 +241,7 @@ impl Calls {
             counts.errors += u64::from(plugin.state_prepared(RawHandle::NULL, state) != 0);
         }
         counts.errors += u64::from(plugin.stop(RawHandle::NULL) != 0);
+        self.rehearse(counts);
     }
 
     /// Starts the events with new texts.
@@ -231,6 +272,9 @@ fn fields(kind: &Kind) -> Vec<(&'static str, Value<'static>)> {
     };
     names.filter(|name| *name != "name").map(|name| (name, value(name).into())).collect()
 }
+
+/// Makes CUPTI's callbacks, and returns how many; negative if there is nobody to call.
+type Rehearse = extern "C" fn() -> c_int;
 
 /// The number of allocations and releases that the calling thread has made.
 type Counter = extern "C" fn() -> c_ulong;

@@ -140,6 +140,38 @@ fn running_out_of_memory_while_recording_ends_nothing() {
 }
 
 #[test]
+fn a_thread_of_ours_that_finds_no_memory_at_all_stops_without_the_job() {
+    let case = fault::case(
+        "memory",
+        "`RLIMIT_AS` leaves nothing, and the thread that draws, or the one that writes, needs more than our heap has \
+         (planted)",
+        "the thread stops for good, and with it the recording; the job goes on and ends, one line says so, and what was \
+         written before is readable",
+    );
+    for place in ["pass", "write"] {
+        let folder = tempfile::tempdir().unwrap();
+        let limited = folder.path().join("limited");
+        let planted = format!("hoard@{place}");
+        let settings = [
+            ("PLANTED_FAULT", &*planted),
+            ("PLANTED_AFTER", limited.to_str().unwrap()),
+            ("NCCLSCOPE_FLUSH_PERIOD", "20"),
+        ];
+        let run = Run::of(&["limit-after", "0"], &settings);
+        assert!(run.figure("calls") > 100_000, "{place}: the job went on");
+        let trace = run.traces.open();
+        assert_readable(&trace);
+        let drawn = trace.rows("SELECT name FROM slice WHERE name = 'Group' LIMIT 1").len();
+        let closed = trace.rows("SELECT name FROM slice WHERE name = 'recording ended'").len();
+        assert_eq!((drawn, closed), (1, 0), "{place}");
+        let lines = said(&run.stderr);
+        let over = lines.iter().filter(|line| line.contains("the system has none left")).count();
+        assert_eq!(over, 1, "{place}: {}", run.stderr);
+    }
+    case.survived(2);
+}
+
+#[test]
 fn nothing_is_allocated_from_the_job_while_recording() {
     let case = fault::case("memory", "`malloc` returns null on all of our threads", "everything is recorded");
     // Our threads can do without libc's allocator.

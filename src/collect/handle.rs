@@ -1,5 +1,6 @@
 //! The running collector, as the rest of the process sees it, and what it is asked for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,8 +68,11 @@ impl Handle {
 
     /// Says that the thread does not answer, unless that is known.
     fn accuse(&self, asked: u64, waited: Duration) {
+        if memory::is_over() {
+            return say_that_memory_is_over();
+        }
         let mut state = self.requests.lock();
-        if state.carried_out < asked && !state.is_late() && !memory::is_over() {
+        if state.carried_out < asked && !state.is_late() {
             state.in_vain = asked;
             drop(state);
             message::formatted(format_args!(
@@ -95,7 +99,9 @@ impl Handle {
         state.close = true;
         self.requests.wake.notify_all();
         let ended = self.wait(state, self.disk.patience(limit), |_| false);
-        if !ended {
+        if memory::is_over() {
+            say_that_memory_is_over();
+        } else if !ended {
             self.disk.accuse();
         } else if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -126,6 +132,17 @@ impl Handle {
             .wait_timeout_while(state, limit, |state| !state.ended && !done(state))
             .unwrap_or_else(PoisonError::into_inner);
         state.ended || done(&state)
+    }
+}
+
+/// Says once why the recording has ended.
+fn say_that_memory_is_over() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        message::formatted(format_args!(
+            "the recording has ended: its memory (NCCLSCOPE_HEAP_SIZE) is in use, and the system has none left for it; the \
+             trace file keeps what was written before"
+        ));
     }
 }
 

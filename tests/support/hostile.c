@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -797,8 +798,23 @@ int main(int count, char **arguments) {
   }
   WAY("limit-after") {
     require(init() != 0, "nothing is recorded");
+    send(50000);
+    // A planted fault may wait for this file, until something is in the trace.
+    const char *after = getenv("PLANTED_AFTER");
+    if (after) {
+      finalize();
+      require(init() != 0, "nothing is recorded");
+    }
     limit(number << 10);
-    send(100000);
+    if (after) close(open(after, O_CREAT | O_WRONLY, 0600));
+    send(50000);
+    // Until nothing is recorded any more.
+    for (int n = 0; after && n < 20000; n++) {
+      void *handle = start(GROUP);
+      if (!handle) break;
+      stop(handle);
+      usleep(1000);
+    }
     finalize();
     printf("{\"calls\": %lu}\n", calls);
   }

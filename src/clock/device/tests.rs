@@ -636,6 +636,42 @@ fn thinning_only_widens() {
     assert!(exact.0.len() > 2 * CORNERS, "{} corners", exact.0.len());
 }
 
+/// From one piece to the next, bounds that are known better may move the result back, but not
+/// beyond its error.
+#[test]
+fn within_a_piece_later_stamps_are_never_earlier() {
+    let mut random = Random(99);
+    for (seed, (ahead, drift, step, error)) in kinds().enumerate() {
+        let mut world = World::new(seed as u64, ahead, drift, step, error);
+        let mut clock = DeviceClock::default();
+        for index in 0..400 {
+            clock.add(world.kernel(BEGIN + index * 20 * MS).pair);
+        }
+        let (count, last) = (clock.pieces.len(), clock.pieces[clock.pieces.len() - 1].last);
+        assert!(count > 2, "{count}");
+        let (from, until) = ((clock.pieces[0].first - SECOND).max(0), last + SECOND);
+        let mut stamps: Vec<i64> = (0..4_000).map(|_| from + random.below((until - from) / 1000) * 1000).collect();
+        // Close together, at the ends of the pieces too.
+        for piece in &clock.pieces {
+            stamps.extend([piece.first, piece.last, piece.first + MS].iter().flat_map(|at| (at - 40).max(0)..at + 40));
+        }
+        stamps.sort_unstable();
+        // The piece, and whether the next one counts as well.
+        let place = |time: i64| {
+            let piece = clock.pieces.iter().rposition(|piece| time >= piece.first).unwrap_or(0);
+            (piece, time > clock.pieces[piece].last)
+        };
+        for two in stamps.windows(2) {
+            let [before, after] = [two[0], two[1]].map(|time| clock.to_host(GpuNs(time as u64)).expect("a time"));
+            if place(two[0]) == place(two[1]) {
+                assert!(after.0 >= before.0, "{two:?}: {before:?}, {after:?}");
+            }
+            let (low, high) = (before.0.0.saturating_sub(before.1), after.0.0 + after.1);
+            assert!(high >= low, "{two:?}: {before:?}, {after:?}");
+        }
+    }
+}
+
 #[test]
 fn extreme_numbers_are_harmless() {
     let mut random = Random(11);

@@ -261,6 +261,44 @@ fn true_times_lie_within_the_bound_of_a_foreign_clock() {
 }
 
 #[test]
+fn within_a_segment_later_stamps_are_never_earlier() {
+    // The wall clock, `CLOCK_BOOTTIME`, and ticks whose rate changes; readings at random intervals.
+    let mut numbers = Random::new(0xbeef);
+    let mut random = |below| numbers.below(below);
+    for world in 0..300 {
+        let (rate, mut ticks) = (1 + random(40), 1 + random(EPOCH));
+        let (mut clock, mut at) = (CuptiClock::default(), 10 * SECOND);
+        let mut stamps = Vec::new();
+        for _ in 0..20 {
+            let width = 1 + random(2_000);
+            let stamp = [at + width / 2 + EPOCH, at + width / 2, ticks][world % 3];
+            clock.add(&Reading {
+                boot_before: HostNs(at),
+                wall_before: at + EPOCH,
+                cupti: Some(Stamp(stamp)),
+                wall_after: at + width + EPOCH,
+                boot_after: HostNs(at + width),
+            });
+            stamps.extend([stamp - 1, stamp, stamp + 1]);
+            let passed = width + [1_000, 1_000_000, SECOND][random(3) as usize] + random(SECOND / 2);
+            // By up to 100 ppm.
+            ticks += (passed * rate).div_ceil(10) + passed * rate / 100_000 * random(11) / 10;
+            at += passed;
+        }
+        assert_eq!(clock.segments.len(), 1, "{clock:?}");
+        let (first, last) = (stamps[0], stamps[stamps.len() - 1]);
+        stamps.extend((0..500).map(|_| first + random(last - first + 1)));
+        stamps.sort_unstable();
+        let mut before = HostNs(0);
+        for stamp in stamps {
+            let (host, _) = clock.to_host(Stamp(stamp), HostNs(at)).expect("an instant");
+            assert!(host >= before, "{stamp} is at {host:?}, and one before it at {before:?}: {clock:?}");
+            before = host;
+        }
+    }
+}
+
+#[test]
 fn true_times_lie_within_the_bound() {
     // Random worlds: readings at random intervals with random delays, a wall clock that is set now
     // and then, a CUPTI that interpolates along straight lines of up to a second across it, and

@@ -102,7 +102,7 @@ impl Summary {
         out.head("recording_info", "gauge", "A recording: 1, with its process, and NCCL's version, in labels.");
         let nccl = self.comms.iter().flat_map(|comm| &comm.members).find_map(|it| it.version);
         let nccl = nccl.map(|version| crate::trace::names::nccl_version(version as u32)).unwrap_or_default();
-        out.line("recording_info", &[("process", &self.process), ("nccl", &nccl)], 1.0);
+        out.line("recording_info", &[("process", &self.recording.process), ("nccl", &nccl)], 1.0);
         let Some(Live { recorded, dropped, gpus, overdue_ns }) = live else { return };
         out.head("nccl_calls_total", "counter", "NCCL's calls of the profiler: recorded, or dropped for lack of room.");
         out.line("nccl_calls_total", &[("state", "recorded")], *recorded as f64);

@@ -8,13 +8,15 @@
 //!  facts    what one event says            times    durations in bounded memory
 //!  rows     what has the same arguments    groups   kernels that carry several operations
 //!  traffic  bandwidths of nccl-tests       report   the summary as tables
-//!  text     the tables for people          stretches  who came late, for lack of a trace
+//!  text     the tables for people          recording  what the recording says about itself
+//!  stretches  who came late, for lack of a trace
 //! ```
 
 mod csv;
 mod facts;
 mod groups;
 mod metrics;
+mod recording;
 mod report;
 mod rows;
 mod stretches;
@@ -34,6 +36,7 @@ pub use facts::Facts;
 pub use groups::ALL_TO_ALL_V;
 use groups::{Gathering, Group, OfGroup};
 pub use metrics::Live;
+use recording::{GPUS, Recording, cut, text};
 #[cfg(all(test, feature = "cli"))]
 pub(crate) use report::LOSSES;
 #[cfg(feature = "cli")]
@@ -53,7 +56,6 @@ use crate::model::event::Network;
 use crate::model::time::HostNs;
 use crate::model::word::Word;
 use crate::trace::fields::matched_by;
-use crate::trace::words::{attribute, instant, remark};
 
 /// The endings of a summary's file name: as text for people, and as comma-separated values.
 pub const ENDING: &str = "summary.txt";
@@ -62,24 +64,16 @@ pub const ENDING_CSV: &str = "summary.csv";
 
 /// The most histograms, of all durations together. One usually takes 10 KiB, and 20 KiB at most.
 const HISTOGRAMS: usize = 256;
-/// Communicators, attributes, GPUs and remarks that are kept.
+/// Communicators that are kept.
 const COMMS: usize = 1024;
-const ATTRIBUTES: usize = 512;
-const GPUS: usize = 64;
-const REMARKS: usize = 64;
 /// The most texts that are not words of the table.
 const TEXTS: usize = 512;
-/// The bytes kept of a text, such as a remark.
-const TEXT_BYTES: usize = 512;
 
 /// The totals of a recording.
 #[derive(Debug)]
 pub struct Summary {
     is_off: bool,
-    process: String,
-    /// Facts that the recording states about itself.
-    attributes: Vec<(String, String)>,
-    gpus: Vec<Gpu>,
+    recording: Recording,
     comms: Vec<Comm>,
     /// Communicators by their hash.
     hashes: FxHashMap<u64, u32>,
@@ -95,13 +89,6 @@ pub struct Summary {
     unfinished: u64,
     /// Networks whose plugin reported events, by the number of [`Network`].
     networks: u8,
-    /// Remarks by name: how many, and the first text.
-    remarks: Vec<(String, u64, String)>,
-    /// The first remark, and its time.
-    started: String,
-    begin: Option<HostNs>,
-    /// The figures of the last remark; `None` while the recording goes on.
-    ended: Option<Vec<(u32, u64)>>,
     room: Room,
     last: Option<(Row, u64)>,
 }
@@ -113,14 +100,6 @@ pub enum Row {
     Operation(u32),
     /// Kernels that carried several.
     Group(u32),
-}
-
-/// A GPU of the process.
-#[derive(Debug)]
-struct Gpu {
-    device: u64,
-    name: String,
-    uuid: String,
 }
 
 /// A communicator, as far as this process knows it.
@@ -167,9 +146,7 @@ impl Summary {
     pub fn new() -> Summary {
         Summary {
             is_off: false,
-            process: String::new(),
-            attributes: Vec::new(),
-            gpus: Vec::new(),
+            recording: Recording::default(),
             comms: Vec::new(),
             hashes: FxHashMap::default(),
             texts: Vec::new(),
@@ -182,10 +159,6 @@ impl Summary {
             peers: Rows::new(),
             unfinished: 0,
             networks: 0,
-            remarks: Vec::new(),
-            started: String::new(),
-            begin: None,
-            ended: None,
             room: Room(HISTOGRAMS),
             last: None,
         }
@@ -201,28 +174,6 @@ impl Summary {
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.is_off
-    }
-
-    /// The recorded process: `rank 3 · node17 · GPU 3 (H200)`.
-    pub fn process(&mut self, name: &str) {
-        if self.process.is_empty() {
-            self.process = cut(name);
-        }
-    }
-
-    /// The process, if known.
-    #[must_use]
-    pub fn process_name(&self) -> Option<&str> {
-        Some(&*self.process).filter(|name| !name.is_empty())
-    }
-
-    /// A fact about the recording. Facts about later processing are left out.
-    pub fn attribute(&mut self, name: &str, value: &str) {
-        let counts =
-            report::ATTRIBUTES.iter().any(|(known, _)| *known == name) || name.starts_with(attribute::ENVIRONMENT);
-        if counts && self.attributes.len() < ATTRIBUTES && !self.attributes.iter().any(|(known, _)| known == name) {
-            self.attributes.push((name.to_owned(), cut(value)));
-        }
     }
 
     /// A communicator was initialised, or its identity became known.
@@ -347,30 +298,6 @@ impl Summary {
     pub fn network(&mut self, facts: &Facts<'_>) {
         let network = Network::from_id(facts.network.unwrap_or_default() as i64);
         self.networks |= 1 << network.0;
-    }
-
-    /// What the recording says about itself.
-    pub fn remark(&mut self, time: HostNs, name: &str, args: &[u8]) {
-        let facts = Facts::of(args);
-        match name {
-            instant::STARTED => (self.started, self.begin) = (text(facts.note), Some(time)),
-            instant::IMPORT_STARTED if self.started.is_empty() => self.started = text(facts.note),
-            instant::IMPORT_STARTED => {}
-            instant::ENDED | instant::IMPORT_ENDED => self.ended = Some(report::figures(args)),
-            instant::GPU => {
-                let device = facts.device.unwrap_or_default();
-                if self.gpus.len() < GPUS && !self.gpus.iter().any(|gpu| gpu.device == device) {
-                    self.gpus.push(Gpu { device, name: text(facts.note), uuid: text(facts.uuid) });
-                }
-            }
-            // Remarks that every recording with CUPTI or import has, or that do not matter here.
-            remark::TAKEN | remark::FORCED | instant::COMM | instant::PROCESS_GROUP | "capture" => {}
-            name => match self.remarks.iter().position(|(known, ..)| known == name) {
-                Some(place) => self.remarks[place].1 += 1,
-                None if self.remarks.len() < REMARKS => self.remarks.push((cut(name), 1, text(facts.note))),
-                None => {}
-            },
-        }
     }
 
     /// Takes the last duration that was added up: its row and the ns.
@@ -502,17 +429,4 @@ impl Summary {
             Row::Group(at) => Row::Group(of_groups[at as usize]),
         }
     }
-}
-
-/// A text of a trace, cut if it is long.
-fn text(bytes: &[u8]) -> String {
-    cut(&String::from_utf8_lossy(bytes))
-}
-
-fn cut(text: &str) -> String {
-    if text.len() <= TEXT_BYTES {
-        return text.to_owned();
-    }
-    let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-    format!("{}…", &text[..end])
 }

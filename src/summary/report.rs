@@ -232,7 +232,7 @@ impl Summary {
     /// The rank in the job, or else the process.
     #[must_use]
     pub fn rank_name(&self) -> String {
-        let process = names::without_gpu(&self.process).0;
+        let process = names::without_gpu(&self.recording.process).0;
         let rank = process.split(" · ").next().and_then(|who| who.strip_prefix("rank "));
         rank.unwrap_or(process).to_owned()
     }
@@ -295,7 +295,7 @@ impl Summary {
 
     /// What is lost or doubtful, and how often.
     pub(super) fn lost(&self) -> Vec<(&'static str, u64)> {
-        let figures = self.ended.as_deref().unwrap_or_default();
+        let figures = self.recording.ended.as_deref().unwrap_or_default();
         let of = |field: u32| figures.iter().find(|(number, _)| *number == field).map_or(0, |(_, count)| *count);
         LOSSES.into_iter().map(|(field, name)| (name, of(field))).filter(|(_, count)| *count > 0).collect()
     }
@@ -374,13 +374,13 @@ impl Who<'_> {
 
     fn environment(&self) -> Vec<Vec<Cell>> {
         let it = self.summary;
-        let mut rows = vec![("process".to_owned(), it.process.clone())];
+        let mut rows = vec![("process".to_owned(), it.recording.process.clone())];
         for (name, title) in ATTRIBUTES {
-            let values = it.attributes.iter().filter(|(known, _)| known == name);
+            let values = it.recording.attributes.iter().filter(|(known, _)| known == name);
             rows.extend(values.map(|(_, value)| (title.to_owned(), value.clone())));
         }
-        rows.push(("recording".into(), it.started.clone()));
-        for gpu in &it.gpus {
+        rows.push(("recording".into(), it.recording.started.clone()));
+        for gpu in &it.recording.gpus {
             let uuid = if gpu.uuid.is_empty() { String::new() } else { format!(", UUID {}", gpu.uuid) };
             rows.push((format!("GPU {}", gpu.device), format!("{}{uuid}", gpu.name)));
         }
@@ -397,6 +397,7 @@ impl Who<'_> {
         }
         rows.extend(NOT_VISIBLE.map(|what| (what.to_owned(), NOBODY_SAYS.to_owned())));
         let mut variables: Vec<_> = it
+            .recording
             .attributes
             .iter()
             .filter_map(|(name, value)| Some((name.strip_prefix(attribute::ENVIRONMENT)?.to_owned(), value.clone())))
@@ -410,7 +411,7 @@ impl Who<'_> {
     fn communicators(&self) -> Vec<Vec<Cell>> {
         let it = self.summary;
         // Other tools' files do not say when one was created.
-        let source = if it.begin.is_some() { "NCCL's call of the profiler's init" } else { "" };
+        let source = if it.recording.begin.is_some() { "NCCL's call of the profiler's init" } else { "" };
         let mut rows = Vec::new();
         for (at, comm) in it.comms.iter().enumerate() {
             for member in &comm.members {
@@ -425,7 +426,7 @@ impl Who<'_> {
                     device.into(),
                     version.unwrap_or_default().into(),
                     interface.into(),
-                    it.begin.map(|begin| init.since(begin)).into(),
+                    it.recording.begin.map(|begin| init.since(begin)).into(),
                     source.into(),
                 ]));
             }
@@ -447,7 +448,7 @@ impl Who<'_> {
                     format!("{hash:016x}").into(),
                     (at as u64 * of.width).into(),
                     stretch.number.into(),
-                    it.begin.map(|begin| stretch.begin.since(begin)).into(),
+                    it.recording.begin.map(|begin| stretch.begin.since(begin)).into(),
                     stretch.ns.into(),
                 ]));
             }
@@ -590,7 +591,7 @@ impl Who<'_> {
         let it = self.summary;
         let mut rows: Vec<Vec<Cell>> = Vec::new();
         let mut add = |what: &str, number: Cell, note: &str| rows.push(self.row([what.into(), number, note.into()]));
-        if it.ended.is_none() {
+        if it.recording.ended.is_none() {
             add("no last word", 1.into(), "the recording goes on, or its process was killed: figures are not final");
         }
         for (what, count) in it.lost() {
@@ -611,7 +612,7 @@ impl Who<'_> {
         if it.room.0 == 0 {
             add("percentiles_missing", Cell::Empty, "too many kinds of operations: the latest have no percentiles");
         }
-        for (name, number, note) in &it.remarks {
+        for (name, number, note) in &it.recording.remarks {
             add(name, (*number).into(), note);
         }
         rows

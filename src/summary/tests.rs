@@ -2,6 +2,7 @@ use super::rows::ROWS;
 use super::*;
 use crate::trace::fields::nccl;
 use crate::trace::wire::Buf;
+use crate::trace::words::instant;
 
 /// An event's arguments: numbers by field.
 fn args(fields: &[(u32, u64)]) -> Vec<u8> {

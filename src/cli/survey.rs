@@ -97,7 +97,6 @@ pub(super) struct Track {
     pub(super) told_pid: Option<u64>,
     /// Communicators named on it: the first two, since of a track with several, none counts.
     pub(super) communicators: Vec<u64>,
-    last_named: Option<u64>,
     /// Operations on it, their bytes, and how many of them are drawn while the GPU worked on them.
     pub(super) operations: u64,
     pub(super) bytes: u64,
@@ -121,7 +120,15 @@ pub(super) struct Track {
     pub(super) finalized: Option<HostNs>,
     /// Calls on it were captured in a graph.
     captures: bool,
-    /// The last call for an operation on it.
+    reading: Reading,
+}
+
+/// Where the pass over a track's events is.
+#[derive(Default)]
+struct Reading {
+    /// The communicator that was named last.
+    named: Option<u64>,
+    /// The last call for an operation.
     call: Option<Begun>,
     open: Vec<Open>,
 }

@@ -5,7 +5,8 @@ use crate::trace::fields::nccl;
 use crate::trace::wire::{Field, fields};
 use crate::trace::words::{FINALIZED, GIVEN_UP};
 
-/// The arguments of an event that count here. An absent text is empty.
+/// The arguments of an event that count here, each in a field of its own, hence more than twenty.
+/// An absent text is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts<'a> {
     pub(super) comm: u64,

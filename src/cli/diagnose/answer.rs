@@ -222,7 +222,11 @@ impl Report {
         let (verdict, mut text) = verdict(&names, found, troubles, causes.first(), &shares);
         if let Some(since) = job.since.filter(|_| verdict.is_about_steps()) {
             let [now, before] = [found.steps.median, since.before as f64].map(duration);
-            let _ = write!(text, ". Since step {}, a step takes {now} instead of {before}", job.first + since.step);
+            let _ = write!(
+                text,
+                ". Since step {}, a step takes {now} instead of {before}",
+                job.numbering.first + since.step
+            );
         }
         let on_path: f64 = found.path.iter().map(|part| part.ns).sum();
         let critical_path = found.path.iter().map(|part| OnPath {
@@ -235,7 +239,7 @@ impl Report {
         // Calls do not show what GPUs did.
         let is_of_gpus = job.has_kernels();
         let operations = if is_of_gpus { shares::of_operations(job, step) } else { Vec::new() };
-        let (by, from) = match &job.source {
+        let (by, from) = match &job.numbering.source {
             Some(Source::Ranges) => ("ranges", None),
             Some(Source::Repeats(from)) => ("repeats", Some(from)),
             None => ("none", None),
@@ -258,9 +262,9 @@ impl Report {
                 from: from.map(|it| it.name.clone()),
                 times: from.map(|it| it.times),
                 count: job.steps.len(),
-                first: job.first + job.steps.start,
-                of: job.all_steps,
-                only_ends_read: job.is_of_ends,
+                first: job.numbering.first + job.steps.start,
+                of: job.numbering.all,
+                only_ends_read: job.numbering.is_of_ends,
                 before_ns: job.since.map(|it| it.before as u64),
                 median_ns: found.steps.median as u64,
                 mean_ns: found.steps.mean as u64,

@@ -81,6 +81,18 @@ pub(super) struct Taken {
     pub(super) count: usize,
 }
 
+/// How steps are known, and which of a file's steps are the job's.
+#[derive(Debug, Default)]
+pub(super) struct Numbering {
+    /// `None` if nothing repeats.
+    pub(super) source: Option<Source>,
+    /// The number of the first step that is kept.
+    pub(super) first: usize,
+    /// How many steps there are in all, or at the ends of the files if only these were read.
+    pub(super) all: usize,
+    pub(super) is_of_ends: bool,
+}
+
 /// A job, as its files show it.
 #[derive(Debug, Default)]
 pub(super) struct Job {
@@ -98,18 +110,12 @@ pub(super) struct Job {
     /// For how long data from a rank had arrived and an item's GPU did not take it, ns, where that
     /// was for a millisecond or more.
     pub(super) untaken: FxHashMap<(usize, usize), f64>,
-    /// How steps are known; `None` if nothing repeats.
-    pub(super) source: Option<Source>,
     /// The steps of each rank that are looked at, without those that are left out as warm-up;
     /// counted from the first one that is kept.
     pub(super) steps: Range<usize>,
     /// Steps have taken longer since the first of these.
     pub(super) since: Option<Since>,
-    /// The number of the first step that is kept.
-    pub(super) first: usize,
-    /// How many steps there are in all, or at the ends of the files if only these were read.
-    pub(super) all_steps: usize,
-    pub(super) is_of_ends: bool,
+    pub(super) numbering: Numbering,
     /// How many ranks of a communicator are missing: their files are not here, or have no kernels
     /// where those of others have.
     pub(super) missing: usize,

@@ -104,7 +104,7 @@ impl Axis {
         if !job.steps.is_empty() {
             let each = job.steps.len().div_ceil(COLUMNS);
             let edges = job.steps.clone().step_by(each).chain([job.steps.end]);
-            let edges = edges.map(|step| (job.first + step) as u64).collect();
+            let edges = edges.map(|step| (job.numbering.first + step) as u64).collect();
             return Axis { is_by_step: true, edges, begin: 0 };
         }
         let times = || job.graph.meetings().flatten().map(|item| job.graph.time(*item));
@@ -119,9 +119,10 @@ impl Axis {
     /// The column of an item.
     fn column(&self, job: &Job, item: u32) -> Option<usize> {
         let at = match self.is_by_step {
-            true => {
-                job.step_of(item as usize).filter(|step| *step < job.steps.end).map(|step| (job.first + step) as u64)?
-            }
+            true => job
+                .step_of(item as usize)
+                .filter(|step| *step < job.steps.end)
+                .map(|step| (job.numbering.first + step) as u64)?,
             false => (job.graph.time(item) - self.begin) as u64,
         };
         let last = self.edges.len().checked_sub(2)?;

@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 pub(super) use self::links::SLOW;
 use super::graph::{Graph, Item};
-use super::job::{Job, RankFacts, Taken, Use, often};
+use super::job::{Job, Numbering, RankFacts, Taken, Use, often};
 use crate::cli::LISTED;
 use crate::cli::compare::ranks::{Class, Kind, Rank, Ranks, largest_with_all};
 use crate::cli::compare::steps::{self, Source};
@@ -447,8 +447,50 @@ impl Loading {
         let mut notes: Vec<String> = faults.iter().take(LISTED).map(|fault| format!("Left out: {fault}")).collect();
         let more = faults.len().saturating_sub(LISTED);
         notes.extend((more > 0).then(|| format!("Left out: {more} more files")));
+        let (steps, numbering) = self.steps(wish, &mut notes)?;
         let graph = Graph::new(self.items, self.joined);
-        let source = self.sources.first_mut().and_then(Option::take);
+        let rank_of = |comm: &u64, peer: &i32| self.members.get(comm)?.1.get(peer).copied();
+        let (links, uses) = links::all(&graph, &self.ranks, rank_of, &self.uses, &self.sends);
+        let mut untaken: FxHashMap<(usize, usize), f64> = FxHashMap::default();
+        for (rank, item, by, ns) in &self.untaken {
+            if let Some(from) = rank_of(&by.0, &by.1) {
+                *untaken.entry((graph.rank(*rank).start + item, from)).or_default() += ns;
+            }
+        }
+        let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
+        let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
+            ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
+        };
+        let (missing, without_kernels) = self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
+        let mut job = Job {
+            gaps: self.gaps,
+            no_kernels: self.no_kernels,
+            ranks: self.ranks,
+            kinds: self.kinds,
+            communicators: self.communicators,
+            sizes: self.sizes,
+            links,
+            uses,
+            taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
+            untaken,
+            steps,
+            numbering,
+            since: None,
+            missing,
+            without_kernels,
+            shares_gpus: false,
+            notes,
+            graph,
+        };
+        if wish.steps.is_some() {
+            return Ok((job, None));
+        }
+        job.look_at_slow_steps();
+        Ok((job, until))
+    }
+
+    /// The steps that are looked at, and how they are numbered.
+    fn steps(&mut self, wish: &Wish, notes: &mut Vec<String>) -> Result<(Range<usize>, Numbering), Reason> {
         let has_all = self.ranks.iter().all(|rank| rank.edges.len() > 1);
         let kept = self.ranks.iter().map(|rank| rank.edges.len().saturating_sub(1)).min().unwrap_or(0);
         let counts: BTreeSet<usize> = self.ranks.iter().map(|rank| rank.steps).collect();
@@ -473,47 +515,9 @@ impl Loading {
             false if self.is_of_ends => 1.min(kept),
             false => (kept / 10).clamp(1, 20).min(kept),
         };
-        let rank_of = |comm: &u64, peer: &i32| self.members.get(comm)?.1.get(peer).copied();
-        let (links, uses) = links::all(&graph, &self.ranks, rank_of, &self.uses, &self.sends);
-        let mut untaken: FxHashMap<(usize, usize), f64> = FxHashMap::default();
-        for (rank, item, by, ns) in &self.untaken {
-            if let Some(from) = rank_of(&by.0, &by.1) {
-                *untaken.entry((graph.rank(*rank).start + item, from)).or_default() += ns;
-            }
-        }
-        let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
-        let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
-            ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
-        };
-        let (missing, without_kernels) = self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
-        let mut job = Job {
-            gaps: self.gaps,
-            no_kernels: self.no_kernels,
-            ranks: self.ranks,
-            kinds: self.kinds,
-            communicators: self.communicators,
-            sizes: self.sizes,
-            links,
-            uses,
-            taken: self.taken.into_iter().map(|(rank, item, it)| (graph.rank(rank).start + item, it)).collect(),
-            source: source.filter(|_| has_all),
-            untaken,
-            steps: if has_all { warm..kept } else { 0..0 },
-            first,
-            all_steps: most,
-            is_of_ends: self.is_of_ends,
-            since: None,
-            missing,
-            without_kernels,
-            shares_gpus: false,
-            notes,
-            graph,
-        };
-        if wish.steps.is_some() {
-            return Ok((job, None));
-        }
-        job.look_at_slow_steps();
-        Ok((job, until))
+        let source = self.sources.first_mut().and_then(Option::take).filter(|_| has_all);
+        let numbering = Numbering { source, first, all: most, is_of_ends: self.is_of_ends };
+        Ok((if has_all { warm..kept } else { 0..0 }, numbering))
     }
 }
 

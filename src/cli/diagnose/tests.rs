@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::answer::Report;
 use super::causes::{self, Findings, What};
 use super::graph::{Graph, Item};
-use super::job::{Job, Link, RankFacts, Taken, Use};
+use super::job::{Job, Link, Numbering, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::{Hang, Operation};
@@ -129,9 +129,12 @@ impl Made {
                 .map(|from| Link { from, to: Some((from + 1) % self.ranks), peer: ((from + 1) % self.ranks) as i32 })
                 .collect(),
             uses: uses.into_iter().map(use_of).collect(),
-            source: Some(Source::Repeats(Repeat::once("forward"))),
             steps: 2..self.steps - 1,
-            all_steps: self.steps - 1,
+            numbering: Numbering {
+                source: Some(Source::Repeats(Repeat::once("forward"))),
+                all: self.steps - 1,
+                ..Numbering::default()
+            },
             graph,
             ..Job::default()
         }
@@ -414,7 +417,8 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
 
 #[test]
 fn steps_keep_their_numbers_if_only_some_are_looked_at() {
-    let job = Job { first: 100, ..Made { checks: &[1], ..Made::healthy() }.job() };
+    let mut job = Made { checks: &[1], ..Made::healthy() }.job();
+    job.numbering.first = 100;
     let found = causes::find(&job);
     let says = written(&Report::of(&job, &found, &Troubles::default()));
     let look = format!("look at step {} of 1.perfetto-trace", 100 + found.causes[0].step);
@@ -537,12 +541,12 @@ fn what_counts_for_time_counts_for_coming_last() {
     let slow = Made { work: |rank, _| if rank == 3 { 120 } else { 100 }, ..Made::healthy() }.job();
     assert_eq!(last(&slow), [0.0, 0.0, 0.0, 1.0]);
     // Without steps, all of it counts.
-    assert_eq!(last(&Job { source: None, steps: 0..0, ..slow }), [0.0, 0.0, 0.0, 1.0]);
+    assert_eq!(last(&Job { numbering: Numbering::default(), steps: 0..0, ..slow }), [0.0, 0.0, 0.0, 1.0]);
 }
 
 #[test]
 fn without_steps_it_is_said_what_they_may_begin_with() {
-    let job = Job { source: None, steps: 0..0, ..Made::healthy().job() };
+    let job = Job { numbering: Numbering::default(), steps: 0..0, ..Made::healthy().job() };
     let says = first_line(&job);
     assert!(says.contains("with --step; most often run `forward`, `backward`, "), "{says}");
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Request, Survey, Track, Unfinished, Work};
+use super::{
+    Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Unfinished, Work,
+};
 use crate::cli::{Fault, must_be_trace};
 use crate::model::time::HostNs;
 use crate::trace::fields::{
@@ -117,8 +119,8 @@ impl Looking {
     /// What comes next in the file is not taken: what is open may end there.
     pub(in crate::cli) fn skip(&mut self) {
         for track in self.survey.tracks.values_mut() {
-            track.open.clear();
-            track.call = None;
+            track.reading.open.clear();
+            track.reading.call = None;
             let HandedOver { last, collective, .. } = &mut track.handed_over;
             (*last, *collective) = (None, None);
         }
@@ -335,17 +337,17 @@ impl Survey {
                     Some(Category::Api) => {
                         track.captures |= numbers.get(nccl::CAPTURED) == Some(1);
                         if comm.is_some() && numbers.get(nccl::COUNT).is_some() {
-                            let memory = track.call.take().map(|call| call.args).unwrap_or_default();
-                            track.call = Some(Begun::new(Work::Call, event, time, self.slices, memory));
+                            let memory = track.reading.call.take().map(|call| call.args).unwrap_or_default();
+                            track.reading.call = Some(Begun::new(Work::Call, event, time, self.slices, memory));
                         }
                         Open::Call(time)
                     }
                     Some(Category::NotDone) => Open::Work(work(Work::Overdue, self.slices)),
                     _ => Open::Other,
                 };
-                track.open.push(open);
+                track.reading.open.push(open);
             }
-            kind::TYPE_SLICE_END => match track.open.pop() {
+            kind::TYPE_SLICE_END => match track.reading.open.pop() {
                 Some(Open::Operation(index)) => self.operations[index].1 = time,
                 Some(Open::Kernel(index)) => self.kernels[index].1 = time,
                 Some(Open::Run(since)) => track.longest_ns = track.longest_ns.max(time.since(since)),
@@ -374,7 +376,7 @@ impl Survey {
 impl Track {
     /// What is open on it, which has this uuid, at the end.
     fn take_unfinished(&mut self, uuid: u64) -> Vec<Unfinished> {
-        let (open, call) = (std::mem::take(&mut self.open), self.call.take());
+        let Reading { open, call, .. } = std::mem::take(&mut self.reading);
         // A group of calls returns, or does not return, as a whole.
         let since = open.iter().find_map(|open| if let Open::Call(since) = open { Some(*since) } else { None });
         let call = call.filter(|call| since.is_some_and(|since| since <= call.begin));
@@ -386,10 +388,10 @@ impl Track {
     fn named(&mut self, hash: u64, known: &mut BTreeMap<u64, Communicator>, event: &Event<'_>, numbers: &Numbers) {
         // Other tools do not know an interface version.
         let is_told = [nccl::INTERFACE, nccl::RANK].iter().any(|field| numbers.get(*field).is_some());
-        if self.last_named == Some(hash) && !is_told {
+        if self.reading.named == Some(hash) && !is_told {
             return;
         }
-        self.last_named = Some(hash);
+        self.reading.named = Some(hash);
         if self.communicators.len() < 2 && !self.communicators.contains(&hash) {
             self.communicators.push(hash);
         }

@@ -232,7 +232,7 @@ impl Names<'_> {
                 false => format!("ncclscope import {file} -o it.perfetto-trace && ncclscope open it.perfetto-trace"),
             },
             file: facts.file.display().to_string(),
-            step: self.job.first + step,
+            step: self.job.numbering.first + step,
             from_ns,
             to_ns,
             query,
@@ -264,7 +264,7 @@ impl Names<'_> {
                 "Cannot tell what GPUs do between operations: the application's kernels are not in these files{last}"
             ));
         }
-        if job.source.is_none() {
+        if job.numbering.source.is_none() {
             let idle =
                 shares.iter().map(|it| it.idle_ns / (it.own_ns + it.exposed_ns + it.waits_ns + it.idle_ns).max(1.0));
             let idle = idle.fold(1.0, f64::min);
@@ -305,7 +305,7 @@ impl Names<'_> {
                 duration(found.steps.median),
                 duration(step),
                 duration(longest),
-                at = job.first + at
+                at = job.numbering.first + at
             ));
         }
         let communicates = (0..job.ranks.len()).any(|rank| shares[rank].exposed_ns > MUCH * step);
@@ -357,7 +357,7 @@ impl Names<'_> {
         }
         let hosts: BTreeSet<&Option<String>> = job.ranks.iter().map(|rank| &rank.host).collect();
         if job.links.is_empty() && hosts.len() > 1 && job.has_kernels() && found.steps.mean > 0.0 {
-            let these = if job.is_of_ends { "at the ends of these files" } else { "in these files" };
+            let these = if job.numbering.is_of_ends { "at the ends of these files" } else { "in these files" };
             notes.push(format!(
                 "There are no network transfers {these}, so links cannot be compared (NCCLSCOPE_PRESET=standard \
                  records them)"

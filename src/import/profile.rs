@@ -14,6 +14,8 @@ use crate::model::activity::{Api, CopyKind, Place, is_nccl};
 use crate::model::time::{FileNs, Shift};
 
 /// Everything a file says about one or more processes. Times are nanoseconds on [`Clock`].
+///
+/// It has more than twenty fields because each kind of thing in a file has a list of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// The tool and file it comes from.

@@ -57,6 +57,9 @@ pub(super) struct Operation {
 const EXPLAINED: usize = 4;
 
 /// Where a job hangs.
+///
+/// It has more than twenty fields because each is one thing that the answer says of the hang, or
+/// that decides whether it is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hang {
     pub(super) operation: Operation,

@@ -42,7 +42,7 @@ impl Correlator {
         self.p2p_numbers.forget(context);
         if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
-            self.connections.retain(|(context, ..)| *context != oldest);
+            self.proxy.connections.retain(|(context, ..)| *context != oldest);
             self.channels.forget(oldest);
         }
     }

@@ -25,8 +25,6 @@ mod streams;
 mod times;
 mod trail;
 
-use std::collections::VecDeque;
-
 use rustc_hash::FxHashMap;
 
 use self::bounded::Bounded;
@@ -41,7 +39,7 @@ use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
 use self::p2p::P2pNumbers;
 use self::plans::Plans;
-use self::proxy::{Connection, ProxyThread};
+use self::proxy::Proxy;
 use self::ranges::Ranges;
 use self::sessions::{Call, Sessions};
 use self::streams::Streams;
@@ -74,17 +72,9 @@ pub struct Correlator {
     rings: FxHashMap<RingId, (ThreadId, i32)>,
     threads: u32,
     events: Table,
-    /// The newest proxy operations, oldest first.
-    pending: VecDeque<(Handle, Connection)>,
-    /// Those of them whose connection was not known to be the network's, in order.
-    untaken: FxHashMap<Connection, VecDeque<Handle>>,
-    /// Connections on which a receive showed progress. They are the network's, so their operations
-    /// queue behind each other. Of sends NCCL says so itself.
-    connections: Bounded<Connection, ()>,
+    proxy: Proxy,
     /// When communicators were initialised, as far as nobody has asked for it.
     inits: Vec<(HostNs, i32)>,
-    /// The progress threads that report what they do.
-    proxy_threads: FxHashMap<ThreadId, ProxyThread>,
     p2p_numbers: P2pNumbers,
     sessions: Sessions,
     plans: Plans,
@@ -153,11 +143,8 @@ impl Correlator {
             rings: FxHashMap::default(),
             threads: 0,
             events: Table::default(),
-            pending: VecDeque::new(),
-            untaken: FxHashMap::default(),
-            connections: Bounded::default(),
+            proxy: Proxy::default(),
             inits: Vec::new(),
-            proxy_threads: FxHashMap::default(),
             p2p_numbers: P2pNumbers::default(),
             sessions: Sessions::default(),
             plans: Plans::default(),
@@ -279,7 +266,7 @@ impl Correlator {
                 self.names.remove(&ring);
                 if let Some((thread, _)) = self.rings.remove(&ring) {
                     self.plans.thread_end(thread);
-                    self.proxy_threads.remove(&thread);
+                    self.proxy.threads.remove(&thread);
                     out.say(What::ThreadEnd(thread));
                 }
             }

@@ -1,9 +1,11 @@
 //! What the network proxy does: operations, which queue behind each other, and their transfers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::bounded::Bounded;
 use super::known::{Begun, Details, Known};
 use super::{Correlator, Out, Started};
 use crate::model::activity::Span;
@@ -23,13 +25,27 @@ const BROUGHT: usize = 256;
 const STARTS_WHEN_TAKEN: u8 = 4;
 
 /// What proxy operations queue for: communicator, channel, peer, and whether they send.
-pub(super) type Connection = (Handle, u8, i32, bool);
+type Connection = (Handle, u8, i32, bool);
 
 /// The operations of one connection that still queue.
 struct Queue {
     first: Handle,
     count: u64,
     taken: u64,
+}
+
+/// What is known about the proxy.
+#[derive(Debug, Default)]
+pub(super) struct Proxy {
+    /// The newest operations, oldest first.
+    pub(super) pending: VecDeque<(Handle, Connection)>,
+    /// Those of them whose connection was not known to be the network's, in order.
+    pub(super) untaken: FxHashMap<Connection, VecDeque<Handle>>,
+    /// Connections on which a receive showed progress. They are the network's, so their operations
+    /// queue behind each other. Of sends NCCL says so itself.
+    pub(super) connections: Bounded<Connection, ()>,
+    /// The progress threads that report what they do.
+    pub(super) threads: FxHashMap<ThreadId, ProxyThread>,
 }
 
 /// What is known about a progress thread.
@@ -72,15 +88,15 @@ impl Correlator {
         self.work(parent, |work| work.proxy[0] += 1);
         // NCCL sets the flag for the sends of NET only (profiler.cc, up to 2.32.3).
         let connection = connection(context, &op);
-        let taken = op.send.is_set() || self.connections.get(&connection).is_some();
+        let taken = op.send.is_set() || self.proxy.connections.get(&connection).is_some();
         if taken {
             out.say(What::ProxyOpTaken { thread });
         } else {
-            self.untaken.entry(connection).or_default().push_back(id);
+            self.proxy.untaken.entry(connection).or_default().push_back(id);
         }
-        self.pending.push_back((id, connection));
-        while self.pending.len() > PENDING_OPS {
-            if let Some((oldest, connection)) = self.pending.pop_front() {
+        self.proxy.pending.push_back((id, connection));
+        while self.proxy.pending.len() > PENDING_OPS {
+            if let Some((oldest, connection)) = self.proxy.pending.pop_front() {
                 self.leaves(oldest, connection);
                 // It may still show progress; then it is drawn after all.
                 if self.is_pending(oldest).is_some_and(|(_, by_network)| !by_network) {
@@ -92,7 +108,7 @@ impl Correlator {
             Some(Details::Operation(operation, ..)) => Some(Arc::clone(operation)),
             _ => None,
         };
-        let state = self.proxy_threads.get_mut(&thread);
+        let state = self.proxy.threads.get_mut(&thread);
         let (batch, slept) = state.map_or((0, None), |state| (state.bring(of), state.slept.map(Box::new)));
         Details::ProxyOp { op, parent, doubt, begun: false, taken, batch, slept, steps: Vec::new() }
     }
@@ -106,7 +122,7 @@ impl Correlator {
 
     /// What the progress thread does from here on.
     pub(super) fn control(&mut self, thread: ThreadId, context: Handle, number: u16, argument: u64, out: &mut Out<'_>) {
-        let state = self.proxy_threads.entry(thread).or_default();
+        let state = self.proxy.threads.entry(thread).or_default();
         match number {
             state::PROXY_CTRL_SLEEP => state.sleeps = Some(out.now),
             state::PROXY_CTRL_WAKEUP => {
@@ -206,8 +222,8 @@ impl Correlator {
         let last = Begun { begun: out.now, taken: tells.then_some(start), slept };
         self.work(parent, |work| work.proxy_begun = Some(Box::new(last)));
         let (.., is_send) = connection;
-        if !is_send && self.connections.get(&connection).is_none() {
-            self.connections.insert(connection, (), CONNECTIONS);
+        if !is_send && self.proxy.connections.get(&connection).is_none() {
+            self.proxy.connections.insert(connection, (), CONNECTIONS);
             self.take_pending(connection, out);
         }
         if let Some(known) = self.events.get(op)
@@ -251,10 +267,10 @@ impl Correlator {
     pub(super) fn give_up_pending(&mut self, context: Option<Handle>, out: &mut Out<'_>) {
         let mut queues: Vec<Queue> = Vec::new();
         let mut places = FxHashMap::default();
-        for (op, connection) in std::mem::take(&mut self.pending) {
+        for (op, connection) in std::mem::take(&mut self.proxy.pending) {
             let is_pending = self.is_pending(op);
             if is_pending.is_some() && context.is_some_and(|context| context != connection.0) {
-                self.pending.push_back((op, connection));
+                self.proxy.pending.push_back((op, connection));
                 continue;
             }
             self.leaves(op, connection);
@@ -284,7 +300,7 @@ impl Correlator {
 
     /// A connection turns out to be the network's: its operations so far are queued.
     fn take_pending(&mut self, connection: Connection, out: &mut Out<'_>) {
-        for op in self.untaken.remove(&connection).unwrap_or_default() {
+        for op in self.proxy.untaken.remove(&connection).unwrap_or_default() {
             if self.is_pending(op).is_some()
                 && let Some(Known { thread, details: Details::ProxyOp { taken, .. }, .. }) = self.events.get_mut(op)
             {
@@ -297,13 +313,13 @@ impl Correlator {
     /// A proxy operation is no longer pending. If it was untaken, it is the oldest of its
     /// connection.
     fn leaves(&mut self, op: Handle, connection: Connection) {
-        let Some(queue) = self.untaken.get_mut(&connection) else { return };
+        let Some(queue) = self.proxy.untaken.get_mut(&connection) else { return };
         match queue.front() == Some(&op) {
             true => drop(queue.pop_front()),
             false => queue.retain(|known| *known != op),
         }
         if queue.is_empty() {
-            self.untaken.remove(&connection);
+            self.proxy.untaken.remove(&connection);
         }
     }
 
@@ -313,7 +329,7 @@ impl Correlator {
         let known = self.events.get(op).filter(|known| known.stops == 0)?;
         let Details::ProxyOp { op, begun: false, taken, .. } = &known.details else { return None };
         let connection = connection(known.context, op);
-        Some((*taken, *taken || self.connections.get(&connection).is_some()))
+        Some((*taken, *taken || self.proxy.connections.get(&connection).is_some()))
     }
 
     /// Reports that a proxy operation never showed progress.

@@ -1,7 +1,7 @@
 //! What holds on any input: every start is drawn or counted, ends follow their begins, and memory
 //! is bounded.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use super::random::{Records, Rules};
 use super::script::{PID, Player, tag, zeroed};
@@ -80,8 +80,8 @@ fn memory_is_bounded_on_any_input() {
         records.next(|ring, time, record| correlator.push(ring, time, record, &mut |_| {}));
     }
     assert!(correlator.events.len() <= 128 << 10, "{}", correlator.events.len());
-    assert!(correlator.pending.len() <= PENDING_OPS);
-    assert!(correlator.untaken.values().map(VecDeque::len).sum::<usize>() <= PENDING_OPS);
+    assert!(correlator.proxy.pending.len() <= PENDING_OPS);
+    assert!(correlator.proxy.untaken.values().map(VecDeque::len).sum::<usize>() <= PENDING_OPS);
     assert!(correlator.p2p_numbers.len() <= 28 << 10);
     assert!(correlator.rings.len() <= 4);
 }
@@ -110,16 +110,16 @@ fn ended_communicators_are_forgotten() {
             player.correlator.push(RingId(0), HostNs(n), &record, &mut |_| {});
         }
     }
-    let Correlator { comms, p2p_numbers, connections, texts, names, moved, untaken, .. } = &player.correlator;
+    let Correlator { comms, p2p_numbers, proxy, texts, names, moved, .. } = &player.correlator;
     for (kept, what) in [
         (comms.len(), "communicators"),
         (p2p_numbers.len(), "counters of messages"),
-        (connections.len(), "connections"),
+        (proxy.connections.len(), "connections"),
         (texts.len() + names.len(), "names"),
         (moved.len(), "times of progress"),
-        (untaken.len(), "connections that are not known"),
+        (proxy.untaken.len(), "connections that are not known"),
     ] {
         assert!(kept <= 512, "{kept} {what}");
     }
-    assert!(connections.len() > 0, "the proxy began something");
+    assert!(proxy.connections.len() > 0, "the proxy began something");
 }

@@ -148,10 +148,10 @@ fn only_receives_are_looked_up_by_their_connection() {
         input += &format!("3 1 start r{peer} ProxyOp parent=none peer={peer} receive\n");
     }
     player.play(&input, &mut |_, _| {});
-    assert_eq!([player.correlator.untaken.len(), player.correlator.connections.len()], [100, 0]);
+    assert_eq!([player.correlator.proxy.untaken.len(), player.correlator.proxy.connections.len()], [100, 0]);
     let progress = (0..100).map(|peer| format!("4 1 start u{peer} ProxyStep parent=r{peer}\n")).collect::<String>();
     player.play(&progress, &mut |_, _| {});
-    assert_eq!([player.correlator.untaken.len(), player.correlator.connections.len()], [0, 100]);
+    assert_eq!([player.correlator.proxy.untaken.len(), player.correlator.proxy.connections.len()], [0, 100]);
 }
 
 #[test]

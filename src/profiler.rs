@@ -25,6 +25,7 @@ use crate::model::event::CommInit;
 use crate::model::ids::Handle;
 use crate::model::kinds::{self, Kinds};
 use crate::model::time::GpuTimer;
+use crate::pipeline::input::remark;
 use crate::record::recorder::{self, Room};
 use crate::releases::{self, Version};
 use crate::sys::descriptor::Descriptor;
@@ -130,7 +131,7 @@ pub(crate) fn comm_init(caller: &Caller, birth: impl FnOnce() -> CommInit) -> An
     let kinds = asked.renew(caller, |before| decide(session, caller, before, *live + 1));
     if is_first && caller.timer.is_rccl() {
         session.gpu = NO_CUPTI.into();
-        session.collector.note(now(), "RCCL", format!("{caller}: {}", clock_of_rccl(caller.timer)));
+        session.collector.note(now(), remark::RCCL, format!("{caller}: {}", clock_of_rccl(caller.timer)));
     }
     if is_first && session.config.speaks() {
         match held {
@@ -200,7 +201,8 @@ pub(crate) fn chain() -> Option<PathBuf> {
 }
 
 /// What happens to the other plugin: a remark in the trace, and a line on stderr if it is `amiss`.
-pub(crate) fn note_chain(name: &'static str, text: &str, amiss: bool) {
+pub(crate) fn note_chain(text: &str, amiss: bool) {
+    let name = if amiss { remark::NOT_CHAINED } else { remark::CHAINED };
     let state = lock();
     let speaks = match &state.phase {
         Phase::Recording(session) => {
@@ -374,9 +376,9 @@ fn decide(session: &Session, caller: &Caller, before: Option<Kinds>, live: u32) 
     let Some(reason) = reason.or_else(|| too_little_shared_memory(caller, live)) else { return kinds };
     let text = format!("{reason}. NCCLSCOPE_KERNEL_CH=force insists");
     if session.config.speaks() {
-        message::line(&format!("no GPU time per channel: {text}"));
+        message::line(&format!("{}: {text}", remark::NO_CHANNELS));
     }
-    session.collector.note(now(), "no GPU time per channel", text);
+    session.collector.note(now(), remark::NO_CHANNELS, text);
     kinds - Kinds::CHANNELS
 }
 

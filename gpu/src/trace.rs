@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use ncclscope::model::activity::is_nccl;
-use ncclscope::pipeline::input::remark;
 use ncclscope::trace::reader::proto::ncclscope::{Function, MatchedBy};
 use ncclscope::trace::reader::proto::perfetto::protos::track_event::Type;
 use ncclscope::trace::reader::{self, Nccl, Packet};
-use ncclscope::trace::words::Category;
+use ncclscope::trace::words::{Category, instant, remark};
 
 use crate::workload::{Piece, Told};
 
@@ -435,8 +434,8 @@ impl Reader {
             self.seen.acquired = Some(time);
         }
         match name {
-            "communicator init" => self.seen.communicators.push(nccl.comm()),
-            "recording ended" => self.seen.last_word = Some(nccl),
+            instant::COMM_INIT => self.seen.communicators.push(nccl.comm()),
+            instant::ENDED => self.seen.last_word = Some(nccl),
             _ if nccl.note.is_some() => self.seen.notes.push(format!("{name}: {}", nccl.note())),
             _ => {}
         }

@@ -5,7 +5,7 @@ use std::io::Read;
 use super::dictionary::Dictionary;
 use super::read::{Chunks, Damage, Decoder, Entry, Error, Fault};
 use crate::pipeline::Pipeline;
-use crate::pipeline::input::{Begin, Input};
+use crate::pipeline::input::{Begin, Input, remark};
 use crate::trace::packer::Packer;
 
 /// How a capture ends.
@@ -103,7 +103,7 @@ impl Replay {
                 pipeline.buffer(*now, bytes, steps.again(), &mut self.dictionary.answering(answers));
             }
             Entry::Begin(..) => {}
-            Entry::CutShort(why) => pipeline.remark("capture ended", why),
+            Entry::CutShort(why) => pipeline.remark(remark::CAPTURE_ENDED, why),
         }
         // Messages of the recording are not repeated.
         let _ = pipeline.take_said();
@@ -120,7 +120,7 @@ impl Replay {
     fn begin(&mut self, begin: &Begin, compresses: bool, remark: Option<&str>) {
         let mut pipeline = Pipeline::new(begin);
         if let Some(text) = remark {
-            pipeline.remark("replayed", text);
+            pipeline.remark(remark::REPLAYED, text);
         }
         if let Some(correlation) = self.explains {
             pipeline.explain(correlation);

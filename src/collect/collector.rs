@@ -414,7 +414,7 @@ impl Run {
             let text = format!(
                 "{unheard} lines for stderr were lost: nobody was reading it, or it now refers to another file"
             );
-            self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: "messages lost", text: &text });
+            self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::MESSAGES_LOST, text: &text });
         }
         let text = self.cost();
         self.out.feed(&Input::Note { time: self.out.pipeline.now(), name: remark::COST, text: &text });

@@ -154,7 +154,7 @@ impl Outlet {
         self.file.write_capture(capture.take());
         if let Some(reason) = self.file.capture_ended() {
             self.capture = None;
-            self.pipeline.remark("capture ended", &reason);
+            self.pipeline.remark(remark::CAPTURE_ENDED, &reason);
         }
     }
 

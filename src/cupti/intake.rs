@@ -12,6 +12,7 @@ use super::decode::{Asked, Counts, Decoder, Outside, Times};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
+use crate::trace::words::remark;
 
 /// The CUPTI that the records come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl Intake {
             Change::Wall => ("CUPTI's time is the wall clock again".into(), false),
             Change::Boottime => ("CUPTI's time is CLOCK_BOOTTIME now".into(), false),
         };
-        self.notes.push(Note { name: "CUPTI clock", text, aloud });
+        self.notes.push(Note { name: remark::CUPTI_CLOCK, text, aloud });
     }
 
     /// Whether times up to `until` can be converted as precisely as they ever will be.
@@ -145,7 +146,7 @@ impl Intake {
             if let Some(fault) = releases::cupti_fault(self.version, FaultId::LatchedClock) {
                 text.push_str(&format!(". A known fault of this release: {} ({})", fault.what, fault.source));
             }
-            self.notes.push(Note { name: "CUPTI clock", text, aloud: true });
+            self.notes.push(Note { name: remark::CUPTI_CLOCK, text, aloud: true });
         }
     }
 
@@ -159,7 +160,7 @@ impl Intake {
             let text = "kernel records are being discarded: CUPTI returns them faster than they can be recorded. The \
                  trace says how many";
             if !std::mem::replace(&mut self.said.discarded, true) {
-                self.notes.push(Note { name: "kernels discarded", text: text.into(), aloud: true });
+                self.notes.push(Note { name: remark::DISCARDED, text: text.into(), aloud: true });
             }
         }
         if now.failures > self.said.failures {
@@ -170,17 +171,17 @@ impl Intake {
                 _ => "; there will be no more kernels, unless ncclscope_acquire takes CUPTI again",
             };
             let text = format!("CUPTI reports a failure of its own: {}{end}", error_name(now.last_failure));
-            self.notes.push(Note { name: "CUPTI failure", text, aloud });
+            self.notes.push(Note { name: remark::CUPTI_FAILURE, text, aloud });
         }
         if now.failed_flushes > 0 && !std::mem::replace(&mut self.said.failed_flushes, true) {
             let text = format!("CUPTI refuses to return its records: {}", error_name(now.flush_failure));
-            self.notes.push(Note { name: "CUPTI failure", text, aloud: false });
+            self.notes.push(Note { name: remark::CUPTI_FAILURE, text, aloud: false });
         }
         if now.overdue > self.said.overdue {
             let aloud = self.said.overdue == 0;
             self.said.overdue = now.overdue;
             let text = "CUPTI does not return its records in time: the last kernels may be missing";
-            self.notes.push(Note { name: "kernels late", text: text.into(), aloud });
+            self.notes.push(Note { name: remark::KERNELS_LATE, text: text.into(), aloud });
         }
     }
 

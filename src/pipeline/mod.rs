@@ -109,7 +109,7 @@ impl Pipeline {
         if let Some(stages) = begin.stages {
             tracks.draw_render_stages(stages);
         }
-        begin.complaints.iter().for_each(|complaint| tracks.note(clocks.boottime, "bad setting", complaint));
+        begin.complaints.iter().for_each(|complaint| tracks.note(clocks.boottime, remark::BAD_SETTING, complaint));
         let attributes: Vec<_> = begin.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         tracks.attributes(&attributes);
         tracks.note(clocks.boottime, instant::STARTED, &begin.first_words);
@@ -117,7 +117,7 @@ impl Pipeline {
             let text = format!(
                 "everything this recording reads is kept in {file}; ncclscope replay makes the trace again from it"
             );
-            tracks.note(clocks.boottime, "capture", &text);
+            tracks.note(clocks.boottime, remark::CAPTURE, &text);
         }
         let selection = &begin.selection;
         if !selection.is_all() {
@@ -372,7 +372,7 @@ impl Pipeline {
             Input::Level { level, why } => {
                 self.level = level;
                 let name = match level {
-                    Level::All | Level::NoSteps => "steps left out",
+                    Level::All | Level::NoSteps => remark::NO_STEPS,
                     Level::Hangs => {
                         self.tracks.file_is_full();
                         self.alive = self.now();

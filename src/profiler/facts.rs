@@ -69,14 +69,14 @@ pub(super) fn attributes(
     let events = Some(config.events.to_string()).filter(|events| !events.is_empty());
     let cupti_release = cupti.map_or("none", |cupti| cupti.facts().release());
     let attributes = [
-        ("ncclscope.version", Some(env!("CARGO_PKG_VERSION").into())),
-        ("ncclscope.preset", Some(config.preset.name().into())),
-        ("ncclscope.events", events),
-        ("ncclscope.job", Some(process.job.clone())),
+        (attribute::VERSION, Some(env!("CARGO_PKG_VERSION").into())),
+        (attribute::PRESET, Some(config.preset.name().into())),
+        (attribute::EVENTS, events),
+        (attribute::JOB, Some(process.job.clone())),
         (attribute::BOOT, sys::boot_id()),
         (attribute::RUN, config.run.clone()),
         (attribute::FLUSH, Some(config.flush_period_ms).filter(|ms| *ms > 1_000).map(|ms| ms.to_string())),
-        ("cupti.release", Some(cupti_release.into())),
+        (attribute::CUPTI_RELEASE, Some(cupti_release.into())),
         (attribute::DRIVER, driver(moment)),
     ];
     let environment = config::environment(config.env, sys::variables().into_iter());

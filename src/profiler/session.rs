@@ -193,7 +193,7 @@ impl Session {
         let begin = now();
         if !cupti.release(HAND_OVER_WAIT) {
             let text = "requested, but CUPTI has not returned its records in time; kernels from here on may be missing";
-            self.collector.note(begin, "CUPTI not released", text.into());
+            self.collector.note(begin, remark::NOT_RELEASED, text.into());
             return HandOver::Late;
         }
         // The next owner may finalize CUPTI, and with it the names in what came back. The remarks
@@ -233,7 +233,7 @@ impl Session {
                     if self.config.speaks() && absent != Absent::SwitchedOff {
                         message::line(&text);
                     }
-                    self.collector.note(now(), "CUPTI not taken", text.clone());
+                    self.collector.note(now(), remark::NOT_TAKEN, text.clone());
                     self.refused = text;
                 }
                 match absent {

@@ -74,7 +74,7 @@ impl Summary {
                 }
             }
             // Remarks that every recording with CUPTI or import has, or that do not matter here.
-            remark::TAKEN | remark::FORCED | instant::COMM | instant::PROCESS_GROUP | "capture" => {}
+            remark::TAKEN | remark::FORCED | instant::COMM | instant::PROCESS_GROUP | remark::CAPTURE => {}
             name => match it.remarks.iter().position(|(known, ..)| known == name) {
                 Some(place) => it.remarks[place].1 += 1,
                 None if it.remarks.len() < REMARKS => it.remarks.push((cut(name), 1, text(facts.note))),

@@ -24,13 +24,13 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The facts of a recording in the environment table, with their names for people.
 pub(super) const ATTRIBUTES: [(&str, &str); 9] = [
-    ("ncclscope.version", "ncclscope"),
+    (attribute::VERSION, "ncclscope"),
     (attribute::NCCL_VERSION, "NCCL"),
-    ("cupti.release", "CUPTI, of CUDA"),
+    (attribute::CUPTI_RELEASE, "CUPTI, of CUDA"),
     (attribute::DRIVER, "driver"),
-    ("ncclscope.preset", "preset"),
-    ("ncclscope.events", "events"),
-    ("ncclscope.job", "job"),
+    (attribute::PRESET, "preset"),
+    (attribute::EVENTS, "events"),
+    (attribute::JOB, "job"),
     (attribute::RUN, "run"),
     (attribute::BOOT, "boot of the host"),
 ];

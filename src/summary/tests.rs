@@ -306,7 +306,7 @@ fn arbitrary_arguments_do_no_harm() {
         summary.comm_init(HostNs(state), &facts);
         summary.call(&facts);
         summary.peer(&facts, state % 2 == 0);
-        summary.remark(HostNs(state), ["GPU", "recording ended", "x"][state as usize % 3], &bytes);
+        summary.remark(HostNs(state), [instant::GPU, instant::ENDED, "x"][state as usize % 3], &bytes);
         summary.network(&facts);
     }
     let _ = (summary.report().text(), summary.block());

@@ -240,7 +240,7 @@ impl Proxy {
         let [family, _] = self.peer(at, thread, op);
         let note = "NCCL started this operation and reported nothing more about it, as for every transport except NET";
         at.canvas.args.clear().proxy_op(op).uint(nccl::TRANSPORT, transport::not_visible).text(nccl::NOTE, note);
-        let name = Fixed("proxy operation without progress");
+        let name = Fixed(instant::SILENT_PROXY_OP);
         at.canvas.instant(family, at.time, Category::Proxy, &name);
     }
 

@@ -10,7 +10,7 @@ use super::lanes::{FamilyId, Placing};
 use super::names::{self, Fixed};
 use super::proxy::Proxy;
 use super::threads::Threads;
-use super::words::{Category, instant, remark, track};
+use super::words::{Category, attribute, instant, remark, track};
 use super::writer::{Place, Track, Unit};
 use crate::model::activity::{self, Device};
 use crate::model::doing::Doing;
@@ -318,7 +318,7 @@ impl Recording {
         let lost = canvas.lanes.given_up + canvas.lanes.transfers();
         (0..lost).for_each(|_| canvas.summary.not_transferred());
         // In a merged file each recording has its own key.
-        let key = format!("ncclscope.lost.{} {}", canvas.processes.who, canvas.processes.pid);
+        let key = format!("{}{} {}", attribute::LOST, canvas.processes.who, canvas.processes.pid);
         canvas.writer().attributes(&[(&key, &figures.lost().to_string())]);
     }
 }

@@ -11,7 +11,7 @@ use super::fields::nccl;
 use super::flows;
 use super::lanes::{FamilyId, Look, Placing};
 use super::names::Fixed;
-use super::words::Category;
+use super::words::{Category, instant};
 use super::writer::{Extra, Form, Name, Place, Sequence, Track, Writer};
 use crate::model::event::Kind;
 use crate::model::ids::Handle;
@@ -294,7 +294,7 @@ impl Threads {
         self.end_launch(canvas, id);
         if let Some((sequence, track)) = self.track(canvas, id, time) {
             let extra = Extra { args: canvas.args.bytes(), ..Extra::default() };
-            let name = Fixed("unknown event type");
+            let name = Fixed(instant::UNKNOWN_EVENT);
             canvas.lanes.writer.instant(sequence, track, time, Category::Api, &name, &extra);
         }
     }

@@ -58,7 +58,7 @@ use super::recording::Recording;
 use super::stages::RenderStages;
 pub use super::stages::Stages;
 use super::threads::{NewCall, Threads};
-use super::words::{Category, FINALIZED, remark};
+use super::words::{Category, FINALIZED, instant, remark};
 use super::writer::{Clocks, Written};
 use crate::model::activity::{Kernel, Span};
 use crate::model::doing::Doing;
@@ -415,7 +415,7 @@ impl Tracks {
             }
             What::NetUpdate { id, net } => {
                 canvas.args.clear().net(net);
-                canvas.lanes.instant_inside(id, time, &Fixed("network update"), &canvas.args);
+                canvas.lanes.instant_inside(id, time, &Fixed(instant::NETWORK_UPDATE), &canvas.args);
             }
             What::Kernel { kernel, owner } => self.kernel(kernel, &owner),
             What::Unfinished { kernel, comm, operations, replay } => {

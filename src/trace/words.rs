@@ -106,10 +106,46 @@ pub mod instant {
     pub const GPU: &str = "GPU";
     /// An event of the network plugin that found no lane.
     pub const NETWORK: &str = "network event";
+    /// What the network plugin says of an event under way.
+    pub const NETWORK_UPDATE: &str = "network update";
+    /// A proxy operation of which NCCL reports the start and nothing more.
+    pub const SILENT_PROXY_OP: &str = "proxy operation without progress";
+    /// An event of a newer NCCL.
+    pub const UNKNOWN_EVENT: &str = "unknown event type";
 }
 
 /// Remarks about what is recorded from that time on.
 pub mod remark {
+    /// A setting has no valid value, or is none.
+    pub const BAD_SETTING: &str = "bad setting";
+    /// A capture is made.
+    pub const CAPTURE: &str = "capture";
+    /// The capture ended before the recording did.
+    pub const CAPTURE_ENDED: &str = "capture ended";
+    /// Another version than the recording's made this trace from its capture.
+    pub const REPLAYED: &str = "replayed";
+    /// The library is RCCL, with what is known of its clock.
+    pub const RCCL: &str = "RCCL";
+    /// NCCL is not asked for channels.
+    pub const NO_CHANNELS: &str = "no GPU time per channel";
+    /// Another profiler plugin gets NCCL's calls, too.
+    pub const CHAINED: &str = "another profiler plugin";
+    /// The other plugin is not loaded, or misses calls.
+    pub const NOT_CHAINED: &str = "no other plugin";
+    /// Lines for stderr were lost.
+    pub const MESSAGES_LOST: &str = "messages lost";
+    /// CUPTI was to be released, and has not returned its records in time.
+    pub const NOT_RELEASED: &str = "CUPTI not released";
+    /// CUPTI was to be taken, and cannot be.
+    pub const NOT_TAKEN: &str = "CUPTI not taken";
+    /// Which clock CUPTI's times are on.
+    pub const CUPTI_CLOCK: &str = "CUPTI clock";
+    /// CUPTI reports an error.
+    pub const CUPTI_FAILURE: &str = "CUPTI failure";
+    /// CUPTI does not return its records in time.
+    pub const KERNELS_LATE: &str = "kernels late";
+    /// The file is nearly full: the proxy's steps are left out.
+    pub const NO_STEPS: &str = "steps left out";
     /// CUPTI was released: kernels launched from now on are not reported.
     pub const RELEASED: &str = "CUPTI released";
     /// We hold CUPTI, for the first time in this process.
@@ -265,6 +301,18 @@ pub mod attribute {
     /// Followed by a host's name: how far off its times may be then, compared with those of the
     /// other hosts, ns.
     pub const HOST_CLOCK_ERROR: &str = "ncclscope.clock_error_ns.";
+    /// The version of ncclscope that recorded it.
+    pub const VERSION: &str = "ncclscope.version";
+    /// The preset.
+    pub const PRESET: &str = "ncclscope.preset";
+    /// What NCCL was asked for beside it, or not asked for.
+    pub const EVENTS: &str = "ncclscope.events";
+    /// The job, as the file is named by it.
+    pub const JOB: &str = "ncclscope.job";
+    /// Followed by a process's name and pid: what its recording lost, in words.
+    pub const LOST: &str = "ncclscope.lost.";
+    /// The release of CUDA that CUPTI is from.
+    pub const CUPTI_RELEASE: &str = "cupti.release";
     /// What identifies the run, with the variable that says so: `SLURM_JOB_ID=4711`.
     pub const RUN: &str = "ncclscope.run";
     /// The mark of the sequences that a merge drew.

@@ -1,6 +1,8 @@
 //! The ways of matching, each in a run of the same workload, compared with what was called and
 //! with each other.
 
+use ncclscope::trace::words::remark;
+
 use super::bench::{Answer, Bench, Plan, Question};
 use crate::trace::{Agreement, Seen, Verdict};
 
@@ -111,6 +113,6 @@ fn without_channels(seen: &[Seen]) -> Option<String> {
         return None;
     }
     let notes = seen.iter().flat_map(|seen| &seen.notes);
-    let said = notes.flat_map(|note| note.split("; ")).find(|note| note.contains("no GPU time per channel"));
+    let said = notes.flat_map(|note| note.split("; ")).find(|note| note.contains(remark::NO_CHANNELS));
     Some(said.map_or_else(|| "no channel has GPU times".into(), str::to_owned))
 }

@@ -137,7 +137,7 @@ fn load<A: Abi>() -> Option<&'static Other> {
                     format!("{} gets NCCL's calls too, through its interface v{}", path.display(), other.version);
                 OTHER.store(Box::into_raw(Box::new(other)), Ordering::Release);
                 process::stand_beside();
-                profiler::note_chain("another profiler plugin", &text, false);
+                profiler::note_chain(&text, false);
             }
             Err(reason) => complain(&format!("no other plugin beside ncclscope (NCCLSCOPE_CHAIN): {reason}")),
         }
@@ -147,7 +147,7 @@ fn load<A: Abi>() -> Option<&'static Other> {
 }
 
 fn complain(text: &str) {
-    profiler::note_chain("no other plugin", text, true);
+    profiler::note_chain(text, true);
 }
 
 /// Calls the other plugin's `init` and `finalize`, and reports how they went.

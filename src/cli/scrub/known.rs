@@ -14,9 +14,6 @@ use crate::trace::names;
 use crate::trace::reader::Packet;
 use crate::trace::words::{Category, attribute};
 
-/// The beginning of the key of what a process lost.
-const LOST: &str = "ncclscope.lost.";
-
 /// What a file turned out to be.
 #[derive(Default)]
 pub(super) struct Known {
@@ -98,14 +95,14 @@ pub(super) fn attribute_of(key: &str, value: &str, stand: &mut StandIns) -> (Str
     let said = |kind: Kind, stand: &mut StandIns| (key.to_owned(), stand.stand(kind, value));
     match key {
         attribute::BOOT => said(Kind::Boot, stand),
-        attribute::RUN | "ncclscope.job" => said(Kind::Job, stand),
+        attribute::RUN | attribute::JOB => said(Kind::Job, stand),
         attribute::TOOL_HOST => said(Kind::Host, stand),
         _ => {
             // What a process lost: `ncclscope.lost.rank 3 · node17 4711`.
-            if let Some((who, pid)) = key.strip_prefix(LOST).and_then(|of| of.rsplit_once(' '))
+            if let Some((who, pid)) = key.strip_prefix(attribute::LOST).and_then(|of| of.rsplit_once(' '))
                 && pid.parse::<u32>().is_ok()
             {
-                return (format!("{LOST}{} {pid}", stand.process(who)), stand.text(value));
+                return (format!("{}{} {pid}", attribute::LOST, stand.process(who)), stand.text(value));
             }
             for of_host in [attribute::HOST_CLOCK, attribute::HOST_CLOCK_ERROR] {
                 if let Some(host) = key.strip_prefix(of_host) {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::fake::{HANG, fresh};
 use super::*;
+use crate::trace::words::remark;
 
 /// The calls by which a CUPTI that is ours is taken again, whatever another tool did.
 const AGAIN: [&str; 8] =
@@ -271,7 +272,7 @@ fn a_flush_that_hangs_blocks_nobody() {
     assert!(!cupti.sync(Duration::from_millis(50)));
     assert!(!cupti.release(Duration::from_millis(50)));
     reader.drain();
-    assert_eq!(reader.take_notes()[0].name, "kernels late");
+    assert_eq!(reader.take_notes()[0].name, remark::KERNELS_LATE);
     assert_eq!(calls(), ["flush(0)"], "one at a time");
     assert_eq!(refused(&options()), Absent::Held);
     HANG.store(false, Ordering::Relaxed);

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::tests::with_kernels;
 use super::*;
+use crate::clock::align::Pair;
 use crate::model::activity::{self, Span};
 use crate::model::event::{self, Event};
 use crate::model::ids::Handle;
+use crate::model::time::Ticks;
 use crate::model::timeline::{Comm, Operation, Owner, ThreadId, What};
 use crate::model::word::Word;
 use crate::trace::reader;

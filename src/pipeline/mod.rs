@@ -10,6 +10,7 @@
 //! [full](Pipeline::is_full), and after [`Input::Flush`] and [`Input::End`].
 
 pub mod activities;
+mod clock;
 mod filter;
 mod gist;
 pub mod input;
@@ -18,34 +19,29 @@ pub mod spoilt;
 use cupti_sys::records::Walker;
 
 use activities::Activities;
+use clock::Clock;
 use filter::{Fate, Filter};
 use gist::Gist;
 use input::{Begin, Ending, Input, Level, remark};
 use spoilt::Spoilt;
 
-use crate::clock::align::{Due, HostClock, Pair};
+use crate::clock::align::Due;
 use crate::correlate::Correlator;
 use crate::cupti::decode::Outside;
 use crate::cupti::intake::{Intake, Source, Standing};
 use crate::model::activity::{Activity, Edge, Marker};
 use crate::model::event::{self, Body, Kind, Record};
 use crate::model::ids::RingId;
-use crate::model::time::{HostNs, Ticks};
+use crate::model::time::HostNs;
 use crate::model::timeline::{ChannelChecks, Entry, Matches};
 use crate::releases::{self, FaultId};
 use crate::summary::{Live, Summary};
-use crate::trace::names;
 use crate::trace::not_done::{Evidence, Wish};
 use crate::trace::tracks::{Figures, Tracks};
 use crate::trace::words::{ALIVE_NS, instant};
 
 /// The size of a chunk, in bytes of packets; Perfetto wants compressed packets below 512 KiB.
 pub const CHUNK: usize = 192 << 10;
-
-/// Before all records.
-const NEVER: Ticks = Ticks(0);
-/// No record is later than the last reading by so many ticks, which are a day or more.
-const FAR: u64 = 1 << 48;
 
 /// How much later than kernels of the same time a marker may arrive: CUPTI is flushed every second.
 const MARKERS_LATE_NS: u64 = 1_500_000_000;
@@ -55,9 +51,7 @@ const MARKERS_LATE_NS: u64 = 1_500_000_000;
 /// It has more than twenty fields because, beside the stages, it keeps the figures of the
 /// recording's final event, one each.
 pub struct Pipeline {
-    clock: HostClock,
-    /// The clock before it went back, while records from then may come.
-    before: Option<HostClock>,
+    clock: Clock,
     correlator: Correlator,
     filter: Option<Filter>,
     tracks: Tracks,
@@ -65,11 +59,6 @@ pub struct Pipeline {
     intake: Option<Intake>,
     activities: Activities,
     level: Level,
-    /// Which records are taken in this pass, up to when on the host's clock, and how long they
-    /// wait, in ns.
-    due_records: Due,
-    limit: HostNs,
-    window_ns: u64,
     /// Up to when activities may be drawn; `None` while they are still arriving.
     due: Option<HostNs>,
     has_markers: bool,
@@ -125,8 +114,7 @@ impl Pipeline {
             tracks.note(clocks.boottime, remark::LEFT_OUT, &parts.join(", "));
         }
         Pipeline {
-            clock: HostClock::new(begin.first),
-            before: None,
+            clock: Clock::new(begin.first),
             correlator: Correlator::new(*tag, process.pid),
             filter: Filter::new(selection, clocks.boottime, process.rank.zip(process.world_size)),
             tracks,
@@ -134,9 +122,6 @@ impl Pipeline {
             intake: None,
             activities: Activities::default(),
             level: Level::All,
-            due_records: Due { until: begin.first.ticks, from: None },
-            limit: begin.first.host,
-            window_ns: 0,
             due: None,
             has_markers: false,
             recorded: 0,
@@ -183,19 +168,19 @@ impl Pipeline {
     /// Which records are taken in this pass.
     #[must_use]
     pub fn due(&self) -> Due {
-        self.due_records
+        self.clock.due()
     }
 
     /// Whether records wait for another reading, because a clock has just gone back.
     #[must_use]
     pub fn waits_for_clock(&self) -> bool {
-        self.due_records.until == NEVER
+        self.clock.waits()
     }
 
     /// The host's time at the newest reading.
     #[must_use]
     pub fn now(&self) -> HostNs {
-        self.clock.last().host
+        self.clock.now()
     }
 
     /// How much is still drawn.
@@ -335,7 +320,13 @@ impl Pipeline {
                 self.correlator.expect_external_ids();
                 self.intake.iter_mut().for_each(Intake::expect_external_ids);
             }
-            Input::Pass { pair, window_ns } => self.pass(pair, window_ns),
+            Input::Pass { pair, window_ns } => {
+                self.due = None;
+                let back = self.clock.pass(pair, window_ns);
+                if let Some(text) = back.filter(|_| self.level != Level::Ends) {
+                    self.tracks.note(pair.host, remark::WENT_BACK, &text);
+                }
+            }
             Input::Record { ring, words } => self.record(ring, words),
             Input::Reading(ref reading) => self.intake.iter_mut().for_each(|intake| intake.learn(reading)),
             Input::Standing(standing) => self.stands(standing),
@@ -343,7 +334,7 @@ impl Pipeline {
             Input::Draw => while !self.is_full() && self.draw_next() {},
             Input::Advance => {
                 self.settle();
-                let until = self.until();
+                let until = self.clock.until();
                 let (correlator, mut draw) = self.stages();
                 correlator.advance(until, &mut draw);
             }
@@ -466,85 +457,18 @@ impl Pipeline {
         self.tracks.expect_kernels(self.has_kernels && !self.spoilt.is_spoilt(), time);
     }
 
-    /// Takes a reading of both clocks. It closes a piece of the host's clock, and so determines up
-    /// to when records are taken.
-    fn pass(&mut self, pair: Pair, window_ns: u64) {
-        let before = self.clock.last();
-        self.window_ns = window_ns;
-        self.due = None;
-        if pair.ticks < before.ticks || pair.host < before.host {
-            return self.go_back(pair);
-        }
-        self.clock.add(pair);
-        // The window in ticks, at the rate of the last piece: accurate enough for a waiting time.
-        let host_ns = pair.host.since(before.host).max(1);
-        let ticks = pair.ticks.0.saturating_sub(before.ticks.0);
-        let window = (u128::from(ticks) * u128::from(window_ns) / u128::from(host_ns)) as u64;
-        let until = Ticks(pair.ticks.0.saturating_sub(window));
-        // Once the clock comes to the times that it had before, they cannot be told apart.
-        let from = self.due_records.from.filter(|from| until < *from);
-        if from.is_none() {
-            self.before = None;
-        }
-        self.due_records = Due { until, from };
-        (self.limit, _) = self.clock.to_host(until);
-    }
-
-    /// A clock has gone back, as when a process or a virtual machine is restored from a copy. All
-    /// records from before are taken now, by the clock as it was. Newer ones wait for the reading
-    /// that ends the first piece of the new one.
-    #[cold]
-    fn go_back(&mut self, pair: Pair) {
-        let last = self.clock.last();
-        let (whose, back, which) = if pair.host < last.host {
-            ("the host's clock", last.host.since(pair.host), "Until it has caught up, times")
-        } else {
-            let (there, _) = self.clock.to_host(pair.ticks);
-            ("the recorder's clock", last.host.since(there), "Calls since the reading before")
-        };
-        // If only the host's clock went back, nothing tells which records are newer.
-        let from = if pair.ticks < last.ticks { self.due_records.until } else { NEVER };
-        self.limit = last.host.min(pair.host);
-        self.due_records = Due { until: NEVER, from: Some(from) };
-        self.before = Some(std::mem::replace(&mut self.clock, HostClock::new(pair)));
-        if self.level != Level::Ends {
-            let text = format!(
-                "{whose} went back by {}, as when a process or a virtual machine is restored from a copy. {which} may \
-                 be off by as much",
-                names::duration(back as f64)
-            );
-            self.tracks.note(pair.host, remark::WENT_BACK, &text);
-        }
-    }
-
-    /// When a record was made; `None` if it is not due, or its time is impossible.
-    fn time_of(&self, ticks: Ticks) -> Option<(HostNs, u32)> {
-        if ticks <= self.due_records.until {
-            return Some(self.clock.to_host(ticks));
-        }
-        let before = self.before.as_ref().filter(|_| self.due_records.is_earlier(ticks))?;
-        (ticks.0 < before.last().ticks.0.saturating_add(FAR)).then(|| before.to_host(ticks))
-    }
-
-    /// Up to when the correlator has all records, and may be given activities.
-    fn until(&self) -> HostNs {
-        // One more window: a thread that was stopped after a launch hands its plan over long after
-        // the kernel has ended.
-        HostNs(self.limit.0.saturating_sub(self.window_ns))
-    }
-
     /// Up to when activities are drawn.
     fn activities_until(&self) -> HostNs {
         // A kernel is drawn with the range around its call.
         let late = if self.has_markers { MARKERS_LATE_NS } else { 0 };
-        HostNs(self.until().0.saturating_sub(late))
+        HostNs(self.clock.until().0.saturating_sub(late))
     }
 
     fn record(&mut self, ring: RingId, words: &[u64]) {
         // A ring of this process cannot contain a record of another layout or of a later time. If
         // it does, the record is counted.
         let decoded = Record::decode(words);
-        let time = decoded.as_ref().and_then(|record| self.time_of(record.ticks));
+        let time = decoded.as_ref().and_then(|record| self.clock.time_of(record.ticks));
         let Some((record, (time, error))) = decoded.zip(time) else {
             self.discarded += 1;
             return;
@@ -712,7 +636,7 @@ impl Pipeline {
     /// Shows that the process of a full file is alive, and how far it has come.
     fn give_sign_of_life(&mut self) {
         // What came later may not have been read.
-        let until = self.until();
+        let until = self.clock.until();
         if until.since(self.alive) >= ALIVE_NS {
             self.alive = until;
             self.tracks.sign_of_life(until);

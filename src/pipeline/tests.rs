@@ -1,12 +1,14 @@
 //! What the pipeline makes of launches and of bad times, without threads and files.
 
 use super::*;
+use crate::clock::align::Pair;
 use crate::correlate::tests::random::{Random, Records};
 use crate::correlate::tests::{Player, tag};
 use crate::cupti::decode::Asked;
 use crate::model::activity::{self, Span};
 use crate::model::doing::Doing;
 use crate::model::selection::Selection;
+use crate::model::time::Ticks;
 use crate::model::timeline::Method;
 use crate::trace::tracks::ProcessInfo;
 use crate::trace::writer::Clocks;
@@ -227,7 +229,7 @@ fn read(pipeline: &mut Pipeline, ticks: u64, host_ms: u64) {
 
 /// When a record is drawn, in ms; `None` if it is not taken in this pass.
 fn taken(pipeline: &Pipeline, ticks: u64) -> Option<u64> {
-    let time = pipeline.time_of(Ticks(ticks)).map(|(time, _)| time.0 / 1_000_000);
+    let time = pipeline.clock.time_of(Ticks(ticks)).map(|(time, _)| time.0 / 1_000_000);
     // What is taken is drawn.
     assert_eq!(time.is_some(), pipeline.due().has(Ticks(ticks)), "{ticks}");
     time
@@ -252,12 +254,12 @@ fn a_recorders_clock_that_goes_back_stops_nothing() {
     assert!(says_that_a_clock_went_back(&mut pipeline, "the recorder's clock"));
     assert!(pipeline.waits_for_clock());
     assert_eq!((taken(&pipeline, 9_960 * MS), taken(&pipeline, 10_010 * MS)), (Some(9_960), Some(10_010)));
-    assert_eq!((taken(&pipeline, 1_000 * MS), pipeline.until()), (None, HostNs(9_950_000_000)));
+    assert_eq!((taken(&pipeline, 1_000 * MS), pipeline.clock.until()), (None, HostNs(9_950_000_000)));
     // The next reading says when the newer records were made.
     read(&mut pipeline, 1_180 * MS, 10_200);
     assert!(!pipeline.waits_for_clock() && !says_that_a_clock_went_back(&mut pipeline, "the"));
     assert_eq!((taken(&pipeline, 1_000 * MS), taken(&pipeline, 1_130 * MS)), (Some(10_020), Some(10_150)));
-    assert_eq!((taken(&pipeline, 1_131 * MS), pipeline.until()), (None, HostNs(10_100_000_000)));
+    assert_eq!((taken(&pipeline, 1_131 * MS), pipeline.clock.until()), (None, HostNs(10_100_000_000)));
     // A thread that was stopped then holds nothing up.
     assert_eq!(taken(&pipeline, 10_015 * MS), Some(10_015));
     // Once the clock comes to the old times again, they are ordinary.
@@ -302,7 +304,7 @@ fn clocks_may_go_back_at_any_time() {
             for _ in 0..10 {
                 records.next(|ring, _, record| {
                     // Records from before and after, as far as they are taken.
-                    if let Some((time, _)) = pipeline.time_of(Ticks(random.below(2 * ticks + 1))) {
+                    if let Some((time, _)) = pipeline.clock.time_of(Ticks(random.below(2 * ticks + 1))) {
                         let (correlator, mut draw) = pipeline.stages();
                         correlator.push(ring, time, record, &mut draw);
                     }

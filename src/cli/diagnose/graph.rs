@@ -12,9 +12,13 @@
 //! has arrived: there, the transfer takes at least as long as the network did. Whether it fits is
 //! guessed from durations; where all would then wait for each other, it did.
 
+mod replay;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+
+pub(super) use self::replay::{Plan, Times};
 
 /// No item.
 const NONE: u32 = u32::MAX;
@@ -88,38 +92,6 @@ pub(super) struct Graph {
     joins: Vec<Range<u32>>,
     /// When each rank's first item began, on a common clock, ns.
     begins: Vec<i64>,
-}
-
-/// How long things take in a replay: as recorded, or changed.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    /// Of each item, without waiting for other ranks, ns.
-    pub(super) length: Vec<i64>,
-    /// Of each send that does not wait: from its begin until its data is through, ns.
-    pub(super) through: Vec<i64>,
-    /// From what it waited for to its own begin, ns.
-    pub(super) lag: Vec<i64>,
-    /// Ranks do not wait for each other, nor for transfers.
-    pub(super) is_alone: bool,
-}
-
-/// When each item began and ended in a replay, ns.
-#[derive(Debug)]
-pub(super) struct Times {
-    pub(super) start: Vec<i64>,
-    pub(super) end: Vec<i64>,
-    /// Sends that would have waited forever.
-    stuck: Vec<u32>,
-}
-
-/// A stretch of what a replay waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    /// The item that ran, or whose transfer it was. If nothing ran, the item that began afterwards.
-    pub(super) item: u32,
-    pub(super) is_idle: bool,
-    /// How long, ns.
-    pub(super) ns: i64,
 }
 
 impl Graph {
@@ -387,172 +359,6 @@ impl Graph {
     pub(super) fn recorded(&self) -> Times {
         let of = |time: fn(&Item) -> i64| self.items.iter().map(time).collect();
         Times { start: of(|it| it.start), end: of(|it| it.end), stuck: Vec::new() }
-    }
-
-    /// Everything as it was.
-    pub(super) fn plan(&self) -> Plan {
-        Plan {
-            length: self.nodes.iter().map(|node| node.own).collect(),
-            through: self.nodes.iter().map(|node| node.through).collect(),
-            lag: self.nodes.iter().map(|node| node.lag).collect(),
-            is_alone: false,
-        }
-    }
-
-    /// When everything would have begun and ended.
-    pub(super) fn replay(&self, plan: &Plan) -> Times {
-        let unknown = || vec![UNKNOWN; self.items.len()];
-        let mut times = Times { start: unknown(), end: unknown(), stuck: Vec::new() };
-        let mut cursors: Vec<usize> = self.ranks.iter().map(|rank| rank.start).collect();
-        let mut open: Vec<u32> = self.joins.iter().map(|joins| joins.end - joins.start).collect();
-        let mut missing: Vec<usize> = self.meetings.iter().map(ExactSizeIterator::len).collect();
-        let mut latest: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
-        // When all data that was sent without waiting has arrived.
-        let mut arrived: Vec<i64> = vec![UNKNOWN; self.meetings.len()];
-        // What each rank cannot go on without.
-        let mut blocked: Vec<u32> = vec![NONE; self.ranks.len()];
-        let mut ready: Vec<usize> = (0..self.ranks.len()).rev().collect();
-        loop {
-            while let Some(rank) = ready.pop() {
-                while cursors[rank] < self.ranks[rank].end {
-                    let at = cursors[rank];
-                    let node = &self.nodes[at];
-                    let before = [node.awaited, node.previous, node.asked];
-                    let is_unknown = |it: &u32| *it != NONE && times.end[*it as usize] == UNKNOWN;
-                    if let Some(unknown) = before.iter().copied().find(is_unknown) {
-                        blocked[rank] = unknown;
-                        break;
-                    }
-                    let end_of = |it: u32| if it == NONE { UNKNOWN } else { times.end[it as usize] };
-                    let awaited = match end_of(node.awaited) {
-                        UNKNOWN if node.previous == NONE && at > self.ranks[rank].start => {
-                            self.begins[rank] + self.items[at].start - self.items[self.ranks[rank].start].start
-                        }
-                        UNKNOWN => self.begins[rank],
-                        end => end + plan.lag[at],
-                    };
-                    let start = awaited.max(end_of(node.previous)).max(end_of(node.asked));
-                    times.start[at] = start;
-                    cursors[rank] += 1;
-                    if open[at] == 0 || plan.is_alone || node.is_free {
-                        times.end[at] = start + plan.length[at];
-                    }
-                    if plan.is_alone {
-                        continue;
-                    }
-                    for meeting in self.meetings_of(at) {
-                        missing[meeting] -= 1;
-                        latest[meeting] = latest[meeting].max(start);
-                        if node.is_free {
-                            arrived[meeting] = arrived[meeting].max(start + plan.through[at]);
-                        }
-                        if missing[meeting] == 0 {
-                            self.met_now(
-                                meeting,
-                                plan,
-                                [&latest, &arrived],
-                                &mut open,
-                                &mut times,
-                                &mut blocked,
-                                &mut ready,
-                            );
-                        }
-                    }
-                }
-            }
-            // The ranks' files do not agree on the order, or something is wrongly thought to wait:
-            // it takes as long as it did. That a send waited is a guess.
-            let waiting = || (0..self.ranks.len()).filter(|rank| cursors[*rank] < self.ranks[*rank].end);
-            let waits = |rank: &usize| {
-                let item = blocked[*rank] as usize;
-                (!self.items[item].only_gives, self.waited(item))
-            };
-            let Some(rank) = waiting().min_by_key(waits) else { break };
-            let (item, (_, waited)) = (blocked[rank], waits(&rank));
-            // Other sends that waited for about as short a time may be of the same circle.
-            let is_alike = |rank: &usize| waits(rank) <= (false, 2 * waited + FREE_NS);
-            times.stuck.extend(waiting().filter(is_alike).map(|rank| blocked[rank]));
-            times.end[item as usize] = times.start[item as usize].max(0) + self.items[item as usize].took();
-            ready.push(rank);
-        }
-        for (at, item) in self.items.iter().enumerate() {
-            if times.end[at] == UNKNOWN {
-                times.end[at] = times.start[at] + item.took();
-            }
-        }
-        times
-    }
-
-    /// The critical path of a replay, backwards from the begin of an item to a time: each stretch
-    /// begins when the next one has ended, on its own rank or on another.
-    pub(super) fn path(&self, times: &Times, mut item: u32, since: i64) -> Vec<Stretch> {
-        let mut path = Vec::new();
-        // Times that fit together end it earlier.
-        for _ in 0..self.items.len() {
-            let start = times.start[item as usize];
-            if start <= since {
-                break;
-            }
-            let node = &self.nodes[item as usize];
-            let end_of = |other: u32| if other == NONE { i64::MIN } else { times.end[other as usize] };
-            let Some(before) = [node.previous, node.asked, node.awaited]
-                .into_iter()
-                .filter(|other| *other != NONE)
-                .max_by_key(|other| end_of(*other))
-            else {
-                break;
-            };
-            let mut push = |item, is_idle, from: i64, to: i64| {
-                let ns = to - from.max(since);
-                if ns > 0 {
-                    path.push(Stretch { item, is_idle, ns });
-                }
-            };
-            let end = end_of(before).min(start);
-            push(item, true, end, start);
-            let at = before as usize;
-            let last = if self.nodes[at].is_free || self.joins[at].is_empty() {
-                before
-            } else {
-                let ready = |other: &usize| match self.nodes[*other] {
-                    Node { is_free: true, through, .. } => times.start[*other] + through.max(self.nodes[at].own),
-                    _ => times.start[*other] + self.nodes[at].own,
-                };
-                self.partners(at).max_by_key(ready).map_or(before, |last| last as u32)
-            };
-            let begin = times.start[last as usize].min(end);
-            push(before, false, begin, end);
-            item = last;
-        }
-        path
-    }
-
-    /// The last rank has come to a meeting.
-    #[expect(clippy::too_many_arguments, reason = "the state of a replay, which lives in its loop")]
-    fn met_now(
-        &self,
-        meeting: usize,
-        plan: &Plan,
-        [latest, arrived]: [&[i64]; 2],
-        open: &mut [u32],
-        times: &mut Times,
-        blocked: &mut [u32],
-        ready: &mut Vec<usize>,
-    ) {
-        for item in &self.members[self.meetings[meeting].clone()] {
-            let at = *item as usize;
-            open[at] -= 1;
-            if open[at] > 0 || times.end[at] != UNKNOWN {
-                continue;
-            }
-            let last = |of: &[i64]| self.meetings_of(at).map(|meeting| of[meeting]).max().unwrap_or(i64::MIN);
-            times.end[at] = (last(latest).max(times.start[at]) + plan.length[at]).max(last(arrived));
-            let rank = self.rank_of(*item);
-            if blocked[rank] == *item {
-                blocked[rank] = NONE;
-                ready.push(rank);
-            }
-        }
     }
 }
 

@@ -98,11 +98,21 @@ impl Subscription {
         if result != cupti::CUPTI_SUCCESS {
             return Err(Absent::Refused { call: "cuptiActivityRegisterCallbacks", code: result });
         }
+        let reports_launches = self.enable_callbacks(options, &mut note);
+        self.enable_kinds(options, &mut note)?;
+        if !reports_launches && options.matching != Matching::Timer {
+            self.know_launches_by_id(&mut note);
+        }
+        Ok(())
+    }
+
+    /// Returns whether launches are reported.
+    fn enable_callbacks(&mut self, options: &Options, note: &mut dyn FnMut(&str, u32) -> bool) -> bool {
         // Where there is no word for them, refusals lose nothing.
         let mut enable = |what: Option<&str>, domain: u32, ids: &[u32]| {
             let mut enabled = 0;
             for &id in ids {
-                let result = subscriber.enable_callback(true, domain, id);
+                let result = self.subscriber.enable_callback(true, domain, id);
                 let is_on = match what {
                     Some(what) => note(&format!("{what} (callback {id})"), result),
                     None => result == cupti::CUPTI_SUCCESS,
@@ -138,6 +148,11 @@ impl Subscription {
         if self.version >= STATE_DOMAIN {
             enable(Some("reports of its own failures"), cupti::CUPTI_CB_DOMAIN_STATE, &STATES);
         }
+        launches > 0
+    }
+
+    fn enable_kinds(&mut self, options: &Options, note: &mut dyn FnMut(&str, u32) -> bool) -> Result<(), Absent> {
+        let subscriber = &*self.subscriber;
         for kind in OBJECTS {
             if subscriber.enable_and_dump(kind) == cupti::CUPTI_SUCCESS
                 || note(&format!("kind {kind}"), subscriber.enable(kind))
@@ -161,9 +176,6 @@ impl Subscription {
             if note(&format!("kind {kind}"), subscriber.enable(kind)) {
                 self.kinds.push(kind);
             }
-        }
-        if launches == 0 && options.matching != Matching::Timer {
-            self.know_launches_by_id(&mut note);
         }
         Ok(())
     }

@@ -342,44 +342,9 @@ impl Tracks {
                 finalized.push((comm.context, time));
                 comms.ended(canvas, comm.context);
             }
-            What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } => {
-                canvas.args.clear();
-                if let Some(operation) = operation {
-                    canvas.args.operation(operation);
-                }
-                canvas.args.call(event).of_comm(comm).doubt(doubt);
-                let (kind, name) = (event.kind(), &Fixed(event.kind().name()));
-                let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
-                let sum = operation.and_then(|_| canvas.add_up(Summary::call)).flatten();
-                match operation {
-                    Some(operation) => {
-                        let name = &OperationName { operation, prefix };
-                        threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum });
-                    }
-                    None => threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum }),
-                }
-            }
+            What::CallBegin { .. } => self.call(time, &entry.what),
             What::CallEnd { id, group_marks } => threads.end(canvas, id, time, group_marks),
-            What::OperationBegin { id, thread, call, comm, operation, replay, doubt } => {
-                let tid = threads.get(thread).map_or(0, |(tid, _)| tid);
-                canvas.args.clear().operation(operation).of_comm(comm).doubt(doubt).int(nccl::TID, tid);
-                canvas.args.known(nccl::REPLAY, replay.map(u64::from));
-                let family = match comm {
-                    Some(comm) => comms.handed_over(canvas, time, comm),
-                    None => comms.unknown(canvas),
-                };
-                let name = OperationName { operation, prefix: "" };
-                let arrows = [flows::from(id), flows::from(call)];
-                let look = Look::new(Category::Operation, &name)
-                    .of(operation.correlation(comm))
-                    .with(if call.is_none() { &arrows[..1] } else { &arrows });
-                canvas.add_up(Summary::handed_over);
-                canvas.begin(family, id, time, &look);
-                threads.carries(thread, call);
-                if let (Some(comm), None) = (comm, replay) {
-                    comms.handed(canvas, time, comm, operation, not_done.may_hang(comm));
-                }
-            }
+            What::OperationBegin { .. } => self.handed_over(time, &entry.what),
             What::OperationEnd { id } | What::NetEnd { id } | What::ProxyOpEnd { id } => {
                 canvas.args.clear();
                 canvas.end(id, time);
@@ -455,6 +420,50 @@ impl Tracks {
                 proxy.watch(&mut At { time: entry.time, canvas, threads, comms }, &entry.what);
             }
             _ => {}
+        }
+    }
+
+    /// A call on its thread.
+    fn call(&mut self, time: HostNs, what: &What<'_>) {
+        let What::CallBegin { id, thread, comm, event, operation, asked_by, doubt } = *what else { return };
+        let Tracks { canvas, threads, .. } = self;
+        canvas.args.clear();
+        if let Some(operation) = operation {
+            canvas.args.operation(operation);
+        }
+        canvas.args.call(event).of_comm(comm).doubt(doubt);
+        let (kind, name) = (event.kind(), &Fixed(event.kind().name()));
+        let prefix = if matches!(event, Event::CeColl(_)) { "copy engine " } else { "nccl" };
+        let sum = operation.and_then(|_| canvas.add_up(Summary::call)).flatten();
+        match operation {
+            Some(operation) => {
+                let name = &OperationName { operation, prefix };
+                threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum });
+            }
+            None => threads.begin(canvas, thread, &NewCall { id, kind, time, asked_by, name, sum }),
+        }
+    }
+
+    /// An operation on the track of its communicator.
+    fn handed_over(&mut self, time: HostNs, what: &What<'_>) {
+        let What::OperationBegin { id, thread, call, comm, operation, replay, doubt } = *what else { return };
+        let Tracks { canvas, threads, comms, not_done, .. } = self;
+        let tid = threads.get(thread).map_or(0, |(tid, _)| tid);
+        canvas.args.clear().operation(operation).of_comm(comm).doubt(doubt).int(nccl::TID, tid);
+        canvas.args.known(nccl::REPLAY, replay.map(u64::from));
+        let family = match comm {
+            Some(comm) => comms.handed_over(canvas, time, comm),
+            None => comms.unknown(canvas),
+        };
+        let name = OperationName { operation, prefix: "" };
+        let arrows = [flows::from(id), flows::from(call)];
+        let arrows = if call.is_none() { &arrows[..1] } else { &arrows };
+        let look = Look::new(Category::Operation, &name).of(operation.correlation(comm)).with(arrows);
+        canvas.add_up(Summary::handed_over);
+        canvas.begin(family, id, time, &look);
+        threads.carries(thread, call);
+        if let (Some(comm), None) = (comm, replay) {
+            comms.handed(canvas, time, comm, operation, not_done.may_hang(comm));
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) fn print(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(extent) = profile.extent() {
         let utc = match profile.clock.to_utc {
-            Some(offset) => format!(", from {}", utc(extent.shifted(offset).start)),
+            Some(to_utc) => format!(", from {}", utc(extent.start.to_utc(to_utc))),
             None => ", at a time that the file does not relate to any other clock".into(),
         };
         writeln!(out, "  time          {}{utc}; on {}", duration(extent.duration() as f64), profile.clock.name)?;

@@ -19,7 +19,7 @@ use crate::import::{self, Clock, How, Profile, Tool};
 use crate::model::activity::{self, Edge};
 use crate::model::event::{CollApi, Event, P2p, P2pApi};
 use crate::model::ids::{Handle, ProcessTag};
-use crate::model::time::{FileNs, GpuTimer, HostNs, Shift};
+use crate::model::time::{FileNs, GpuTimer, HostNs, Shift, UtcNs};
 use crate::model::timeline::{Around, Comm, Entry, Method, Moment, Operation, Owner, Texts, Unmatched, What};
 use crate::model::word::Word;
 use crate::sys;
@@ -149,16 +149,17 @@ impl<'a> Drawing<'a> {
         origin: &[(&str, String)],
     ) -> Drawing<'a> {
         let time = start.in_trace();
-        let realtime = profile.clock.to_utc.map_or(HostNs(0), |to_utc| start.saturating_add(to_utc.ns).in_trace());
-        let clocks = Clocks { boottime: time, monotonic: time.0, realtime: realtime.0 };
+        let begin = profile.clock.to_utc.map(|to_utc| start.to_utc(to_utc));
+        let realtime = begin.map_or(0, |UtcNs(ns)| u64::try_from(ns).unwrap_or(0));
+        let clocks = Clocks { boottime: time, monotonic: time.0, realtime };
         let mut tracks = Tracks::new(tag, clocks, &info);
         // Before anything else, because readers need it to interpret the rest.
         if !origin.is_empty() {
             tracks.attributes(&origin.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>());
         }
         let file = profile.source.path.file_name().unwrap_or_default().to_string_lossy();
-        let clock = match profile.clock.to_utc {
-            Some(to_utc) => format!("its times begin at {}", utc(start.saturating_add(to_utc.ns))),
+        let clock = match begin {
+            Some(begin) => format!("its times begin at {}", utc(begin)),
             None => "its times are related to no other clock".into(),
         };
         let note = format!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::{How, Kernel, Operation, Profile, Tool, kernel_name};
-use crate::model::time::FileNs;
+use crate::model::time::UtcNs;
 use crate::sys::date;
 use crate::trace::names;
 pub use crate::trace::names::duration;
@@ -262,7 +262,7 @@ fn waits(profile: &Profile) -> Fact {
 }
 
 /// A time since 1970 as a date: `2026-05-26 07:59:22.034 UTC`.
-pub(crate) fn utc(FileNs(ns): FileNs) -> String {
+pub(crate) fn utc(UtcNs(ns): UtcNs) -> String {
     let [year, month, day, hour, minute, second] = date(ns.div_euclid(1_000_000_000));
     let millis = ns.rem_euclid(1_000_000_000) / 1_000_000;
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{millis:03} UTC")
@@ -270,7 +270,7 @@ pub(crate) fn utc(FileNs(ns): FileNs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileNs, utc};
+    use super::{UtcNs, utc};
 
     #[test]
     fn dates_are_right() {
@@ -280,7 +280,7 @@ mod tests {
             (951_782_399_999_000_000, "2000-02-28 23:59:59.999 UTC"),
             (951_868_800_000_000_000, "2000-03-01 00:00:00.000 UTC"),
         ] {
-            assert_eq!(utc(FileNs(ns)), text);
+            assert_eq!(utc(UtcNs(ns)), text);
         }
     }
 }

@@ -72,9 +72,30 @@ impl GpuTimer {
 
 /// An instant on the clock of a file: nanoseconds, negative before the clock's zero.
 ///
-/// Which clock that is, and how far off its times may be, is in `import::Clock`.
+/// Which clock that is, and how far off its times may be, is in `import::Clock`. The times of two
+/// files are compared when one file has been shifted as a whole, or as [`UtcNs`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileNs(pub i64);
+
+/// An instant on the wall clock: nanoseconds since 1970.
+///
+/// Hosts and tools set and read it differently: how far off it may be is in the shift that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UtcNs(pub i64);
+
+impl UtcNs {
+    /// Nanoseconds since `earlier`; negative when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: UtcNs) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The same instant in a file with this shift to the wall clock.
+    #[must_use]
+    pub fn in_file(self, to_utc: Shift) -> FileNs {
+        FileNs(self.0.saturating_sub(to_utc.ns))
+    }
+}
 
 impl FileNs {
     /// Before all others.
@@ -98,6 +119,12 @@ impl FileNs {
     #[must_use]
     pub fn saturating_sub(self, ns: i64) -> FileNs {
         FileNs(self.0.saturating_sub(ns))
+    }
+
+    /// The same instant on the wall clock, by the file's shift to it.
+    #[must_use]
+    pub fn to_utc(self, by: Shift) -> UtcNs {
+        UtcNs(self.0.saturating_add(by.ns))
     }
 
     /// The same instant in a trace whose times are on the file's clock. An instant before the
@@ -214,6 +241,8 @@ mod tests {
         assert_eq!((before.since(after), after.since(before)), (-12, 12));
         assert_eq!((before.in_trace(), after.in_trace()), (HostNs(0), HostNs(7)));
         assert_eq!(FileNs::from(HostNs(7)), after);
+        let to_utc = Shift { ns: 100, error_ns: 3 };
+        assert_eq!((before.to_utc(to_utc), before.to_utc(to_utc).in_file(to_utc)), (UtcNs(95), before));
         assert_eq!((FileNs::MIN.saturating_sub(1), FileNs::MAX.since(FileNs::MIN)), (FileNs::MIN, i64::MAX));
     }
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::cli::reason::Reason;
 use crate::import::knowledge::utc;
-use crate::import::{Profile, Span, Tool, WALL_CLOCKS_NS};
+use crate::import::{Profile, Tool, WALL_CLOCKS_NS};
+use crate::model::time::UtcNs;
 
 /// What helps if neither case fits.
 const ANYWAY: &str = "--as two-runs compares counts and durations all the same";
@@ -82,16 +83,16 @@ fn same_recording(a: &Profile, b: &Profile) -> bool {
 
 fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     let two = |reason: String| Ok(Recognised { case: Case::TwoRuns, reason });
-    let (Some(times_a), Some(times_b)) = (utc_extent(a), utc_extent(b)) else {
+    let (Some([begin_a, end_a]), Some([begin_b, end_b])) = (utc_extent(a), utc_extent(b)) else {
         return two("the times of one of them are related to no other clock, so they are taken for two runs".into());
     };
     let common: Vec<i64> = pids(a).into_iter().filter(|pid| pids(b).contains(pid)).collect();
     // Two tools read the wall clock at different times, and a job may be shorter than the time
     // between.
-    let apart = times_b.start.since(times_a.end).max(times_a.start.since(times_b.end));
+    let apart = begin_b.since(end_a).max(begin_a.since(end_b));
     let may_be_one = !common.is_empty() && a.source.tool != b.source.tool;
     if apart > if may_be_one { WALL_CLOCKS_NS.cast_signed() } else { 0 } {
-        return two(format!("their times do not overlap: from {} and from {}", utc(times_a.start), utc(times_b.start)));
+        return two(format!("their times do not overlap: from {} and from {}", utc(begin_a), utc(begin_b)));
     }
     if let (Some(host), Some(other)) = (&a.host, &b.host)
         && host != other
@@ -137,10 +138,10 @@ fn find(a: &Profile, b: &Profile) -> Result<Recognised, Reason> {
     }
 }
 
-/// The time since 1970 from the first item to the last.
-fn utc_extent(profile: &Profile) -> Option<Span> {
-    let (extent, offset) = (profile.extent()?, profile.clock.to_utc?);
-    Some(extent.shifted(offset))
+/// When the first item began and the last one ended.
+fn utc_extent(profile: &Profile) -> Option<[UtcNs; 2]> {
+    let (extent, to_utc) = (profile.extent()?, profile.clock.to_utc?);
+    Some([extent.start, extent.end].map(|time| time.to_utc(to_utc)))
 }
 
 fn pids(profile: &Profile) -> Vec<i64> {
@@ -156,7 +157,7 @@ fn list(pids: &[i64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::{Clock, Launch, Process, Source};
+    use crate::import::{Clock, Launch, Process, Source, Span};
 
     fn profile(tool: Tool, host: Option<&str>, pid: i64, start: i64) -> Profile {
         let process =

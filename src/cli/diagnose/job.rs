@@ -11,7 +11,7 @@ use super::graph::{Graph, Item};
 use super::since::{Since, since};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::Source;
-use crate::model::time::FileNs;
+use crate::model::time::{FileNs, UtcNs};
 use crate::trace::names;
 
 /// How many names of what runs most often are said.
@@ -38,8 +38,8 @@ pub(super) struct RankFacts {
     pub(super) first: usize,
     /// How many steps that has.
     pub(super) steps: usize,
-    /// When its last item began, in ns since 1970, if its clock can be related to that.
-    pub(super) last: Option<i64>,
+    /// When its last item began, if its clock can be related to the wall clock.
+    pub(super) last: Option<UtcNs>,
     /// For how long its GPU worked on kernels without a record, ns.
     pub(super) unrecorded_ns: u64,
 }

@@ -24,6 +24,7 @@ use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::cli::survey::{self, LARGE, Looking, Survey, attempts, size_of};
 use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
+use crate::model::time::UtcNs;
 use crate::trace::names;
 use crate::trace::reader::{Ends, Extent, HEAD};
 use crate::trace::words::remark;
@@ -56,8 +57,8 @@ struct Amount {
     end: Option<u64>,
     /// How many items.
     items: usize,
-    /// What began before, in ns since 1970.
-    until: Option<i64>,
+    /// What began before.
+    until: Option<UtcNs>,
 }
 
 /// What the files give so far.
@@ -124,7 +125,7 @@ pub(super) fn load(files: &[PathBuf], wish: &Wish) -> (Survey, Result<Job, Reaso
 
 /// Reads so much of the files. If the ranks have too few of these steps in common, returns also
 /// until when all of them were recorded.
-fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job, Option<i64>), Reason>) {
+fn read(files: &[PathBuf], wish: &Wish, amount: Amount) -> (Survey, Result<(Job, Option<UtcNs>), Reason>) {
     let stage = match amount.end {
         None => Stage::begin(format!("reading {} files", files.len()), size_of(files)),
         Some(_) => Stage::of_ends("reading", files.len()),
@@ -254,11 +255,11 @@ impl Loading {
         let edges: Vec<usize> =
             edges.iter().map(|edge| rank.items.partition_point(|item| item.span.start < *edge)).collect();
         let count = edges.len().saturating_sub(1);
-        let until = amount.until.zip(profile.clock.to_utc).map(|(until, to_utc)| until - to_utc.ns);
+        let until = amount.until.zip(profile.clock.to_utc).map(|(until, to_utc)| until.in_file(to_utc));
         // Kernels are written later than their transfers: at the begin of a part they have none.
         let transfers = profile.transfers.iter().filter(|it| amount.end.is_some() && it.process == rank.process);
-        let from = transfers.map(|it| it.span.start.0).min();
-        let start = |edge: &usize| rank.items[*edge].span.start.0;
+        let from = transfers.map(|it| it.span.start).min();
+        let start = |edge: &usize| rank.items[*edge].span.start;
         let is_before = |edge: &usize| from.is_some_and(|from| start(edge) < from);
         let is_early = |edge: &usize| is_before(edge) || until.is_none_or(|until| start(edge) <= until);
         // What is kept of it: as many of the last steps as there is room for.
@@ -313,7 +314,7 @@ impl Loading {
             edges: edges.iter().map(|edge| edge - places.start).collect(),
             first: kept.start,
             steps: count,
-            last: last.map(|(item, to_utc)| item.span.start.0 + to_utc.ns),
+            last: last.map(|(item, to_utc)| item.span.start.to_utc(to_utc)),
             unrecorded_ns: rank.items.iter().filter(|it| it.unrecorded.is_some()).map(|it| it.span.duration()).sum(),
         });
         self.sources.push(source);
@@ -433,7 +434,7 @@ impl Loading {
 
     /// The job of so many files, some of which could not be read; and what [`read`] returns with
     /// it.
-    fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<(Job, Option<i64>), Reason> {
+    fn finish(mut self, count: usize, mut faults: Vec<Reason>, wish: &Wish) -> Result<(Job, Option<UtcNs>), Reason> {
         if faults.len() == count {
             return Err(if count == 1 { faults.remove(0) } else { Reason::Several(faults) });
         }

@@ -179,7 +179,7 @@ impl Origin {
         let Some(span) = self.span else { return "at no time".into() };
         let length = duration(span.duration() as f64);
         match self.to_utc {
-            Some(to_utc) => format!("from {} for {length}", utc(span.shifted(to_utc).start)),
+            Some(to_utc) => format!("from {} for {length}", utc(span.start.to_utc(to_utc))),
             None => format!("for {length}"),
         }
     }

@@ -8,6 +8,7 @@ use super::super::graph::Item;
 use super::super::job::RankFacts;
 use super::Loading;
 use crate::cli::compare::steps::{Repeat, Source};
+use crate::model::time::UtcNs;
 
 /// Of how many things that steps may begin with it is tried whether the ranks agree on them.
 const CANDIDATES: usize = 8;
@@ -37,9 +38,9 @@ impl Loading {
     /// of a pipeline, may run it more often; their steps follow from the operations that they share
     /// with the others. A rank that shares none has no steps.
     ///
-    /// Returns until when all of them were recorded, in ns since 1970, if they have too few of
-    /// these steps in common because some recordings went on for longer.
-    pub(super) fn agree(&mut self) -> Option<i64> {
+    /// Returns until when all of them were recorded, if they have too few of these steps in common
+    /// because some recordings went on for longer.
+    pub(super) fn agree(&mut self) -> Option<UtcNs> {
         let begins = match self.sources.iter().any(|source| matches!(source, Some(Source::Ranges))) {
             // The program's own steps are the same everywhere.
             true => self.ranks.iter().map(|rank| Begins { places: rank.edges.clone(), first: 0, times: 1 }).collect(),
@@ -120,7 +121,7 @@ impl Loading {
     /// Makes the first step of all ranks the same one: recordings may begin at different times, and
     /// of long ones only the end is looked at. The operations that ranks share tell which steps are
     /// the same; without any, their numbers do. Returns what [`agree`](Loading::agree) does.
-    fn align(&mut self, begins: &[Begins], has_steps: &[bool]) -> Option<i64> {
+    fn align(&mut self, begins: &[Begins], has_steps: &[bool]) -> Option<UtcNs> {
         let with_steps = || (0..begins.len()).filter(|rank| has_steps[*rank]);
         // The one that has most of them counts them.
         let counts = with_steps().rev().max_by_key(|rank| self.ranks[*rank].steps)?;
@@ -344,12 +345,12 @@ mod tests {
         let of = |last: [Option<i64>; 2], numbers: [(u64, u64); 2]| {
             let mut loading = numbered(&numbers, 1);
             for ((facts, last), (from, to)) in loading.ranks.iter_mut().zip(last).zip(numbers) {
-                (facts.first, facts.steps, facts.last) = (from as usize, to as usize - 1, last);
+                (facts.first, facts.steps, facts.last) = (from as usize, to as usize - 1, last.map(UtcNs));
             }
             (loading.agree(), seen(&loading))
         };
         let (until, seen) = of([Some(4_000), Some(2_000)], [(970, 1_000), (470, 500)]);
-        assert_eq!((until, seen), (Some(2_000), vec![(970, 999, 970), (470, 499, 470)]));
+        assert_eq!((until, seen), (Some(UtcNs(2_000)), vec![(970, 999, 970), (470, 499, 470)]));
         let (until, seen) = of([Some(4_000), Some(3_995)], [(970, 1_000), (965, 995)]);
         assert_eq!((until, seen), (None, vec![(970, 994, 970); 2]));
         assert_eq!(of([Some(4_000), None], [(970, 1_000), (470, 500)]).0, None, "its clock is unknown");

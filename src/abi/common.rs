@@ -17,33 +17,24 @@ pub(super) struct Descr<B, Body> {
     pub(super) body: Body,
 }
 
-/// The event type: one byte up to v4, followed by arbitrary bytes, and eight bytes since.
-pub(super) trait Bits: Copy + 'static {
-    /// The one bit that is set.
-    fn bits(self) -> u64;
-}
-
-impl Bits for u8 {
-    #[inline]
-    fn bits(self) -> u64 {
-        u64::from(self)
-    }
-}
-
-impl Bits for u64 {
-    #[inline]
-    fn bits(self) -> u64 {
-        self
-    }
-}
-
 /// The members with the same layout in every version that has them.
-#[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union Body {
+    pub(super) identity: Identity,
     pub(super) proxy_op: ProxyOp,
     pub(super) proxy_step: ProxyStep,
+    pub(super) kernel_ch: KernelCh,
     pub(super) net_plugin: NetPlugin,
+}
+
+impl Body {
+    /// These members of a version's union.
+    #[inline(always)]
+    pub(super) fn of<B>(body: &B) -> &Body {
+        const { assert!(size_of::<B>() >= size_of::<Body>() && align_of::<B>() >= align_of::<Body>()) };
+        // SAFETY: it is as long and as aligned, and a union may hold any bytes.
+        unsafe { &*std::ptr::from_ref(body).cast() }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -78,7 +69,7 @@ pub(super) struct Identity {
     pub(super) comm_hash: u64,
 }
 
-/// A kernel channel since v4. In v3 it is the channel's number alone.
+/// A kernel channel. The time is there since v4.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct KernelCh {

@@ -2,6 +2,7 @@
 //! compiler has confirmed.
 
 use std::mem::offset_of;
+use std::ops::RangeInclusive;
 
 use ncclscope_tests::layout as table;
 
@@ -9,34 +10,109 @@ use super::common::{self, Descr, StateArgsV1, StateArgsV4};
 use super::{Abi, InitUntold, InitV4, InitV5, Table, v1, v2, v3, v4, v5, v6, v7};
 
 /// One of our fields: member, name as spelt in C, offset, size.
-pub(super) type Ours = (&'static str, String, usize, usize);
+type Ours = (&'static str, String, usize, usize);
 
-/// Lists the fields of a version's own members: `layout_of!(V1: coll = Coll { name, .. }, ..)`.
-macro_rules! layout_of {
-    ($version:ident: $($member:ident = $ty:ty { $($field:ident),* $(,)? }),* $(,)?) => {
-        pub(super) fn layout() -> Vec<$crate::abi::layout::Ours> {
-            let body = std::mem::offset_of!(
-                $crate::abi::common::Descr<<$version as $crate::abi::Abi>::Bits, Body>, body
-            );
-            let mut fields = Vec::new();
-            $($(fields.push((
-                stringify!($member),
-                $crate::abi::layout::camel(stringify!($field)),
-                body + std::mem::offset_of!($ty, $field),
-                $crate::abi::layout::size_of_field(|it: &$ty| &raw const it.$field),
-            ));)*)*
-            fields
-        }
-    };
+/// Adds the fields of a member that lies at this offset.
+type Add = fn(&'static str, usize, &mut Vec<Ours>);
+
+trait Fields {
+    fn add(member: &'static str, at: usize, ours: &mut Vec<Ours>);
 }
-pub(super) use layout_of;
 
-pub(super) fn size_of_field<S, F>(_: impl Fn(&S) -> *const F) -> usize {
+/// Lists the fields of each type, and behind `;` the fields that are types of this list.
+macro_rules! fields {
+    ($($ty:ty { $($field:ident),* $(; $($base:ident: $base_ty:ty),*)? })*) => { $(
+        impl Fields for $ty {
+            fn add(member: &'static str, at: usize, ours: &mut Vec<Ours>) {
+                $(ours.push((
+                    member,
+                    camel(stringify!($field)),
+                    at + offset_of!($ty, $field),
+                    size_of_field(|it: &$ty| &raw const it.$field),
+                ));)*
+                $($(<$base_ty>::add(member, at + offset_of!($ty, $base), ours);)*)?
+            }
+        }
+    )* };
+}
+
+fields! {
+    common::Identity { name, comm_hash }
+    common::KernelCh { channel_id, p_timer }
+    common::NetPlugin { id, data }
+    common::ProxyOp { pid, channel_id, peer, n_steps, chunk_size, is_send }
+    common::ProxyStep { step }
+    v1::Coll {
+        seq_number, func, send_buff, recv_buff, count, root, datatype, op, traffic_bytes, n_channels, n_warps, algo,
+        proto, is_collnet, is_nvls; identity: common::Identity
+    }
+    v1::P2p { func, buff, datatype, count, peer; identity: common::Identity }
+    v2::Coll {
+        seq_number, func, send_buff, recv_buff, count, root, datatype, traffic_bytes, n_channels, n_warps, algo,
+        proto; identity: common::Identity
+    }
+    v2::P2p { func, buff, datatype, count, peer; identity: common::Identity }
+    v3::Coll {; identity: common::Identity, base: v4::Coll }
+    v4::Coll {
+        seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto
+    }
+    v4::P2p { func, buff, datatype, count, peer, n_channels }
+    v5::GroupApi { graph_captured, group_depth }
+    v5::CollApi { func, count, datatype, root, stream, graph_captured }
+    v5::P2pApi { func, count, datatype, stream, graph_captured }
+    v5::KernelLaunch { stream }
+    v5::Coll { parent_group; base: v4::Coll }
+    v5::P2p { parent_group; base: v4::P2p }
+    v6::CeColl {
+        seq_number, func, send_buff, recv_buff, count, root, datatype, sync_strategy, intra_batch_sync, batch_size,
+        num_batches, ce_seq_num, stream
+    }
+    v6::CeCollSync { is_complete, n_ranks }
+    v6::CeCollBatch { num_ops, total_bytes, use_intra_sync }
+    v7::CollApi { user_tag; base: v5::CollApi }
+    v7::P2pApi { user_tag; base: v5::P2pApi }
+    v7::Coll { kernel_variant, is_sym_coll, user_tag; base: v5::Coll }
+    v7::P2p { user_tag; base: v5::P2p }
+    v7::CeColl { user_tag; base: v6::CeColl }
+    v7::KernelPhase { channel_id, phase_id, phase_name, p_timer }
+}
+
+/// The type of each member, and the versions in which it is that.
+const MEMBERS: [(&str, RangeInclusive<u32>, Add); 26] = [
+    ("proxyOp", 1..=7, common::ProxyOp::add),
+    ("proxyStep", 1..=7, common::ProxyStep::add),
+    ("netPlugin", 3..=7, common::NetPlugin::add),
+    ("kernelCh", 3..=7, common::KernelCh::add),
+    ("coll", 1..=1, v1::Coll::add),
+    ("coll", 2..=2, v2::Coll::add),
+    ("coll", 3..=3, v3::Coll::add),
+    ("coll", 4..=4, v4::Coll::add),
+    ("coll", 5..=6, v5::Coll::add),
+    ("coll", 7..=7, v7::Coll::add),
+    ("p2p", 1..=1, v1::P2p::add),
+    ("p2p", 2..=3, v2::P2p::add),
+    ("p2p", 4..=4, v4::P2p::add),
+    ("p2p", 5..=6, v5::P2p::add),
+    ("p2p", 7..=7, v7::P2p::add),
+    ("groupApi", 5..=7, v5::GroupApi::add),
+    ("collApi", 5..=6, v5::CollApi::add),
+    ("collApi", 7..=7, v7::CollApi::add),
+    ("p2pApi", 5..=6, v5::P2pApi::add),
+    ("p2pApi", 7..=7, v7::P2pApi::add),
+    ("kernelLaunch", 5..=7, v5::KernelLaunch::add),
+    ("ceColl", 6..=6, v6::CeColl::add),
+    ("ceColl", 7..=7, v7::CeColl::add),
+    ("ceCollSync", 6..=7, v6::CeCollSync::add),
+    ("ceCollBatch", 6..=7, v6::CeCollBatch::add),
+    ("kernelPhase", 7..=7, v7::KernelPhase::add),
+];
+
+fn size_of_field<S, F>(_: impl Fn(&S) -> *const F) -> usize {
     size_of::<F>()
 }
 
 /// `send_buff` as C writes it: `sendBuff`.
-pub(super) fn camel(snake: &str) -> String {
+fn camel(snake: &str) -> String {
     let mut words = snake.split('_');
     let mut camel = words.next().unwrap_or_default().to_owned();
     for word in words {
@@ -46,29 +122,23 @@ pub(super) fn camel(snake: &str) -> String {
     camel
 }
 
-fn check<A: Abi>(version: u32, own: Vec<Ours>) {
+fn check<A: Abi>() {
+    let version = u32::from(A::VERSION);
     let body = offset_of!(Descr<A::Bits, A::Body>, body);
-    let mut ours = own;
-    ours.push((table::HEADER, "type".into(), offset_of!(Descr<A::Bits, A::Body>, bits), size_of::<A::Bits>()));
-    ours.push((table::HEADER, "parentObj".into(), offset_of!(Descr<A::Bits, A::Body>, parent), 8));
-    ours.push((table::HEADER, "rank".into(), offset_of!(Descr<A::Bits, A::Body>, rank), 4));
-    for (name, offset, size) in [
-        ("pid", offset_of!(common::ProxyOp, pid), 4),
-        ("channelId", offset_of!(common::ProxyOp, channel_id), 1),
-        ("peer", offset_of!(common::ProxyOp, peer), 4),
-        ("nSteps", offset_of!(common::ProxyOp, n_steps), 4),
-        ("chunkSize", offset_of!(common::ProxyOp, chunk_size), 4),
-        ("isSend", offset_of!(common::ProxyOp, is_send), 4),
-    ] {
-        ours.push(("proxyOp", name.into(), body + offset, size));
+    let mut ours = vec![
+        (table::HEADER, "type".into(), offset_of!(Descr<A::Bits, A::Body>, bits), size_of::<A::Bits>()),
+        (table::HEADER, "parentObj".into(), offset_of!(Descr<A::Bits, A::Body>, parent), 8),
+        (table::HEADER, "rank".into(), offset_of!(Descr<A::Bits, A::Body>, rank), 4),
+    ];
+    for (member, _, add) in MEMBERS.iter().filter(|(_, versions, _)| versions.contains(&version)) {
+        add(member, body, &mut ours);
     }
-    ours.push(("proxyStep", "step".into(), body + offset_of!(common::ProxyStep, step), 4));
-    if version >= 3 {
-        ours.push(("netPlugin", "id".into(), body + offset_of!(common::NetPlugin, id), 8));
-        ours.push(("netPlugin", "data".into(), body + offset_of!(common::NetPlugin, data), 8));
-    }
+    // Where v3 does not have it yet, it is not read.
+    ours.retain(|(member, name, ..)| version > 3 || *member != "kernelCh" || name != "pTimer");
+    // Up to v3 it is called nMaxChannels.
+    let name = |theirs: &str| if theirs == "nMaxChannels" { "nChannels".into() } else { theirs.into() };
     let mut theirs: Vec<Ours> =
-        table::fields(version).iter().map(|it| (it.event, it.name.to_owned(), it.offset, it.size)).collect();
+        table::fields(version).iter().map(|it| (it.event, name(it.name), it.offset, it.size)).collect();
     ours.sort();
     theirs.sort();
     pretty_assert(&ours, &theirs, version);
@@ -84,13 +154,13 @@ fn pretty_assert(ours: &[Ours], theirs: &[Ours], version: u32) {
 
 #[test]
 fn every_field_lies_where_nccl_puts_it() {
-    check::<v1::V1>(1, v1::layout());
-    check::<v2::V2>(2, v2::layout());
-    check::<v3::V3>(3, v3::layout());
-    check::<v4::V4>(4, v4::layout());
-    check::<v5::V5>(5, v5::layout());
-    check::<v6::V6>(6, v6::layout());
-    check::<v7::V7>(7, v7::layout());
+    check::<v1::V1>();
+    check::<v2::V2>();
+    check::<v3::V3>();
+    check::<v4::V4>();
+    check::<v5::V5>();
+    check::<v6::V6>();
+    check::<v7::V7>();
 }
 
 #[test]

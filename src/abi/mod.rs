@@ -41,7 +41,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use common::{Bits, Descr, Identity, StateArgument};
+use common::{Descr, Identity, StateArgument};
 use library::library;
 
 use crate::cupti;
@@ -70,15 +70,12 @@ type Logger = *const c_void;
 trait Abi: 'static {
     /// The interface version.
     const VERSION: u8;
-    /// Width of the event type: one byte up to v4.
-    type Bits: Bits;
-    /// The union behind the header.
+    /// The event type: one byte up to v4, followed by arbitrary bytes, and eight bytes since.
+    type Bits: Copy + Into<u64> + 'static;
+    /// The union behind the header; what all versions share is read as [`common::Body`].
     type Body: 'static;
     /// The union of the state arguments.
     type StateArgs: StateArgument;
-
-    /// The members with the same layout in every version.
-    unsafe fn common(body: &Self::Body) -> &common::Body;
 
     /// Records the start of a collective.
     unsafe fn coll(body: &Self::Body, start: &Start) -> Handle;
@@ -86,18 +83,8 @@ trait Abi: 'static {
     /// Records the start of a send or receive.
     unsafe fn p2p(body: &Self::Body, start: &Start) -> Handle;
 
-    /// Records the start of a kernel channel; `None` in versions without that event.
-    unsafe fn kernel_ch(_body: &Self::Body) -> Option<KernelCh> {
-        None
-    }
-
     /// Records an event type that v1 did not have, if this version does.
     unsafe fn newer(_body: &Self::Body, _bits: u64, _start: &Start) -> Option<Handle> {
-        None
-    }
-
-    /// Name and hash of the communicator, if the descriptors of Coll and P2p carry them.
-    unsafe fn identity(_body: &Self::Body) -> Option<Identity> {
         None
     }
 }
@@ -169,7 +156,7 @@ unsafe extern "C" fn start_event<A: Abi>(
         let start = Start { parent: Handle(descr.parent as u64), context: Handle(context as u64), rank: descr.rank };
         fault::at("startEvent");
         // SAFETY: the caller's promise: the type says which member NCCL filled.
-        let made = unsafe { record_start::<A>(descr.bits.bits(), &descr.body, &start) };
+        let made = unsafe { record_start::<A>(descr.bits.into(), &descr.body, &start) };
         *out = made.0 as *mut c_void;
     })
 }
@@ -183,10 +170,12 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
     unsafe {
         match bits {
             bit::PROXY_STEP => {
-                let step = A::common(body).proxy_step.step;
+                let step = common::Body::of(body).proxy_step.step;
                 apart(body, start, move |_, start| start.record(&ProxyStep { step, ..Default::default() }))
             }
-            bit::PROXY_OP => apart(body, start, |body, start| start.record(&ProxyOp::from(A::common(body).proxy_op))),
+            bit::PROXY_OP => {
+                apart(body, start, |body, start| start.record(&ProxyOp::from(common::Body::of(body).proxy_op)))
+            }
             bit::PROXY_CTRL => apart(body, start, |_, start| start.record(&ProxyCtrl::default())),
             bit::COLL => apart(body, start, |body, start| {
                 note_identity::<A>(body, start);
@@ -197,12 +186,15 @@ unsafe fn record_start<A: Abi>(bits: u64, body: &A::Body, start: &Start) -> Hand
                 A::p2p(body, start)
             }),
             bit::GROUP => apart(body, start, |_, start| start.record(&Group::default())),
-            bit::KERNEL_CH => apart(body, start, |body, start| match A::kernel_ch(body) {
-                Some(channel) => start.record(&channel),
-                None => start.record(&Unknown { bits: bit::KERNEL_CH }),
+            bit::KERNEL_CH if A::VERSION >= 4 => {
+                apart(body, start, |body, start| start.record(&KernelCh::from(common::Body::of(body).kernel_ch)))
+            }
+            bit::KERNEL_CH if A::VERSION == 3 => apart(body, start, |body, start| {
+                let channel = common::Body::of(body).kernel_ch.channel_id;
+                start.record(&KernelCh { channel, ..Default::default() })
             }),
             bit::NET_PLUGIN if A::VERSION >= 3 => apart(body, start, |body, start| {
-                let net = A::common(body).net_plugin.read();
+                let net = common::Body::of(body).net_plugin.read();
                 recorder::start_net(start.parent, start.context, start.rank, &NetPlugin { net })
             }),
             _ => match A::newer(body, bits, start) {
@@ -236,8 +228,11 @@ unsafe fn note_identity<A: Abi>(body: &A::Body, start: &Start) {
     thread_local! {
         static LAST: std::cell::Cell<(Handle, u64)> = const { std::cell::Cell::new((Handle::NONE, 0)) };
     }
-    // SAFETY: the caller's promise.
-    let Some(Identity { name, comm_hash }) = (unsafe { A::identity(body) }) else { return };
+    if A::VERSION > 3 {
+        return;
+    }
+    // SAFETY: the caller's promise; up to v3 both begin with it.
+    let Identity { name, comm_hash } = unsafe { common::Body::of(body).identity };
     let identity = (start.context, comm_hash);
     if LAST.get() == identity {
         return;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::common::{self, Identity, StateArgsV1};
+use super::common::{Identity, StateArgsV1};
 use super::{Abi, Start};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -12,8 +12,6 @@ pub(super) enum V1 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
-    identity: Identity,
     coll: Coll,
     p2p: P2p,
 }
@@ -31,7 +29,7 @@ pub(super) struct Coll {
     pub(super) datatype: u8,
     pub(super) op: u32,
     pub(super) traffic_bytes: usize,
-    pub(super) n_max_channels: u8,
+    pub(super) n_channels: u8,
     pub(super) n_warps: u8,
     pub(super) algo: u8,
     pub(super) proto: u8,
@@ -56,11 +54,6 @@ impl Abi for V1 {
     type Body = Body;
     type StateArgs = StateArgsV1;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise.
@@ -78,7 +71,7 @@ impl Abi for V1 {
             datatype: Word::datatype_v1(coll.datatype),
             algorithm: Word::algorithm_v1(coll.algo),
             protocol: Word::protocol_v1(coll.proto),
-            channels: coll.n_max_channels,
+            channels: coll.n_channels,
             warps: coll.n_warps,
             collnet: Flag(u8::from(coll.is_collnet != 0)),
             nvls: Flag(u8::from(coll.is_nvls != 0)),
@@ -100,15 +93,4 @@ impl Abi for V1 {
             ..Default::default()
         })
     }
-
-    unsafe fn identity(body: &Body) -> Option<Identity> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.identity })
-    }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V1: coll = Identity { name, comm_hash }, coll = Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, op, traffic_bytes,
-    n_max_channels, n_warps, algo, proto, is_collnet, is_nvls,
-}, p2p = Identity { name, comm_hash }, p2p = P2p { func, buff, datatype, count, peer });

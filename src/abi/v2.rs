@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::common::{self, Identity, StateArgsV1};
+use super::common::{Identity, StateArgsV1};
 use super::{Abi, Start, v4};
 use crate::model::event;
 use crate::model::ids::Handle;
@@ -11,8 +11,6 @@ pub(super) enum V2 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
-    identity: Identity,
     coll: Coll,
     p2p: P2p,
 }
@@ -29,7 +27,7 @@ pub(super) struct Coll {
     pub(super) root: c_int,
     pub(super) datatype: *const c_char,
     pub(super) traffic_bytes: usize,
-    pub(super) n_max_channels: u8,
+    pub(super) n_channels: u8,
     pub(super) n_warps: u8,
     pub(super) algo: *const c_char,
     pub(super) proto: *const c_char,
@@ -50,8 +48,8 @@ impl Coll {
     /// The same for v4, which has all of these fields but the traffic.
     #[inline(always)]
     pub(super) fn v4(&self) -> v4::Coll {
-        let Coll { seq_number, func, send_buff, recv_buff, count, root, datatype, n_warps, algo, proto, .. } = *self;
-        let n_channels = self.n_max_channels;
+        let Coll { seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, .. } = *self;
+        let Coll { algo, proto, .. } = *self;
         v4::Coll { seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto }
     }
 }
@@ -71,11 +69,6 @@ impl Abi for V2 {
     type Body = Body;
     type StateArgs = StateArgsV1;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
@@ -88,15 +81,4 @@ impl Abi for V2 {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.p2p.v4().event(start.parent) })
     }
-
-    unsafe fn identity(body: &Body) -> Option<Identity> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.identity })
-    }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V2: coll = Identity { name, comm_hash }, coll = Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, traffic_bytes, n_max_channels, n_warps,
-    algo, proto,
-}, p2p = Identity { name, comm_hash }, p2p = P2p { func, buff, datatype, count, peer });

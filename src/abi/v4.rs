@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::common::{self, StateArgsV4};
+use super::common::StateArgsV4;
 use super::{Abi, Start};
 use crate::model::event;
 use crate::model::ids::Handle;
@@ -13,10 +13,8 @@ pub(super) enum V4 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
     coll: Coll,
     p2p: P2p,
-    kernel_ch: common::KernelCh,
 }
 
 #[derive(Clone, Copy)]
@@ -105,11 +103,6 @@ impl Abi for V4 {
     type Body = Body;
     type StateArgs = StateArgsV4;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
@@ -121,18 +114,7 @@ impl Abi for V4 {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.p2p.event(start.parent) })
     }
-
-    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.kernel_ch }.into())
-    }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V4: coll = Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
-}, p2p = P2p { func, buff, datatype, count, peer, n_channels },
-kernelCh = common::KernelCh { channel_id, p_timer });
 
 #[cfg(test)]
 mod tests {

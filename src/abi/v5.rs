@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::common::{self, StateArgsV4};
+use super::common::StateArgsV4;
 use super::{Abi, Start, apart, bit, v4};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -13,14 +13,12 @@ pub(super) enum V5 {}
 
 #[repr(C)]
 pub(super) union Body {
-    common: common::Body,
     group_api: GroupApi,
     coll_api: CollApi,
     p2p_api: P2pApi,
     kernel_launch: KernelLaunch,
     coll: Coll,
     p2p: P2p,
-    kernel_ch: common::KernelCh,
 }
 
 #[derive(Clone, Copy)]
@@ -153,11 +151,6 @@ impl Abi for V5 {
     type Body = Body;
     type StateArgs = StateArgsV4;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise.
-        unsafe { &body.common }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
@@ -168,11 +161,6 @@ impl Abi for V5 {
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         start.record(&unsafe { body.p2p.event() })
-    }
-
-    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise.
-        Some(unsafe { body.kernel_ch }.into())
     }
 
     #[inline(always)]
@@ -189,14 +177,3 @@ impl Abi for V5 {
         }
     }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V5: groupApi = GroupApi { graph_captured, group_depth },
-collApi = CollApi { func, count, datatype, root, stream, graph_captured },
-p2pApi = P2pApi { func, count, datatype, stream, graph_captured },
-kernelLaunch = KernelLaunch { stream },
-coll = v4::Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
-}, coll = Coll { parent_group },
-p2p = v4::P2p { func, buff, datatype, count, peer, n_channels }, p2p = P2p { parent_group },
-kernelCh = common::KernelCh { channel_id, p_timer });

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 
-use super::common::{self, StateArgsV4};
+use super::common::StateArgsV4;
 use super::{Abi, Start, apart, bit, v5};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -106,11 +106,6 @@ impl Abi for V6 {
     type Body = Body;
     type StateArgs = StateArgsV4;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise, passed on.
-        unsafe { v5::V5::common(&body.v5) }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, passed on.
@@ -121,11 +116,6 @@ impl Abi for V6 {
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, passed on.
         unsafe { v5::V5::p2p(&body.v5, start) }
-    }
-
-    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise, passed on.
-        unsafe { v5::V5::kernel_ch(&body.v5) }
     }
 
     #[inline(always)]
@@ -142,19 +132,3 @@ impl Abi for V6 {
         }
     }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V6: groupApi = v5::GroupApi { graph_captured, group_depth },
-collApi = v5::CollApi { func, count, datatype, root, stream, graph_captured },
-p2pApi = v5::P2pApi { func, count, datatype, stream, graph_captured },
-kernelLaunch = v5::KernelLaunch { stream },
-coll = super::v4::Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
-}, coll = v5::Coll { parent_group },
-p2p = super::v4::P2p { func, buff, datatype, count, peer, n_channels }, p2p = v5::P2p { parent_group },
-kernelCh = common::KernelCh { channel_id, p_timer },
-ceColl = CeColl {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, sync_strategy, intra_batch_sync, batch_size,
-    num_batches, ce_seq_num, stream,
-}, ceCollSync = CeCollSync { is_complete, n_ranks },
-ceCollBatch = CeCollBatch { num_ops, total_bytes, use_intra_sync });

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 
-use super::common::{self, StateArgsV4};
+use super::common::StateArgsV4;
 use super::{Abi, Start, apart, bit, v5, v6};
 use crate::model::event::{self, Flag};
 use crate::model::ids::Handle;
@@ -76,11 +76,6 @@ impl Abi for V7 {
     type Body = Body;
     type StateArgs = StateArgsV4;
 
-    unsafe fn common(body: &Body) -> &common::Body {
-        // SAFETY: the trait's promise, passed on.
-        unsafe { v6::V6::common(&body.v6) }
-    }
-
     #[inline(always)]
     unsafe fn coll(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
@@ -99,11 +94,6 @@ impl Abi for V7 {
     unsafe fn p2p(body: &Body, start: &Start) -> Handle {
         // SAFETY: the trait's promise, for the member and for its strings.
         unsafe { start.record(&event::P2p { user_tag: body.p2p.user_tag, ..body.p2p.base.event() }) }
-    }
-
-    unsafe fn kernel_ch(body: &Body) -> Option<event::KernelCh> {
-        // SAFETY: the trait's promise, passed on.
-        unsafe { v6::V6::kernel_ch(&body.v6) }
     }
 
     #[inline(always)]
@@ -139,22 +129,3 @@ impl Abi for V7 {
         }
     }
 }
-
-#[cfg(test)]
-super::layout::layout_of!(V7: groupApi = v5::GroupApi { graph_captured, group_depth },
-collApi = v5::CollApi { func, count, datatype, root, stream, graph_captured }, collApi = CollApi { user_tag },
-p2pApi = v5::P2pApi { func, count, datatype, stream, graph_captured }, p2pApi = P2pApi { user_tag },
-kernelLaunch = v5::KernelLaunch { stream },
-coll = super::v4::Coll {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, n_channels, n_warps, algo, proto,
-}, coll = v5::Coll { parent_group }, coll = Coll { kernel_variant, is_sym_coll, user_tag },
-p2p = super::v4::P2p { func, buff, datatype, count, peer, n_channels }, p2p = v5::P2p { parent_group },
-p2p = P2p { user_tag },
-kernelCh = common::KernelCh { channel_id, p_timer },
-ceColl = v6::CeColl {
-    seq_number, func, send_buff, recv_buff, count, root, datatype, sync_strategy, intra_batch_sync, batch_size,
-    num_batches, ce_seq_num, stream,
-}, ceColl = CeColl { user_tag },
-ceCollSync = v6::CeCollSync { is_complete, n_ranks },
-ceCollBatch = v6::CeCollBatch { num_ops, total_bytes, use_intra_sync },
-kernelPhase = KernelPhase { channel_id, phase_id, phase_name, p_timer });

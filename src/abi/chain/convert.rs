@@ -123,7 +123,10 @@ impl Descriptor {
             match (from, bits) {
                 (1, bit::COLL) => wide.read_coll_v1(&*body.cast()),
                 (2, bit::COLL) => wide.read_coll_v2(&*body.cast()),
-                (3, bit::COLL) => wide.read_coll_v3(&*body.cast()),
+                (3, bit::COLL) => {
+                    let coll: &v3::Coll = &*body.cast();
+                    (wide.identity, wide.coll) = (coll.identity, coll.base);
+                }
                 (1, _) => wide.read_p2p_v1(&*body.cast()),
                 (2 | 3, _) => wide.read_p2p_v2(&*body.cast()),
                 _ => {}
@@ -139,7 +142,7 @@ impl Descriptor {
             match (to, bits) {
                 (1, bit::COLL) => descriptor.body.v1_coll = wide.coll_v1(),
                 (2, bit::COLL) => descriptor.body.v2_coll = wide.coll_v2(),
-                (3, bit::COLL) => descriptor.body.v3_coll = wide.coll_v3(),
+                (3, bit::COLL) => descriptor.body.v3_coll = v3::Coll { identity: wide.identity, base: wide.coll },
                 (1, _) => descriptor.body.v1_p2p = wide.p2p_v1(),
                 (2 | 3, _) => descriptor.body.v2_p2p = wide.p2p_v2(),
                 (_, bit::COLL) if has_comm => descriptor.body.v4_coll = wide.coll,
@@ -257,7 +260,7 @@ impl Wide {
             count: coll.count,
             root: coll.root,
             datatype: text(Word::datatype_v1(coll.datatype)),
-            n_channels: coll.n_max_channels,
+            n_channels: coll.n_channels,
             n_warps: coll.n_warps,
             algo: text(Word::algorithm_v1(coll.algo)),
             proto: text(Word::protocol_v1(coll.proto)),
@@ -266,10 +269,6 @@ impl Wide {
 
     fn read_coll_v2(&mut self, coll: &v2::Coll) {
         (self.identity, self.traffic, self.coll) = (coll.identity, coll.traffic_bytes, coll.v4());
-    }
-
-    fn read_coll_v3(&mut self, coll: &v3::Coll) {
-        (self.identity, self.coll) = (coll.identity, coll.v4());
     }
 
     fn read_p2p_v1(&mut self, p2p: &v1::P2p) {
@@ -306,7 +305,7 @@ impl Wide {
                 datatype: number(coll.datatype, Word::datatype_v1, TYPES),
                 op: self.reduction,
                 traffic_bytes: self.traffic,
-                n_max_channels: coll.n_channels,
+                n_channels: coll.n_channels,
                 n_warps: coll.n_warps,
                 algo: number(coll.algo, Word::algorithm_v1, ALGORITHMS),
                 proto: number(coll.proto, Word::protocol_v1, PROTOCOLS),
@@ -328,25 +327,7 @@ impl Wide {
             root: coll.root,
             datatype: coll.datatype,
             traffic_bytes: self.traffic,
-            n_max_channels: coll.n_channels,
-            n_warps: coll.n_warps,
-            algo: coll.algo,
-            proto: coll.proto,
-        }
-    }
-
-    fn coll_v3(&self) -> v3::Coll {
-        let coll = &self.coll;
-        v3::Coll {
-            identity: self.identity,
-            seq_number: coll.seq_number,
-            func: coll.func,
-            send_buff: coll.send_buff,
-            recv_buff: coll.recv_buff,
-            count: coll.count,
-            root: coll.root,
-            datatype: coll.datatype,
-            n_max_channels: coll.n_channels,
+            n_channels: coll.n_channels,
             n_warps: coll.n_warps,
             algo: coll.algo,
             proto: coll.proto,

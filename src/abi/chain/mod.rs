@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::convert::{Comm, Descriptor};
 use self::table::{Name, Table, What};
-use super::common::{Bits, Descr};
+use super::common::Descr;
 use super::{
     Abi, Birth, InitUntold, InitV4, InitV5, Logger, SUCCESS, Start, Status, fence, record_start, record_state,
 };
@@ -489,7 +489,7 @@ unsafe fn start_both<A: Abi>(
     out: &mut *mut c_void,
     descr: &Descr<A::Bits, A::Body>,
 ) {
-    let bits = descr.bits.bits();
+    let bits = descr.bits.into();
     let parent = Handle(descr.parent as u64);
     let is_recorded = recorder::is_on() && asked_by(bits) & other.ours.load(Ordering::Relaxed) != 0;
     let ours = match is_recorded {

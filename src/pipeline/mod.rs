@@ -229,7 +229,7 @@ impl Pipeline {
     /// Which operation has been standing still for long, in a clause; once for each standstill.
     #[must_use]
     pub fn take_standing(&mut self) -> Option<String> {
-        self.tracks.take_standing(self.now())
+        self.tracks.not_done.take_standing(self.now())
     }
 
     /// What this process alone saw of what holds it up, in a clause.
@@ -251,7 +251,7 @@ impl Pipeline {
             recorded: self.recorded,
             dropped: self.dropped,
             gpus: self.gist.totals(),
-            overdue_ns: self.tracks.overdue_ns(self.now()),
+            overdue_ns: self.tracks.not_done.overdue_ns(self.now()),
         }
     }
 
@@ -307,7 +307,7 @@ impl Pipeline {
 
     fn notice_losses(&mut self, intake: &Intake) {
         if intake.may_miss_records() {
-            self.tracks.kernels_lost();
+            self.tracks.not_done.kernels_lost();
             self.gist.doubt();
         }
     }
@@ -390,7 +390,7 @@ impl Pipeline {
             return;
         }
         if name == remark::NOT_FORCED {
-            self.tracks.not_forced();
+            self.tracks.not_done.not_forced();
             return;
         }
         if name == remark::GIVES_UP {
@@ -538,10 +538,12 @@ impl Pipeline {
     fn activity(&mut self, activity: Activity) {
         let activity = match activity {
             // CUPTI was not forced, so the kernel has ended and its record is damaged.
-            Activity::Unfinished(kernel) if !self.tracks.is_forcing() && !self.gives_up => Activity::Untimed(kernel),
+            Activity::Unfinished(kernel) if !self.tracks.not_done.is_forcing() && !self.gives_up => {
+                Activity::Untimed(kernel)
+            }
             // It cannot be known whether the kernel had not ended or its record is damaged.
             Activity::Unfinished(_) if self.gives_up || self.spoilt.is_spoilt() => {
-                self.tracks.kernels_lost();
+                self.tracks.not_done.kernels_lost();
                 Activity::Implausible
             }
             activity => activity,

@@ -165,7 +165,7 @@ fn what_was_lost_of_graphs_reaches_their_matches() {
 fn misses_kernels_after(this: impl FnOnce(&mut Pipeline)) -> bool {
     let mut pipeline = with_kernels(130_101);
     this(&mut pipeline);
-    pipeline.tracks.misses_kernels()
+    pipeline.tracks.not_done.misses_kernels()
 }
 
 #[test]

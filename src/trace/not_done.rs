@@ -68,7 +68,7 @@ pub enum Wish {
 
 /// The overdue operations, and what is known about a standstill.
 #[derive(Debug, Default)]
-pub(super) struct NotDone {
+pub struct NotDone {
     /// Whether the ends of operations handed over from now on will be known, and whether the
     /// kernels of some are missing.
     expects_kernels: bool,
@@ -140,12 +140,12 @@ impl NotDone {
     }
 
     /// Records of kernels were lost.
-    pub(super) fn kernels_lost(&mut self) {
+    pub fn kernels_lost(&mut self) {
         self.kernels_missing = true;
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(super) fn misses_kernels(&self) -> bool {
+    pub(crate) fn misses_kernels(&self) -> bool {
         self.kernels_missing
     }
 
@@ -160,12 +160,13 @@ impl NotDone {
     }
 
     /// Whether CUPTI may be returning unfinished kernels by force.
-    pub(super) fn is_forcing(&self) -> bool {
+    #[must_use]
+    pub fn is_forcing(&self) -> bool {
         self.forces
     }
 
     /// CUPTI will not be forced to return unfinished kernels.
-    pub(super) fn not_forced(&mut self) {
+    pub fn not_forced(&mut self) {
         self.forces = false;
     }
 
@@ -211,7 +212,7 @@ impl NotDone {
 
     /// The operation that has stood still long enough for a line on stderr; once for each
     /// standstill.
-    pub(super) fn take_standing(&mut self, now: HostNs) -> Option<String> {
+    pub fn take_standing(&mut self, now: HostNs) -> Option<String> {
         let patience = ALOUD_NS << self.pauses.min(DOUBLINGS);
         let stands = self.stands.as_mut().filter(|it| !it.is_said && now.since(it.since) >= patience)?;
         stands.is_said = true;
@@ -221,7 +222,8 @@ impl NotDone {
     }
 
     /// How long the first operation whose kernel is known not to have ended has stood still, ns.
-    pub(super) fn overdue_ns(&self, now: HostNs) -> u64 {
+    #[must_use]
+    pub fn overdue_ns(&self, now: HostNs) -> u64 {
         self.stands.as_ref().map_or(0, |stands| now.since(stands.since))
     }
 

@@ -74,7 +74,8 @@ pub struct Tracks {
     threads: Threads,
     host: Host,
     comms: Comms,
-    not_done: NotDone,
+    /// What stands still.
+    pub not_done: NotDone,
     proxy: Proxy,
     gpu: Gpu,
     /// Kernels as render stages, if enabled.
@@ -237,27 +238,6 @@ impl Tracks {
         self.not_done.expect_kernels(&mut self.canvas, &mut self.comms, expected, now);
     }
 
-    /// Records of kernels were lost.
-    pub fn kernels_lost(&mut self) {
-        self.not_done.kernels_lost();
-    }
-
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn misses_kernels(&self) -> bool {
-        self.not_done.misses_kernels()
-    }
-
-    /// Whether CUPTI may be returning unfinished kernels by force.
-    #[must_use]
-    pub fn is_forcing(&self) -> bool {
-        self.not_done.is_forcing()
-    }
-
-    /// CUPTI will not be forced to return unfinished kernels.
-    pub fn not_forced(&mut self) {
-        self.not_done.not_forced();
-    }
-
     /// The file is full. From here on, what was begun is ended, and of the rest only remarks, what
     /// hangs and [signs of life](Tracks::sign_of_life) are written. All of it is still added up.
     pub fn file_is_full(&mut self) {
@@ -288,18 +268,6 @@ impl Tracks {
             let ended = canvas.end_all(&families, time);
             proxy.given_up(&mut At { time: now, canvas, threads, comms }, &ended);
         }
-    }
-
-    /// The operation that has stood still long enough for a line on stderr; once for each
-    /// standstill.
-    pub fn take_standing(&mut self, now: HostNs) -> Option<String> {
-        self.not_done.take_standing(now)
-    }
-
-    /// How long the first operation that is known not to have ended has stood still, ns.
-    #[must_use]
-    pub fn overdue_ns(&self, now: HostNs) -> u64 {
-        self.not_done.overdue_ns(now)
     }
 
     /// CUPTI was forced to return its buffers, and they have been processed. Their content is that

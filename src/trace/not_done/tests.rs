@@ -183,7 +183,7 @@ fn a_forced_flush_shows_which_operation_hangs() {
     }
     let now = HostNs(5 * SECOND);
     assert_eq!(job.wish(now, &|_| None, None), Some(Wish::Force));
-    assert!(job.tracks.is_forcing());
+    assert!(job.tracks.not_done.is_forcing());
     (1..6).for_each(|number| job.ran(Some(number), SECOND + 100 * number));
     (6..20).for_each(|number| job.had_not_ended(number as u32, "ncclDevKernel", Some(number), None));
     job.tracks.flushed_by_force(now, "kernels that had not ended", HostNs(0));
@@ -218,7 +218,7 @@ fn a_standstill_is_said_once_and_a_pause_raises_the_bar() {
     let said = |job: &mut Job, seconds: std::ops::Range<u64>| -> Vec<(u64, String)> {
         let of = |job: &mut Job, second| {
             job.tick(second);
-            Some((second, job.tracks.take_standing(HostNs(second * SECOND))?))
+            Some((second, job.tracks.not_done.take_standing(HostNs(second * SECOND))?))
         };
         seconds.filter_map(|second| of(job, second)).collect()
     };
@@ -370,7 +370,7 @@ fn behind_kernels_without_records_nothing_is_known_to_stand_still() {
         job.tracks.flushed_by_force(asked, "kernels that had not ended", HostNs(4 * SECOND));
         let waited = HostNs(asked.0 + 300 * SECOND);
         job.wish(waited, &|_| None, None);
-        let is_said = job.tracks.take_standing(waited).is_some();
+        let is_said = job.tracks.not_done.take_standing(waited).is_some();
         assert_eq!(is_said, has_ended_since, "nothing is said on stderr that may not be true");
         let (numbers, doubts): (Vec<u64>, Vec<String>) = job.shown().into_iter().map(|it| (it.0, it.3)).unzip();
         let expected = if has_ended_since { (vec![51], NOT_ENDED) } else { (vec![50, 51], BEHIND_LOST) };
@@ -404,7 +404,7 @@ fn without_an_answer_from_cupti_operations_may_be_done() {
     job.hand_over(1, SECOND);
     let wishes: Vec<_> = (3..9).map(|second| job.wish(HostNs(second * SECOND), &|_| None, None)).collect();
     assert_eq!(wishes, [None, Some(Wish::Force), None, None, None, None]);
-    assert!(job.tracks.is_forcing(), "its answer may still come");
+    assert!(job.tracks.not_done.is_forcing(), "its answer may still come");
     assert_eq!(job.shown(), [(1, SECOND as i64, None, NOT_SEEN.to_owned())]);
 }
 
@@ -418,15 +418,15 @@ fn a_flush_that_is_late_is_waited_for_or_taken_back() {
         // The job goes on before CUPTI has answered.
         job.ran(Some(1), 9 * SECOND);
         assert_eq!([10, 11].map(|second| wish(&mut job, second)), [Some(Wish::Leave); 2]);
-        assert!(job.tracks.is_forcing(), "it may have begun");
+        assert!(job.tracks.not_done.is_forcing(), "it may have begun");
         if has_begun {
             job.hand_over(2, 11 * SECOND);
             job.had_not_ended(2, "ncclDevKernel", Some(2), None);
             job.tracks.flushed_by_force(HostNs(12 * SECOND), "kernels that had not ended", HostNs(0));
         } else {
-            job.tracks.not_forced();
+            job.tracks.not_done.not_forced();
         }
-        assert!(!job.tracks.is_forcing());
+        assert!(!job.tracks.not_done.is_forcing());
         assert_eq!(wish(&mut job, 13), None, "{has_begun}");
         // The next standstill is asked about.
         job.hand_over(3, 20 * SECOND);
@@ -490,7 +490,7 @@ fn missing_kernels_are_mentioned() {
     let mut job = Job::new();
     job.hand_over(1, SECOND);
     job.ran(Some(1), 2 * SECOND);
-    job.tracks.kernels_lost();
+    job.tracks.not_done.kernels_lost();
     job.hand_over(2, 3 * SECOND);
     job.tick(8);
     job.tick(9);

@@ -306,8 +306,7 @@ impl Info {
         if let Some(descriptor) = packet.track_descriptor()
             && let Some(process) = &descriptor.process
         {
-            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
-            let process = format!("{} (pid {})", process.process_name(), told.unwrap_or(process.pid()));
+            let process = format!("{} (pid {})", process.process_name(), process.own_pid());
             // A process's further GPUs come after it.
             self.recordings.entry(descriptor.uuid() >> TRACK_BITS).or_insert_with(|| process.clone());
             // A restart of the file describes it again.

@@ -237,9 +237,7 @@ impl Reader {
         let uuid = descriptor.uuid();
         let thread = descriptor.thread.as_ref().map(|it| (i64::from(it.tid()), it.thread_name().to_owned()));
         if let Some(process) = &descriptor.process {
-            // A merge may have given it another pid.
-            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
-            self.process(uuid >> TRACK_BITS, i64::from(told.unwrap_or(process.pid())), process.process_name());
+            self.process(uuid >> TRACK_BITS, process.own_pid().into(), process.process_name());
         }
         if let (Some((tid, name)), Some(&process)) = (&thread, self.processes.get(&(uuid >> TRACK_BITS))) {
             self.profile.processes[process].threads.insert(*tid, name.clone());

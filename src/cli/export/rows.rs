@@ -115,7 +115,7 @@ impl Process {
     }
 
     pub(super) fn host(&self) -> &str {
-        names::without_gpu(&self.name).0.split(" · ").nth(1).unwrap_or_default()
+        survey::host(&self.name).unwrap_or_default()
     }
 
     /// `4711`, from `SLURM_JOB_ID=4711`.
@@ -353,8 +353,7 @@ impl<'a, S: Sink> Rows<'a, S> {
             // A process's further GPUs come after it.
             if process.name.is_empty() {
                 of.process_name().clone_into(&mut process.name);
-                let told = of.process_labels.iter().find_map(|label| names::told_pid(label));
-                process.pid = i64::from(told.unwrap_or(of.pid()));
+                process.pid = of.own_pid().into();
                 process.summary.process(of.process_name());
             }
         }

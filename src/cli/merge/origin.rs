@@ -16,7 +16,6 @@ use crate::import::knowledge::{duration, utc};
 use crate::import::{Clock, Span};
 use crate::model::time::{FileNs, HostNs, Shift};
 use crate::trace::fields::nccl;
-use crate::trace::names;
 use crate::trace::reader::{self, Event, Packet, TracePacket};
 use crate::trace::words::{attribute, instant};
 use crate::trace::writer::TRACK_BITS;
@@ -93,9 +92,7 @@ impl Origin {
         {
             self.tags.insert(descriptor.uuid() >> TRACK_BITS);
             self.pids.insert(process.pid());
-            // A merge may have given it another pid.
-            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
-            let who = format!("{} {}", process.process_name(), told.unwrap_or(process.pid()));
+            let who = format!("{} {}", process.process_name(), process.own_pid());
             self.processes.insert((descriptor.uuid() >> TRACK_BITS, who));
             self.hosts.extend(survey::host(process.process_name()).map(str::to_owned));
         }

@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::model::time::HostNs;
 use crate::summary::{Facts, Row, Run, Summary, Transfer, Wait};
 use crate::trace::fields::track_event::r#type as kind;
-use crate::trace::names;
 use crate::trace::reader::{self, Event, Extent, Packet};
 use crate::trace::words::{Category, attribute, instant, track};
 use crate::trace::writer::{TRACK_BITS, tag_of_sequence};
@@ -114,9 +113,7 @@ impl Load {
         if let Some(process) = &descriptor.process {
             let place = self.process(uuid >> TRACK_BITS);
             self.processes[place].process(process.process_name());
-            // A merge may have given it another one.
-            let told = process.process_labels.iter().find_map(|label| names::told_pid(label));
-            self.pids[place].get_or_insert(told.unwrap_or(process.pid()));
+            self.pids[place].get_or_insert(process.own_pid());
         }
         let track = self.tracks.entry(uuid).or_default();
         track.parent = descriptor.parent_uuid();

@@ -20,6 +20,7 @@ use std::path::Path;
 use prost::{DecodeError, Message as _};
 
 use super::fields::clock_id;
+use super::names;
 use crate::model::time::HostNs;
 
 pub(crate) mod blocks;
@@ -59,6 +60,13 @@ pub(crate) fn to_utc_ns(packet: &TracePacket) -> Option<i64> {
     let clocks = &packet.clock_snapshot.as_ref()?.clocks;
     let reads = |id: u64| Some(clocks.iter().find(|it| u64::from(it.clock_id()) == id)?.timestamp() as i64);
     Some(reads(clock_id::REALTIME)?.saturating_sub(reads(clock_id::BOOTTIME)?))
+}
+
+impl proto::perfetto::protos::ProcessDescriptor {
+    /// The process's id on its host: a merge may have given it another one.
+    pub(crate) fn own_pid(&self) -> i32 {
+        self.process_labels.iter().find_map(|label| names::told_pid(label)).unwrap_or(self.pid())
+    }
 }
 
 pub use proto::ncclscope::Nccl;

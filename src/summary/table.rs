@@ -82,29 +82,15 @@ impl From<&str> for Cell {
     }
 }
 
-const fn text(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Text }
+macro_rules! columns {
+    ($($function:ident: $kind:ident),+) => { $(
+        const fn $function(name: &'static str, title: &'static str) -> Column {
+            Column { name, title, kind: Kind::$kind }
+        }
+    )+ };
 }
 
-const fn number(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Number }
-}
-
-const fn counter(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Counter }
-}
-
-const fn ns(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Ns }
-}
-
-const fn bytes(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Bytes }
-}
-
-const fn rate(name: &'static str, title: &'static str) -> Column {
-    Column { name, title, kind: Kind::Rate }
-}
+columns!(text: Text, number: Number, counter: Counter, ns: Ns, bytes: Bytes, rate: Rate);
 
 const RANK: Column = text("rank", "rank");
 const COMM: Column = text("communicator", "communicator");

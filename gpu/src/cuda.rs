@@ -4,6 +4,8 @@
 //! Everything goes through `cudarc`, which opens `libcuda.so.1` at the first call; [`Gpu::open`]
 //! first checks that there is one. Objects are not destroyed individually, because a workload is a
 //! process that ends.
+//!
+//! Unless a function says otherwise, it fails when the driver refuses.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -163,10 +165,6 @@ impl Gpu {
     }
 
     /// A new stream, which does not wait for the default stream.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn stream(&self) -> Result<Stream, String> {
         /// `CU_STREAM_NON_BLOCKING`
         const NON_BLOCKING: u32 = 1;
@@ -177,10 +175,6 @@ impl Gpu {
     }
 
     /// A new event.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn event(&self) -> Result<Event, String> {
         /// `CU_EVENT_DISABLE_TIMING`
         const WITHOUT_TIME: u32 = 2;
@@ -213,20 +207,12 @@ impl Gpu {
     }
 
     /// Launches a kernel that runs for this many nanoseconds.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn spin(&self, stream: Stream, mut ns: u64) -> Result<(), String> {
         launch(self.spin, stream, &mut [(&raw mut ns).cast()])
     }
 
     /// The same through `cuLaunchKernelEx`, which runtimes since CUDA 12 use. Returns whether the
     /// driver has it.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn spin_ex(&self, stream: Stream, mut ns: u64) -> Result<bool, String> {
         if !has("cuLaunchKernelEx") {
             return Ok(false);
@@ -252,10 +238,6 @@ impl Gpu {
     }
 
     /// Consecutive readings of the GPU's timer, in ns.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn timer(&self, stream: Stream, count: u32) -> Result<Vec<u64>, String> {
         let mut readings = vec![0_u64; count as usize];
         let memory = self.memory(size_of_val(&readings[..]))?;
@@ -264,10 +246,6 @@ impl Gpu {
     }
 
     /// The same, into memory of the GPU that has room for them.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn timer_into(&self, stream: Stream, memory: Buffer, readings: &mut [u64]) -> Result<(), String> {
         let (mut address, mut count) = (memory.0, readings.len() as u32);
         launch(self.readings, stream, &mut [(&raw mut address).cast(), (&raw mut count).cast()])?;
@@ -348,10 +326,6 @@ impl Stream {
     }
 
     /// Makes later work on this stream wait for earlier work on the other.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn wait_for(self, other: Stream, event: Event) -> Result<(), String> {
         // SAFETY: streams and event live as long as the process.
         unsafe {
@@ -361,10 +335,6 @@ impl Stream {
     }
 
     /// Begins to capture the calls on this stream.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn begin_capture(self) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the process.
@@ -372,10 +342,6 @@ impl Stream {
     }
 
     /// The same, into a graph that is [there for it](Graph::for_capture).
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn begin_capture_to(self, graph: Graph) -> Result<(), String> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let (none, no_data) = (ptr::null(), ptr::null());
@@ -408,10 +374,6 @@ impl Buffer {
 
 impl Graph {
     /// Instantiates the graph.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn instantiate(self) -> Result<Exec, String> {
         let mut exec = ptr::null_mut();
         // SAFETY: the place is writable, the graph is one.
@@ -420,10 +382,6 @@ impl Graph {
     }
 
     /// A copy of it; `None` if the driver lacks the function.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn copy(self) -> Result<Option<Graph>, String> {
         if !has("cuGraphClone") {
             return Ok(None);
@@ -435,19 +393,11 @@ impl Graph {
     }
 
     /// A graph without nodes, to capture into; `None` if the driver lacks a function for that.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn for_capture() -> Result<Option<Graph>, String> {
         if has("cuStreamBeginCaptureToGraph") { Graph::empty() } else { Ok(None) }
     }
 
     /// A graph without nodes; `None` if the driver lacks the function.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     fn empty() -> Result<Option<Graph>, String> {
         if !has("cuGraphCreate") {
             return Ok(None);
@@ -460,10 +410,6 @@ impl Graph {
 
     /// A graph whose only node is this graph: a copy of it, or the graph itself, which then belongs
     /// to the other one. `None` if the driver lacks a function.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn inside_another(self, is_moved: bool) -> Result<Option<Graph>, String> {
         let name = if is_moved { "cuGraphAddNode_v2" } else { "cuGraphAddChildGraphNode" };
         let Some(outer) = Graph::empty()?.filter(|_| has(name)) else { return Ok(None) };
@@ -487,10 +433,6 @@ impl Graph {
 
 impl Exec {
     /// Launches it.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn launch(self, stream: Stream) -> Result<(), String> {
         // SAFETY: both live as long as the process.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0, stream.0) })
@@ -498,10 +440,6 @@ impl Exec {
 
     /// Updates it with the parameters of another graph of the same shape. Returns whether the
     /// driver has the function.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn update(self, graph: Graph) -> Result<bool, String> {
         if !has("cuGraphExecUpdate_v2") {
             return Ok(false);
@@ -520,10 +458,6 @@ impl Exec {
 impl Exec {
     /// Destroys it. Communicators count the graphs with work of theirs, and wait until the last
     /// one is destroyed.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn destroy(self) -> Result<(), String> {
         // SAFETY: nobody uses it afterwards.
         check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(self.0) })
@@ -532,10 +466,6 @@ impl Exec {
 
 impl Graph {
     /// Destroys it.
-    ///
-    /// # Errors
-    ///
-    /// When the driver refuses.
     pub fn destroy(self) -> Result<(), String> {
         // SAFETY: nobody uses it afterwards.
         check("cuGraphDestroy", unsafe { sys::cuGraphDestroy(self.0) })

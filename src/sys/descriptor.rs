@@ -9,6 +9,8 @@
 //! A thread with its own descriptor table (`CLONE_FILES`) would close that gap and open a worse
 //! one: libraries that intercept file calls identify a file by its number, and would take ours for
 //! the program's.
+//!
+//! Unless a function says otherwise, its error is the operating system's.
 
 use std::ffi::{CString, OsStr, c_int};
 use std::io;
@@ -47,10 +49,6 @@ pub enum Standing {
 impl Descriptor {
     /// Opens a file at a path relative to `folder`; a new one is readable by its owner only. The
     /// number is never below 3, and `exec` closes it.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn open(folder: Option<&Descriptor>, path: impl AsRef<Path>, flags: c_int) -> io::Result<Descriptor> {
         let path = CString::new(path.as_ref().as_os_str().as_bytes())?;
         let folder = folder.map_or(libc::AT_FDCWD, |folder| folder.number);
@@ -106,20 +104,12 @@ impl Descriptor {
     }
 
     /// Writes a part of `bytes`, and returns its length.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         // SAFETY: the pointer and the length are those of `bytes`.
         again(|| unsafe { libc::write(self.number, bytes.as_ptr().cast(), bytes.len()) }).map(|count| count as usize)
     }
 
     /// Reads everything up to the end of the file.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         let mut part = [0_u8; 4096];
@@ -133,10 +123,6 @@ impl Descriptor {
     }
 
     /// Reads from this byte of the file on, and returns how much.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn read_at(&self, part: &mut [u8], from: usize) -> io::Result<usize> {
         // SAFETY: the pointer and the length are those of `part`.
         again(|| unsafe { libc::pread64(self.number, part.as_mut_ptr().cast(), part.len(), from as libc::off64_t) })
@@ -169,10 +155,6 @@ impl Descriptor {
     }
 
     /// Renames a file in this folder, in place of the one that has the new name.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         let (from, to) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?);
         // SAFETY: C strings.
@@ -180,10 +162,6 @@ impl Descriptor {
     }
 
     /// Removes a file in this folder.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         let name = CString::new(name.as_bytes())?;
         // SAFETY: a C string.
@@ -191,19 +169,11 @@ impl Descriptor {
     }
 
     /// Takes over another kind of descriptor, such as a socket, and moves it to a high number.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn of(owned: OwnedFd) -> io::Result<Descriptor> {
         Descriptor::raised(owned.into_raw_fd())
     }
 
     /// Gives the file or folder these permissions, whatever the umask says.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn permit(&self, mode: u32) -> io::Result<()> {
         // A descriptor opened with `O_PATH` can only be changed through its link.
         let link = CString::new(format!("/proc/self/fd/{}", self.number))?;
@@ -212,10 +182,6 @@ impl Descriptor {
     }
 
     /// Bytes that an unprivileged process may still write to the file system.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn free_bytes(&self) -> io::Result<u64> {
         // SAFETY: `stats` is writable, and read only if the call filled it.
         unsafe {
@@ -226,10 +192,6 @@ impl Descriptor {
     }
 
     /// Reserves space for this part of the file without changing the file's length.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn reserve(&self, from: u64, until: u64) -> io::Result<()> {
         let (from, length) = (from as libc::off_t, until.saturating_sub(from) as libc::off_t);
         // SAFETY: no pointers.
@@ -237,10 +199,6 @@ impl Descriptor {
     }
 
     /// Truncates the file, and frees what is reserved beyond that length.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     pub fn cut(&self, length: u64) -> io::Result<()> {
         // SAFETY: no pointers.
         again(|| unsafe { libc::ftruncate(self.number, length as libc::off_t) }).map(drop)

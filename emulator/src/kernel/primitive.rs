@@ -87,6 +87,28 @@ struct Flow {
     output: Option<*mut u8>,
 }
 
+impl Flow {
+    const SEND: Flow = Flow { receive: false, send: true, input: None, output: None };
+    const RECEIVE: Flow = Flow { receive: true, send: false, input: None, output: None };
+    const BOTH: Flow = Flow { receive: true, ..Flow::SEND };
+}
+
+/// NCCL's primitives, each by the user's buffers that it takes and what it does beside them.
+macro_rules! primitives {
+    ($($(#[$about:meta])+ $name:ident($($buffer:ident: $pointer:ty),+): $flow:expr;)+) => { $(
+        $(#[$about])+
+        ///
+        /// # Safety
+        ///
+        /// `input` is `count` readable elements and `output` as many writable ones, in buffers that
+        /// the user has given to this work. Both are the same or do not overlap.
+        pub(super) unsafe fn $name(&mut self, $($buffer: $pointer,)+ count: usize) -> Result<(), Aborted> {
+            // SAFETY: the caller's promise.
+            unsafe { self.chunk(Flow { $($buffer: Some($buffer),)+ ..$flow }, count) }
+        }
+    )+ };
+}
+
 impl<'b> Primitives<'b> {
     /// Loads the connections.
     pub(super) fn new(block: &'b Block<'b>, wiring: &Wiring<'_>) -> Primitives<'b> {
@@ -138,86 +160,21 @@ impl<'b> Primitives<'b> {
         }
     }
 
-    /// Sends from the user's buffer.
-    ///
-    /// # Safety
-    ///
-    /// For this and all functions below: `input` is `count` readable elements and `output` as many
-    /// writable ones, in buffers that the user has given to this work. Both are the same or do not
-    /// overlap.
-    pub(super) unsafe fn send(&mut self, input: *const u8, count: usize) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: false, send: true, input: Some(input), output: None }, count) }
-    }
-
-    /// Copies from one of the user's buffers to another, and sends it.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn copy_send(&mut self, input: *const u8, output: *mut u8, count: usize) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: false, send: true, input: Some(input), output: Some(output) }, count) }
-    }
-
-    /// Receives into the user's buffer.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn receive(&mut self, output: *mut u8, count: usize) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: true, send: false, input: None, output: Some(output) }, count) }
-    }
-
-    /// Receives into the user's buffer, and sends it on.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn receive_copy_send(&mut self, output: *mut u8, count: usize) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: true, send: true, input: None, output: Some(output) }, count) }
-    }
-
-    /// Receives, reduces it with the user's own elements, and sends it on.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn receive_reduce_send(&mut self, input: *const u8, count: usize) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: true, send: true, input: Some(input), output: None }, count) }
-    }
-
-    /// Receives and reduces with the user's own elements, which completes the reduction.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn receive_reduce_copy(
-        &mut self,
-        input: *const u8,
-        output: *mut u8,
-        count: usize,
-    ) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: true, send: false, input: Some(input), output: Some(output) }, count) }
-    }
-
-    /// Like [`Primitives::receive_reduce_copy`], and sends the result.
-    ///
-    /// # Safety
-    ///
-    /// As [`Primitives::send`].
-    pub(super) unsafe fn receive_reduce_copy_send(
-        &mut self,
-        input: *const u8,
-        output: *mut u8,
-        count: usize,
-    ) -> Result<(), Aborted> {
-        // SAFETY: the caller's promise.
-        unsafe { self.chunk(Flow { receive: true, send: true, input: Some(input), output: Some(output) }, count) }
+    primitives! {
+        /// Sends from the user's buffer.
+        send(input: *const u8): Flow::SEND;
+        /// Copies from one of the user's buffers to another, and sends it.
+        copy_send(input: *const u8, output: *mut u8): Flow::SEND;
+        /// Receives into the user's buffer.
+        receive(output: *mut u8): Flow::RECEIVE;
+        /// Receives into the user's buffer, and sends it on.
+        receive_copy_send(output: *mut u8): Flow::BOTH;
+        /// Receives, reduces it with the user's own elements, and sends it on.
+        receive_reduce_send(input: *const u8): Flow::BOTH;
+        /// Receives and reduces with the user's own elements, which completes the reduction.
+        receive_reduce_copy(input: *const u8, output: *mut u8): Flow::RECEIVE;
+        /// The same, and sends the result.
+        receive_reduce_copy_send(input: *const u8, output: *mut u8): Flow::BOTH;
     }
 
     /// Ends the work: waits until it has taken its time, and stores the steps for the next one.

@@ -263,8 +263,8 @@ extern "C" fn send_all(_: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Sends the lines in the queue. No panic leaves it: the caller may be C. One loses the line that was
-/// being sent; the next line sends those after it.
+/// Sends the lines in the queue. No panic leaves it: the caller may be C. A panic loses the line
+/// that was being sent; those after it go with the next line.
 fn send_waiting(state: MutexGuard<'_, State>, patience_ms: i32) {
     if catch_unwind(AssertUnwindSafe(|| send_each(state, patience_ms))).is_err() {
         PANICS.fetch_add(1, Ordering::Relaxed);

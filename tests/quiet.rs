@@ -1,9 +1,9 @@
 //! No callback of NCCL's or CUPTI's makes a system call or allocates memory, apart from the first
 //! callback of each kind on a thread.
 //!
-//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. The plugin has no
-//! heap of its own there, so that its allocations are libc's, which are counted. Each of the two
-//! detectors is shown to find something before it is trusted to find nothing.
+//! The scripted host makes the calls, in a process of its own; see `support/quiet.rs`. The plugin
+//! has no heap of its own there, so that its allocations are libc's, which are counted. Each of the
+//! two detectors is shown to find something before it is trusted to find nothing.
 
 use crate::cupti::library_path;
 use ncclscope_tests::fault;

@@ -2,10 +2,10 @@
 //!
 //! `PLANTED_FAULT=panic@startEvent` plants a panic at the place of that name, `panic@startEvent:10`
 //! at every tenth visit of it. Instead of a `panic`, a thread can `end` there, stand still
-//! (`stall`), become `slow`, `hoard` all the memory there is, `allocate` once, or make a system `call`.
-//! With `PLANTED_AFTER=FILE` nothing happens before there is such a file. Several faults are separated
-//! by commas. `libc@heap` leaves us without a heap of our own, so that whoever counts libc's allocations
-//! counts ours. Builds without debug assertions have no such places.
+//! (`stall`), become `slow`, `hoard` all the memory there is, `allocate` once, or make a system
+//! `call`. With `PLANTED_AFTER=FILE` nothing happens before there is such a file. Several faults
+//! are separated by commas. `libc@heap` leaves us without a heap of our own, so that whoever counts
+//! libc's allocations counts ours. Builds without debug assertions have no such places.
 
 #[cfg(debug_assertions)]
 pub(super) use self::places::plant;

@@ -309,6 +309,10 @@ fn a_panic_while_a_call_is_passed_on_leaves_our_record() {
     case.survived(runs);
 }
 
+/// Where CUPTI's taking may panic, the script, the settings; then the lines, what
+/// `ncclscope_release` and `ncclscope_acquire` answer, and the kernels.
+type Attempt<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], u64, &'a [i32], &'a [&'a str]);
+
 #[test]
 fn a_panic_in_cu_init_or_while_cupti_is_taken_is_reported() {
     let case = fault::case(
@@ -327,8 +331,7 @@ fn a_panic_in_cu_init_or_while_cupti_is_taken_is_reported() {
     let injected = [("CUDA_INJECTION64_PATH", plugin.to_str().unwrap())];
     let taken_again =
         take.replacen("user call", "user call ncclscope_release\nuser call ncclscope_acquire\nuser call", 1);
-    // The lines, what the last `ncclscope_acquire` answers, and the kernels.
-    let ways: [(&str, &str, &[(&str, &str)], u64, &[i32], &[&str]); 3] = [
+    let ways: [Attempt<'_>; 3] = [
         ("cuInit", &take, &injected, 1, &[0], &["AllReduce 4 KiB f32", "AllReduce 8 KiB f32"]),
         // At the first visit and the third.
         ("take", &take, &[], 2, &[4], &[]),

@@ -1,8 +1,8 @@
 //! The quiet test: a thread that has made one call of each kind makes thousands more, while every
 //! system call is forbidden and every allocation counted.
 //!
-//! The kernel's filter applies to that thread only, so the plugin's own threads continue. The emulated
-//! CUPTI makes every callback that the plugin asked for, while each of the events is open.
+//! The kernel's filter applies to that thread only, so the plugin's own threads continue. The
+//! emulated CUPTI makes every callback that the plugin asked for, while each of the events is open.
 //! Allocations are counted by `allocations.c`, if that is preloaded.
 
 use crate::gpu;

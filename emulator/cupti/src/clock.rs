@@ -35,10 +35,10 @@ pub(crate) fn registered() -> Option<TimestampCallback> {
 
 /// CUPTI's time now.
 pub(crate) fn now(machine: &Machine) -> u64 {
-    if !ticks() {
-        if let Some(clock) = registered() {
-            return clock();
-        }
+    if !ticks()
+        && let Some(clock) = registered()
+    {
+        return clock();
     }
     stamp(machine, (machine.now)())
 }

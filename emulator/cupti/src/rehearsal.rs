@@ -1,7 +1,7 @@
 //! Every callback that was asked for, made one after the other.
 //!
-//! Between them this library allocates nothing, makes no system call and waits for nobody. So a test
-//! can tell what the caller's own functions do, on a thread that may do none of it.
+//! Between them this library allocates nothing, makes no system call and waits for nobody. So a
+//! test can tell what the caller's own functions do, on a thread that may do none of it.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;

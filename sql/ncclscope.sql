@@ -7,7 +7,7 @@
 --
 --   cat sql/ncclscope.sql my-question.sql > both.sql && trace_processor_shell -q both.sql job.perfetto-trace
 --
--- docs/queries.md asks ten questions with it. Times and durations are nanoseconds; `dur` is -1 if
+-- docs/queries.md asks eleven questions with it. Times and durations are nanoseconds; `dur` is -1 if
 -- something had not ended when the recording did. The views rely on the categories of events and on
 -- their typed arguments, which are documented in proto/ncclscope.proto, not on the names in the
 -- picture. Only the direction and the waits of a transfer are recognised by name.

@@ -109,6 +109,22 @@ fn a_slow_link_and_what_waits_for_it_are_found() {
         found.unwrap_or_else(|| panic!("no row of {process}, {direction}")).f64("network_percent")
     };
     assert!(of("send", 3) > of("send", 1) && of("send", 3) > of("send", 5), "{waits:?}");
+
+    // NCCL starts the proxy after the kernel, so some wait for it; each for a neighbour of the ring
+    // on another host.
+    let late = trace.ask(11);
+    let [all] = &trace.0.rows("SELECT count(proxy_wait) AS n, sum(proxy_wait) / 1e3 AS us FROM nccl_execution")[..]
+    else {
+        panic!("one row")
+    };
+    assert!(all.i64("n") > 0, "none waited");
+    assert_eq!(late.iter().map(|row| row.i64("operations")).sum::<i64>(), all.i64("n"), "{late:?}");
+    assert!((late.iter().map(|row| row.f64("us")).sum::<f64>() - all.f64("us")).abs() < 1.0, "{late:?}");
+    for row in &late {
+        let (own, peer) = (rank(row, "process"), row.i64("peer"));
+        let to = if row.str("direction") == "send" { own + 1 } else { own + 5 };
+        assert_eq!(peer, to % 6, "{row:?}");
+    }
     for row in &waits {
         let sum: f64 = ["gpu", "peer", "network", "flush"].iter().map(|what| row.f64(&format!("{what}_percent"))).sum();
         assert!((97.0..=103.0).contains(&sum), "{row:?}");
@@ -588,9 +604,9 @@ fn a_hang_names_the_operation_and_who_is_missing() {
 }
 
 #[test]
-fn ten_questions_are_asked() {
-    assert_eq!(QUESTIONS.matches("\n## ").count(), 10);
-    for number in 1..=10 {
+fn eleven_questions_are_asked() {
+    assert_eq!(QUESTIONS.matches("\n## ").count(), 11);
+    for number in 1..=11 {
         assert!(!sql(number).is_empty(), "{number}");
     }
 }

@@ -172,6 +172,18 @@ fn two_engines_find_the_straggler_and_the_slow_link_that_the_traces_show() {
         }
     }
 
+    // Each wait for the proxy is one for a peer that the network reaches.
+    for name in ["straggler", "slow_link"] {
+        let rows = duckdb.of("11", name);
+        let us = rows.iter().map(|row| row["us"].as_f64().unwrap()).sum::<f64>();
+        let [all] = duckdb.of("more.1", name)[..] else { panic!("one row") };
+        let waited = all["waited"].as_f64().unwrap_or(0.0);
+        println!("{name}: waits for the proxy of {waited} ns: {rows:?}");
+        assert!((us * 1e3 - waited).abs() < 1.0, "{us} {waited}: {rows:?}");
+        assert!(rows.iter().all(|row| row["transport"] == "net"), "{rows:?}");
+    }
+    assert!(!duckdb.of("11", "slow_link").is_empty());
+
     let Some(spark) = asked(pypi::spark, "spark", &tables) else { return };
     for question in duckdb.0.as_object().unwrap().keys() {
         assert_eq!(duckdb.rows(question), spark.rows(question), "question {question}");

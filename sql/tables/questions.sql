@@ -1,4 +1,4 @@
--- The ten questions of docs/queries.md, in standard SQL over the tables of `ncclscope export`: run
+-- The eleven questions of docs/queries.md, in standard SQL over the tables of `ncclscope export`: run
 -- duckdb.sql or spark.sql, and views.sql, first. DuckDB and Spark give the same rows.
 --
 -- For one job of many, add a condition on `job`; for an hour, on `begin` in the tables.
@@ -175,3 +175,41 @@ SELECT job, rank, direction, peer, peer_rank, channel, step, gpu_wait_ns / 1e6 A
 FROM transfer
 WHERE duration_ns IS NULL
 ORDER BY job, rank, step DESC, channel, peer, direction;
+
+-- 11. Which operations wait for the proxy, and for whom?
+--
+-- How long had their kernels run when the proxy began the last of its work for them, what did it do
+-- meanwhile, and for which peer was that work? The last is that of the channel whose first transfer
+-- came last, and how that peer is reached.
+WITH waiting AS (
+  SELECT o.job, o.process, o.comm, o.operation, o.replay, o.function, o.bytes, o.begin, o.proxy_wait_ns, o.proxy_wait_reason,
+    s.direction, s.peer, min(ns(s.begin)) AS first_ns
+  FROM operations AS o
+  LEFT JOIN proxy_steps AS s
+    ON s.job = o.job AND s.process = o.process AND s.comm = o.comm AND s.operation = o.operation
+    AND ns(s.begin) >= ns(o.begin) AND ns(s.begin) <= ns(o.begin) + o.duration_ns
+  WHERE o.proxy_wait_ns IS NOT NULL
+  GROUP BY o.job, o.process, o.comm, o.operation, o.replay, o.function, o.bytes, o.begin, o.proxy_wait_ns, o.proxy_wait_reason,
+    s.direction, s.peer, s.channel
+),
+waited AS (
+  SELECT *, row_number() OVER (
+    PARTITION BY job, process, comm, operation, replay, function, bytes, begin ORDER BY first_ns DESC, peer, direction
+  ) AS from_last
+  FROM waiting
+)
+SELECT
+  waited.job, clock.rank, communicator.label, waited.function, waited.bytes,
+  waited.proxy_wait_reason AS reason, waited.direction, waited.peer, peers.transport,
+  count(*) AS operations,
+  sum(waited.proxy_wait_ns) / 1e3 AS us,
+  max(waited.proxy_wait_ns) / 1e3 AS longest_us
+FROM waited
+JOIN clock ON clock.job = waited.job AND clock.process = waited.process
+LEFT JOIN communicator ON communicator.job = waited.job AND communicator.comm = waited.comm
+LEFT JOIN peers
+  ON peers.job = waited.job AND peers.process = waited.process AND peers.comm = waited.comm AND peers.peer = waited.peer
+WHERE waited.from_last = 1
+GROUP BY waited.job, clock.rank, waited.comm, communicator.label, waited.function, waited.bytes,
+  waited.proxy_wait_reason, waited.direction, waited.peer, peers.transport
+ORDER BY us DESC, rank, label, function, bytes;

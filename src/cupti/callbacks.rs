@@ -184,8 +184,13 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
         if let Some(shared) = Shared::get() {
             let now = sys::boottime_ns();
             shared.contact.heard(now);
-            let (buffer, size) = shared.pool.request();
-            lent = (buffer, if shared.pool.is_scarce() { size } else { size.min(shared.pace.next(now)) });
+            lent = shared.pool.request();
+            // Where launches are not seen, kernels are matched by the GPU's timer, for which many
+            // are needed at once. The first buffers are requested before a launch.
+            let is_matched_alone = shared.contact.is_new() || shared.contact.sees_launches();
+            if is_matched_alone && !shared.pool.is_scarce() {
+                lent.1 = lent.1.min(shared.pace.next(now));
+            }
         }
     });
     // SAFETY: the caller's promise. There is no limit on the number of records: as many as fit.

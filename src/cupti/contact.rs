@@ -21,6 +21,8 @@ use crate::model::time::HostNs;
 /// may start a record later than the launch, when the GPU gets to it, and some thousands of
 /// launches can queue there.
 const MARGIN: u64 = 4096;
+/// Contacts in which threads begin, rather than fill buffers.
+const FIRST: u64 = 8;
 
 /// Launches and contacts, from the first subscription to the end of the process. The counters may
 /// be a few launches apart.
@@ -60,6 +62,17 @@ impl Contact {
     /// A kernel launch begins.
     pub(super) fn begins(&self) {
         self.begun.fetch_add(1, Relaxed);
+    }
+
+    /// Whether there were so few contacts that there need not have been a launch: each thread that
+    /// makes a context or a stream requests a buffer.
+    pub(super) fn is_new(&self) -> bool {
+        self.contacts.load(Relaxed) < FIRST
+    }
+
+    /// Whether CUPTI calls back at launches, as far as is known.
+    pub(super) fn sees_launches(&self) -> bool {
+        self.begun.load(Relaxed) > 0
     }
 
     /// The launch has ended with success.

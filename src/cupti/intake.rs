@@ -136,7 +136,7 @@ impl Intake {
         if unreadable + misshapen > 0 && !std::mem::replace(&mut self.said.unreadable, true) {
             let text = "CUPTI returned something that is no record of its release: of an unknown kind, too short or cut \
                  off. What cannot be read is lost, and the trace says how much";
-            self.notes.push(Note { name: "kernels discarded", text: text.into(), aloud: true });
+            self.notes.push(Note { name: remark::DISCARDED, text: text.into(), aloud: true });
         }
         if self.clock.is_latched() && !std::mem::replace(&mut self.said.latched, true) {
             let mut text = String::from(

@@ -34,7 +34,8 @@ struct Waiting {
 }
 
 impl Activities {
-    /// Takes an activity that had ended by `now`. One without a time does not wait: it is returned.
+    /// Takes an activity that had ended by `now`. A kernel whose times are impossible may have ended
+    /// just then. What is about no point in time does not wait: it is returned.
     #[must_use]
     pub fn push(&mut self, activity: Activity, now: HostNs) -> Option<Activity> {
         let (end, error_ns) = match &activity {
@@ -44,13 +45,13 @@ impl Activities {
             Activity::Marker(marker) => (marker.time, marker.error_ns),
             Activity::HostFunction(function) => (function.span.end, function.span.error_ns),
             Activity::Overhead(overhead) => (overhead.span.end, overhead.span.error_ns),
+            Activity::Untimed(_) => (now, 0),
             Activity::Device(_)
             | Activity::Context(_)
             | Activity::Stream(_)
             | Activity::ExternalId { .. }
             | Activity::Dropped(_)
             | Activity::Unfinished(_)
-            | Activity::Untimed(_)
             | Activity::Implausible => return Some(activity),
         };
         let latest = match error_ns {
@@ -114,7 +115,7 @@ impl Activities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::activity::Overhead;
+    use crate::model::activity::{Overhead, Place, Unfinished};
 
     fn within(end: u64, error_ns: u32) -> Activity {
         Activity::Overhead(Overhead { span: Span { start: HostNs(0), end: HostNs(end), error_ns }, kind: 0, tid: None })
@@ -151,6 +152,20 @@ mod tests {
         assert_eq!(at(60), [within(10, 50), ends(20)]);
         assert_eq!(at(89), []);
         assert_eq!(at(90), [within(30, Span::UNKNOWN_ERROR)]);
+    }
+
+    #[test]
+    fn a_kernel_without_times_waits_for_what_was_recorded_before_it_arrived() {
+        let mut activities = Activities::default();
+        let untimed = Activity::Untimed(Unfinished {
+            place: Place { device: 0, context: 1, stream: 7 },
+            correlation: 1,
+            graph_node: 0,
+            name: "kernel".into(),
+        });
+        assert_eq!(activities.push(untimed.clone(), HostNs(90)), None);
+        assert_eq!(activities.pop(HostNs(89)), None);
+        assert_eq!(activities.pop(HostNs(90)), Some(untimed));
     }
 
     #[test]

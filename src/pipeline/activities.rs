@@ -34,8 +34,8 @@ struct Waiting {
 }
 
 impl Activities {
-    /// Takes an activity that had ended by `now`. A kernel whose times are impossible may have ended
-    /// just then. What is about no point in time does not wait: it is returned.
+    /// Takes an activity that had ended by `now`. A kernel whose times are impossible may have
+    /// ended just then. What is about no point in time does not wait: it is returned.
     #[must_use]
     pub fn push(&mut self, activity: Activity, now: HostNs) -> Option<Activity> {
         let (end, error_ns) = match &activity {

@@ -242,11 +242,12 @@ impl Case {
             faults.push("no kernel ran".to_owned());
         }
         // Without callbacks the GPUs' timers show what a kernel carried. Before 2.31 they show
-        // nothing once a graph has been replayed. In `training`, a communicator may be destroyed
-        // before NCCL's threads have seen the end of the last kernel of each of its four ranks.
+        // nothing once a graph has been replayed. Where CUPTI's first buffers come one by one, some
+        // kernels are tried before their neighbours are there, and stay without an owner. In
+        // `training`, a communicator may also be destroyed before NCCL's threads have seen the end
+        // of the last kernel of each of its four ranks.
         let (least, reason) = match (&*self.misbehaviour, &*self.scenario) {
-            ("withhold", "training") if minor >= 31 => (verdict.kernels.saturating_sub(4), "all but four can be"),
-            ("withhold", _) if minor >= 31 => (verdict.kernels, "all can be"),
+            ("withhold", _) if minor >= 31 => (verdict.kernels / 4 * 3, "three quarters can be"),
             ("withhold", "graphs") => (0, ""),
             ("withhold", _) if minor >= 28 => (verdict.kernels / 2, "half of them can be"),
             ("withhold", _) => (0, ""),

@@ -391,7 +391,7 @@ pub(super) fn late(why: Option<Delay>) -> &'static str {
     }
 }
 
-/// Why it waits, from what [`late`] called it.
+/// Why it waits, from what `late` called it.
 #[must_use]
 pub fn delay(name: &str) -> Option<Delay> {
     [Delay::Asleep, Delay::Append, Delay::Busy].into_iter().find(|why| late(Some(*why)) == name)

@@ -633,8 +633,9 @@ fn healthy_jobs_are_not_reported_as_hangs() {
     play(0..4, 2, fault_of_healthy);
 }
 
-/// The kernels are so long that no buffer of CUPTI's is full within a pause. The forced flush in the
-/// first one loses the records of all that is queued, for longer than the second one has patience.
+/// The kernels are so long that no buffer of CUPTI's is full within a pause. The forced flush in
+/// the first one loses the records of all that is queued, for longer than the second one has
+/// patience.
 #[test]
 fn what_is_queued_behind_kernels_without_records_is_not_reported_as_a_hang() {
     let step = "compute forward 1 s\nall_reduce 1 MiB f32 sum\nwait world\n";

@@ -187,8 +187,8 @@ pub(super) unsafe extern "C" fn on_request(buffer: *mut *mut u8, size: *mut usiz
             lent = shared.pool.request();
             // Where launches are not seen, kernels are matched by the GPU's timer, for which many
             // are needed at once. The first buffers are requested before a launch.
-            let is_matched_alone = shared.contact.is_new() || shared.contact.sees_launches();
-            if is_matched_alone && !shared.pool.is_scarce() {
+            let by_launch = shared.contact.is_new() || shared.contact.sees_launches();
+            if by_launch && !shared.pool.is_scarce() {
                 lent.1 = lent.1.min(shared.pace.next(now));
             }
         }

@@ -300,7 +300,7 @@ impl Pipeline {
     /// Takes a buffer of CUPTI's. Nothing in it is later than `now`.
     pub fn buffer(&mut self, now: HostNs, bytes: &[u8], walker: impl Walker, outside: &mut impl Outside) {
         let Some(mut intake) = self.intake.take() else { return };
-        intake.decode(now, bytes, walker, outside, &mut |activity| self.activity(activity));
+        intake.decode(now, bytes, walker, outside, &mut |activity| self.activity(activity, now));
         self.notice_losses(&intake);
         self.intake = Some(intake);
     }
@@ -503,9 +503,9 @@ impl Pipeline {
         let domain = Some("ncclscope".into());
         let begin = Marker { time, error_ns, id, edge: Edge::Begin, tid: Some(tid), thread: "".into(), name, domain };
         if let Some(before) = self.open_step.replace(begin.clone()) {
-            self.activity(Activity::Marker(Marker { time, error_ns, edge: Edge::End, ..before }));
+            self.activity(Activity::Marker(Marker { time, error_ns, edge: Edge::End, ..before }), time);
         }
-        self.activity(Activity::Marker(begin));
+        self.activity(Activity::Marker(begin), time);
     }
 
     /// Whether a call is still drawn when the file is nearly or completely full.
@@ -529,13 +529,14 @@ impl Pipeline {
             self.expect_kernels(false, self.now());
         }
         let Some(mut intake) = self.intake.take() else { return };
-        intake.stands(standing, &mut |activity| self.activity(activity));
+        let now = self.now();
+        intake.stands(standing, &mut |activity| self.activity(activity, now));
         self.notice_losses(&intake);
         self.intake = Some(intake);
     }
 
     /// An activity with a time waits for the records of that time.
-    fn activity(&mut self, activity: Activity) {
+    fn activity(&mut self, activity: Activity, now: HostNs) {
         let activity = match activity {
             // CUPTI was not forced, so the kernel has ended and its record is damaged.
             Activity::Unfinished(kernel) if !self.tracks.not_done.is_forcing() && !self.gives_up => {
@@ -559,7 +560,7 @@ impl Pipeline {
             Activity::Copy(copy) => self.gpu_moved = self.gpu_moved.max(copy.span.end),
             _ => {}
         }
-        if let Some(activity) = self.activities.push(activity, self.now()) {
+        if let Some(activity) = self.activities.push(activity, now) {
             self.draw(activity);
         }
     }
@@ -680,7 +681,7 @@ impl Pipeline {
     fn end(&mut self, ending: Ending) {
         let now = self.now();
         if let Some(last) = self.open_step.take() {
-            self.activity(Activity::Marker(Marker { time: now, edge: Edge::End, ..last }));
+            self.activity(Activity::Marker(Marker { time: now, edge: Edge::End, ..last }), now);
             self.due = Some(HostNs(u64::MAX));
         }
         self.settle();

@@ -76,8 +76,8 @@ fn not_ended_after(bad: u32) -> (u64, u64) {
         graph_node,
         name: "kernel".into(),
     };
-    (0..bad).for_each(|number| pipeline.activity(Activity::Untimed(kernel(100 + number, 0))));
-    pipeline.activity(Activity::Unfinished(kernel(2, 71)));
+    (0..bad).for_each(|number| pipeline.activity(Activity::Untimed(kernel(100 + number, 0)), HostNs(0)));
+    pipeline.activity(Activity::Unfinished(kernel(2, 71)), HostNs(0));
     pipeline.take(&Input::Due { all: true });
     pipeline.take(&Input::Draw);
     let found = pipeline.correlator.matches();
@@ -107,7 +107,7 @@ fn without_an_end(is_taken_back: bool) -> (u64, u64) {
     let kernel = activity::Kernel { correlation: 2, graph_node: 71, ..activity::Kernel::during(span) };
     let unfinished =
         activity::Unfinished { place: kernel.place, correlation: 3, graph_node: 71, name: kernel.name.clone() };
-    pipeline.activity(Activity::Kernel(kernel));
+    pipeline.activity(Activity::Kernel(kernel), HostNs(0));
     let draw = |pipeline: &mut Pipeline| {
         pipeline.take(&Input::Due { all: true });
         pipeline.take(&Input::Draw);
@@ -117,7 +117,7 @@ fn without_an_end(is_taken_back: bool) -> (u64, u64) {
     if is_taken_back {
         pipeline.take(&Input::Note { time: HostNs(14), name: remark::NOT_FORCED, text: "" });
     }
-    pipeline.activity(Activity::Unfinished(unfinished));
+    pipeline.activity(Activity::Unfinished(unfinished), HostNs(0));
     draw(&mut pipeline);
     let found = pipeline.correlator.matches();
     (found.unfinished, found.implausible)

@@ -192,6 +192,19 @@ pub fn thread_cpu_ns(tid: i32) -> Option<u64> {
     (result == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// For how long in all a thread of this process has been ready to run without a processor, in ns
+/// (`schedstat`: the kernel's Documentation/scheduler/sched-stats.rst). `None` if it has ended, or
+/// the kernel does not count it.
+#[must_use]
+pub fn thread_queued_ns(tid: i32) -> Option<u64> {
+    let stat = read_file(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let mut fields = stat.split_whitespace().map(|field| field.parse::<u64>().ok());
+    // The first is the time on a processor, which is never 0 if it is counted.
+    fields.next()?.filter(|ran| *ran > 0)?;
+    fields.next()?
+}
+
 /// What the kernel says about a thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadState {

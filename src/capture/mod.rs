@@ -38,7 +38,7 @@ const TELLING: usize = 6;
 /// The format that is written. It changes with everything that an older reader would not know or
 /// would misread: a new entry, or a new layout of an entry or of a record of
 /// [`crate::model::event`].
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// The oldest format that can be read.
 pub const OLDEST: u32 = 1;
 /// Most bytes of a chunk's entries, more than a buffer of CUPTI's with a thousand of the longest
@@ -73,6 +73,7 @@ pub(crate) mod tag {
     pub(crate) const END: u8 = 18;
     /// The capture ended before the recording, with the reason.
     pub(crate) const CUT_SHORT: u8 = 19;
+    pub(crate) const CPU_WAITS: u8 = 20;
 }
 
 /// The kinds of questions that an answer can belong to. A number never changes its meaning.

@@ -16,7 +16,7 @@ use crate::clock::align::Pair;
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::Asked;
 use crate::cupti::intake::{Source, Standing};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::event::{self, MAX_WORDS};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
@@ -287,6 +287,7 @@ pub struct Decoder {
     last: Last,
     words: [u64; MAX_WORDS],
     shares: Vec<Share>,
+    cpu_waits: Vec<CpuWait>,
     steps: Steps,
     answers: Vec<Answer>,
 }
@@ -300,6 +301,7 @@ impl Decoder {
             last: Last::new(),
             words: [0; MAX_WORDS],
             shares: Vec::new(),
+            cpu_waits: Vec::new(),
             steps: Steps::default(),
             answers: Vec::new(),
         }
@@ -329,6 +331,7 @@ impl Decoder {
             tag::DRAW => Input::Draw,
             tag::ADVANCE => Input::Advance,
             tag::SHARES => self.shares(from)?,
+            tag::CPU_WAITS => self.cpu_waits(from)?,
             tag::DROPPED => Input::Dropped(from.number()?),
             tag::LEVEL => {
                 let level = match from.byte()? {
@@ -469,6 +472,15 @@ impl Decoder {
             self.shares.push(Share { tid, name, percent, doing, processor });
         }
         Ok(Input::Shares(&self.shares))
+    }
+
+    fn cpu_waits<'a>(&'a mut self, from: &mut Bytes<'_, '_>) -> Result<Input<'a>, Fault> {
+        self.cpu_waits.clear();
+        for _ in 0..from.number()? {
+            let (tid, since) = (from.signed_small()?, HostNs(time(from.since(self.last.host)?)?));
+            self.cpu_waits.push(CpuWait { tid, since, ns: from.number()? });
+        }
+        Ok(Input::CpuWaits(&self.cpu_waits))
     }
 
     fn buffer<'a, 'c: 'a>(&'a mut self, from: &mut Bytes<'_, 'c>) -> Result<Entry<'a>, Fault> {

@@ -13,7 +13,7 @@ use crate::clock::align::Pair;
 use crate::cupti::clock::{Reading, Stamp};
 use crate::cupti::decode::{Asked, Outside};
 use crate::cupti::intake::{Source, Standing};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::event::{MAX_WORDS, header};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
@@ -86,7 +86,10 @@ fn check_inputs(seed: u64) {
                 processor: (random.below(2) == 0).then(|| random.bits(31) as u32),
             })
             .collect();
-        let input = match random.below(16) {
+        let cpu_waits: Vec<_> = (0..random.below(4))
+            .map(|_| CpuWait { tid: random.bits(32) as i32, since: HostNs(random.bits(62)), ns: random.bits(64) })
+            .collect();
+        let input = match random.below(17) {
             0 => Input::Note { time: HostNs(random.bits(62)), name: &texts[0], text: &texts[1] },
             1 => Input::Kernels(Source {
                 version: random.bits(32) as u32,
@@ -140,6 +143,7 @@ fn check_inputs(seed: u64) {
                 Input::Level { level, why: &texts[2] }
             }
             12 => Input::Flush,
+            14 => Input::CpuWaits(&cpu_waits),
             13 => {
                 Input::End(Ending { dropped: random.bits(56), panics: random.bits(56), lost_launches: random.bits(56) })
             }

@@ -249,6 +249,15 @@ impl Encoder {
                     number(out, share.processor.map_or(0, |processor| u64::from(processor) + 1));
                 }
             }
+            Input::CpuWaits(waits) => {
+                out.push(tag::CPU_WAITS);
+                number(out, waits.len() as u64);
+                for wait in waits {
+                    signed(out, i64::from(wait.tid));
+                    difference(out, wait.since.0, self.last.host);
+                    number(out, wait.ns);
+                }
+            }
             Input::Dropped(total) => {
                 out.push(tag::DROPPED);
                 number(out, total);

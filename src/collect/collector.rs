@@ -333,6 +333,10 @@ impl Run {
         self.take_kernels(false);
         self.out.feed(&Input::Advance);
         let now = self.out.pipeline.now();
+        if self.watch.are_waits_due(now) {
+            let waits = self.watch.cpu_waits(now, &self.out.pipeline.progress_threads());
+            self.out.feed(&Input::CpuWaits(&waits));
+        }
         if self.watch.is_due(now) {
             let inits = self.out.pipeline.take_inits();
             let shares = self.watch.look(now, &self.out.pipeline.progress_threads(), &inits);

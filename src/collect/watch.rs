@@ -1,5 +1,5 @@
 //! The processor time of NCCL's threads and our own, and what they wait in, read from outside once
-//! a second.
+//! a second; and for how long NCCL's progress threads wait for a processor, ten times a second.
 //!
 //! NCCL's progress threads are known from the events they report. Its service threads report
 //! nothing, and have names of their own only with `NCCL_SET_THREAD_NAME=1`. Without it, a thread is
@@ -9,7 +9,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::time::HostNs;
 use crate::pipeline::input::Share;
 use crate::sys;
@@ -17,6 +17,9 @@ use crate::sys;
 /// Time between two readings, and between two searches for threads, in ns.
 const PERIOD_NS: u64 = 1_000_000_000;
 const SEARCH_NS: u64 = 30 * PERIOD_NS;
+/// Time between two looks at how long progress threads wait for a processor, in ns. A transfer that
+/// takes long may take that long because of it, so it is known for about as long as a transfer.
+const CPU_WAITS_NS: u64 = PERIOD_NS / 10;
 /// How long after the begin of a communicator's `init` a new thread counts as its own; and how much
 /// before, because the kernel gives start times to 10 ms.
 const INIT_NS: u64 = 3 * PERIOD_NS;
@@ -39,6 +42,10 @@ pub(super) struct Watch {
     inits: Vec<(HostNs, String)>,
     /// Threads that are known not to be NCCL's.
     others: FxHashSet<i32>,
+    /// When it was last read for how long the progress threads had waited for a processor in all;
+    /// and that by thread, in ns.
+    waits_read: HostNs,
+    waited: FxHashMap<i32, u64>,
 }
 
 #[derive(Debug)]
@@ -93,6 +100,26 @@ impl Watch {
             true
         });
         shares
+    }
+
+    /// Whether it is time to look at how long progress threads wait for a processor.
+    pub(super) fn are_waits_due(&self, now: HostNs) -> bool {
+        now < self.waits_read || now.since(self.waits_read) >= CPU_WAITS_NS
+    }
+
+    /// For how long each of these progress threads waited for a processor since the last look.
+    pub(super) fn cpu_waits(&mut self, now: HostNs, progress: &[i32]) -> Vec<CpuWait> {
+        let since = std::mem::replace(&mut self.waits_read, now);
+        let before = std::mem::take(&mut self.waited);
+        let mut waits = Vec::new();
+        for &tid in progress {
+            let Some(queued) = sys::thread_queued_ns(tid) else { continue };
+            if let Some(had) = before.get(&tid).filter(|_| since < now) {
+                waits.push(CpuWait { tid, since, ns: queued.saturating_sub(*had) });
+            }
+            self.waited.insert(tid, queued);
+        }
+        waits
     }
 
     /// Looks for threads by their names, and by when they appeared.
@@ -203,6 +230,51 @@ mod tests {
         // The kernel may need a moment to remove a thread that has ended.
         while sys::thread_cpu_ns(tid).is_some() {}
         assert!(!watch.look(second(12), &[], &[]).iter().any(|share| share.tid == tid));
+    }
+
+    #[test]
+    fn threads_that_share_a_processor_wait_for_it() {
+        let (tids, stop) = ([const { AtomicI32::new(0) }; 2], AtomicBool::new(false));
+        let mut watch = Watch::default();
+        std::thread::scope(|scope| {
+            for tid in &tids {
+                let stop = &stop;
+                scope.spawn(move || {
+                    // SAFETY: all zeros is an empty set; the call gets a set and its size.
+                    unsafe {
+                        let mut one: libc::cpu_set_t = std::mem::zeroed();
+                        libc::sched_getaffinity(0, size_of_val(&one), &raw mut one);
+                        let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, &one));
+                        libc::CPU_ZERO(&mut one);
+                        libc::CPU_SET(first.unwrap(), &mut one);
+                        libc::sched_setaffinity(0, size_of_val(&one), &raw const one);
+                    }
+                    tid.store(sys::thread_id(), Ordering::Release);
+                    while !stop.load(Ordering::Acquire) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let _stop = Stop(&stop);
+            while tids.iter().any(|tid| tid.load(Ordering::Acquire) == 0) {}
+            let known = tids.each_ref().map(|tid| tid.load(Ordering::Acquire));
+            let begin = HostNs(sys::boottime_ns());
+            assert_eq!(watch.cpu_waits(begin, &known), [], "nothing is known of the time before");
+            assert!(!watch.are_waits_due(HostNs(begin.0 + CPU_WAITS_NS - 1)));
+            assert!(watch.are_waits_due(HostNs(begin.0 + CPU_WAITS_NS)));
+            // Each runs for as long as the other waits.
+            let ran = |tid| sys::thread_cpu_ns(tid).unwrap();
+            let before = known.map(ran);
+            while (0..2).any(|at| ran(known[at]) < before[at] + 100_000_000) {}
+            let now = HostNs(sys::boottime_ns());
+            for (at, wait) in watch.cpu_waits(now, &known).into_iter().enumerate() {
+                assert_eq!((wait.tid, wait.since), (known[at], begin));
+                assert!((50_000_000..=now.since(begin)).contains(&wait.ns), "{wait:?} of {} ns", now.since(begin));
+            }
+            assert_eq!(watch.cpu_waits(HostNs(now.0 + 1), &known).len(), 2);
+            assert_eq!(watch.cpu_waits(begin, &known), [], "the host's clock went back");
+            assert_eq!(watch.cpu_waits(now, &known[1..]).len(), 1);
+        });
     }
 
     /// Starts threads that wait in `poll`, one with a name, and one that waits in a futex, and

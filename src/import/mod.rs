@@ -24,8 +24,8 @@ mod profile;
 
 pub(crate) use self::profile::WALL_CLOCKS_NS;
 pub use self::profile::{
-    Carried, Clock, Communicator, Copy, CudaCall, Handover, How, Kernel, Launch, NcclCall, Operation, Process, Profile,
-    Range, Request, Source, Span, Tool, Transfer,
+    Carried, Clock, Communicator, Copy, CpuWait, CudaCall, Handover, How, Kernel, Launch, NcclCall, Operation, Process,
+    Profile, Range, Request, Source, Span, Tool, Transfer,
 };
 
 /// Why a file cannot be read.

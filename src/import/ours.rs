@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Carried, Clock, Communicator, Copy, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation, Place,
-    Process, Profile, Range, Request, Source, Span, Tool, Transfer, Wanted,
+    Carried, Clock, Communicator, Copy, CpuWait, CudaCall, Error, Handover, How, Kernel, Launch, NcclCall, Operation,
+    Place, Process, Profile, Range, Request, Source, Span, Tool, Transfer, Wanted,
 };
 use crate::model::activity::{Api, CopyKind};
 use crate::model::event::Kind;
@@ -125,6 +125,8 @@ struct Track {
     waits: Vec<(Arc<str>, u64)>,
     /// Its open slices, outermost first; `None` for those that are not read.
     open: Vec<Option<Open>>,
+    /// How long its progress thread waits for a processor, and since when.
+    cpu_wait: Option<CpuWait>,
 }
 
 /// What a track with transfers says of them.
@@ -318,9 +320,20 @@ impl Reader {
                     self.spare.push(open.args);
                 }
             }
+            Type::Counter => self.counter(uuid, time, event.value.unwrap_or_default()),
             Type::Instant => self.instant(uuid, event.name, time, event.category, event.nccl()),
             _ => {}
         }
+    }
+
+    fn counter(&mut self, uuid: u64, time: FileNs, value: i64) {
+        let track = self.tracks.entry(uuid).or_default();
+        let process = self.processes.get(&(uuid >> TRACK_BITS)).filter(|_| &*track.name == track::CPU_WAIT);
+        let Some(process) = process.copied() else { return };
+        let percent = u64::try_from(value).unwrap_or(0).min(100);
+        let before = track.cpu_wait.replace(CpuWait { process, span: Span { start: time, end: time }, percent });
+        let until = |wait: CpuWait| CpuWait { span: Span { end: time, ..wait.span }, ..wait };
+        self.profile.cpu_waits.extend(before.map(until).filter(|wait| wait.percent > 0));
     }
 
     /// Whether slices of this category are read.
@@ -628,6 +641,7 @@ impl Reader {
         if self.open > 0 {
             profile.notes.push(format!("{} slices have no end and are left out", self.open));
         }
+        profile.cpu_waits.sort_unstable();
         profile.notes.sort();
         profile.notes.dedup();
         profile.host = (self.hosts.len() == 1).then(|| self.hosts.into_iter().next()).flatten();

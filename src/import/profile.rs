@@ -59,6 +59,9 @@ pub struct Profile {
     pub handovers: Vec<Handover>,
     /// Transfers over the network.
     pub transfers: Vec<Transfer>,
+    /// When a progress thread was ready to run and had no processor for some of the time, ordered
+    /// by process and start.
+    pub cpu_waits: Vec<CpuWait>,
     /// When CUPTI was flushed by force while kernels had not ended, so that these have no record:
     /// the process, and the time.
     pub flushes: Vec<(usize, FileNs)>,
@@ -146,6 +149,17 @@ pub struct Process {
     pub threads: BTreeMap<i64, String>,
     /// NCCL's calls that its recording lost or left out, by its own account.
     pub lost: u64,
+}
+
+/// How long a progress thread was ready to run and had no processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuWait {
+    /// The process, as an index into [`Profile::processes`].
+    pub process: usize,
+    /// When it was looked at.
+    pub span: Span,
+    /// For how much of that, in percent.
+    pub percent: u64,
 }
 
 /// When something ran, in nanoseconds of the profile's clock.
@@ -521,6 +535,7 @@ impl Profile {
             .chain(self.nccl_calls.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(&mut it.operation.call)))
             .chain(self.handovers.iter_mut().flat_map(|it| [&mut it.span].into_iter().chain(&mut it.operation.call)))
             .chain(self.transfers.iter_mut().map(|it| &mut it.span))
+            .chain(self.cpu_waits.iter_mut().map(|it| &mut it.span))
             .chain(self.operations.iter_mut().filter_map(|it| it.call.as_mut()));
         spans.for_each(|span| *span = span.shifted(by));
         self.flushes.iter_mut().for_each(|(_, time)| *time = time.saturating_add(by.ns));

@@ -1,4 +1,17 @@
-//! What a thread is doing when it is sampled.
+//! What a thread is doing when it is sampled, and what it waited for since it was last.
+
+use super::time::HostNs;
+
+/// For how long a progress thread waited for a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuWait {
+    /// The system's id.
+    pub tid: i32,
+    /// From when until now.
+    pub since: HostNs,
+    /// For how much of that the thread was ready to run and had no processor, in ns.
+    pub ns: u64,
+}
 
 /// What a thread waits in, or whether it runs. The numbers are those of captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

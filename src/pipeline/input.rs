@@ -4,7 +4,7 @@
 use crate::clock::align::Pair;
 use crate::cupti::clock::Reading;
 use crate::cupti::intake::{Source, Standing};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::ids::{ProcessTag, RingId};
 use crate::model::selection::Selection;
 use crate::model::time::HostNs;
@@ -85,6 +85,8 @@ pub enum Input<'a> {
     Advance,
     /// The processor time of threads.
     Shares(&'a [Share]),
+    /// For how long progress threads waited for a processor.
+    CpuWaits(&'a [CpuWait]),
     /// How many records of all threads found no room so far.
     Dropped(u64),
     /// The file is nearly full, or full: less is drawn from now on.

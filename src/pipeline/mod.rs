@@ -359,6 +359,12 @@ impl Pipeline {
                     self.tracks.threads_looked_at(now);
                 }
             }
+            Input::CpuWaits(waits) => {
+                let now = self.now();
+                if self.level < Level::Hangs {
+                    self.tracks.cpu_waits(now, waits);
+                }
+            }
             Input::Dropped(total) => self.lost(total),
             Input::Level { level, why } => {
                 self.level = level;

@@ -6,7 +6,7 @@ use crate::correlate::tests::random::{Random, Records};
 use crate::correlate::tests::{Player, tag};
 use crate::cupti::decode::Asked;
 use crate::model::activity::{self, Span};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::selection::Selection;
 use crate::model::time::Ticks;
 use crate::model::timeline::Method;
@@ -202,13 +202,53 @@ fn lost_kernels_count_however_they_were_lost() {
 #[test]
 fn a_full_file_does_not_grow_by_the_time_of_threads() {
     let share = input::Share { tid: 7, name: "NCCL".into(), percent: 50, doing: Doing::Running, processor: None };
+    let wait = CpuWait { tid: 7, since: HostNs(0), ns: u64::MAX };
     for (level, grows) in [(Level::All, true), (Level::Hangs, false), (Level::Ends, false)] {
-        let mut pipeline = with_kernels(130_101);
-        pipeline.take(&Input::Level { level, why: "the file is full" });
-        let before = pipeline.tracks.pending_bytes();
-        pipeline.take(&Input::Shares(std::slice::from_ref(&share)));
-        assert_eq!(pipeline.tracks.pending_bytes() > before, grows, "{level:?}");
+        for input in [Input::Shares(std::slice::from_ref(&share)), Input::CpuWaits(&[wait])] {
+            let mut pipeline = with_kernels(130_101);
+            pipeline.take(&Input::Level { level, why: "the file is full" });
+            let before = pipeline.tracks.pending_bytes();
+            pipeline.take(&input);
+            assert_eq!(pipeline.tracks.pending_bytes() > before, grows, "{level:?}, {input:?}");
+        }
     }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn how_long_threads_wait_for_a_processor_is_drawn_and_said() {
+    use crate::trace::reader;
+
+    let mut pipeline = with_kernels(130_101);
+    let (second, mut at) = (1_000_000_000, 0);
+    // In percent, for two threads; the second ends.
+    for percent in [[0, 2], [30, 0], [30, 0], [10, -1], [0, -1]] {
+        read(&mut pipeline, at + second, (at + second) / 1_000_000);
+        let now = pipeline.now().0;
+        let wait = |(tid, percent): (i32, i64)| {
+            Some(CpuWait { tid, since: HostNs(at), ns: u64::try_from(percent).ok()? * (now - at) / 100 })
+        };
+        let waits: Vec<CpuWait> = [7, 8].into_iter().zip(percent).filter_map(wait).collect();
+        pipeline.take(&Input::CpuWaits(&waits));
+        at = now;
+    }
+    pipeline.take(&Input::End(Ending::default()));
+    let packets = pipeline.chunk();
+    let (mut tracks, mut drawn, mut said) = (std::collections::BTreeMap::new(), Vec::new(), Vec::new());
+    reader::read(&packets[..], |packet| {
+        let descriptor = packet.track_descriptor();
+        tracks.extend(descriptor.filter(|it| it.name() == "CPU wait").map(|it| (it.uuid(), tracks.len())));
+        if let Some(event) = &packet.event {
+            let known = tracks.get(&event.track);
+            drawn.extend(known.map(|track| (*track, packet.time.unwrap().0 / second, event.value.unwrap())));
+            said.extend((event.name == "CPU wait").then(|| event.nccl().note.unwrap_or_default()));
+        }
+        Ok::<_, reader::Error>(())
+    })
+    .unwrap();
+    drawn.sort_unstable();
+    assert_eq!(drawn, [(0, 0, 2), (0, 1, 0), (1, 1, 30), (1, 3, 10), (1, 4, 0)]);
+    assert_eq!(said, ["proxy thread 7 was ready to run and had no processor for 700 ms of 5.00 s"]);
 }
 
 #[test]

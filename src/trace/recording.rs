@@ -11,14 +11,16 @@ use super::names::{self, Fixed};
 use super::proxy::Proxy;
 use super::threads::Threads;
 use super::words::{Category, attribute, instant, remark, track};
-use super::writer::{Place, Track, Unit};
+use super::writer::{Place, Track, Unit, Writer};
 use crate::model::activity::{self, Device};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::time::HostNs;
 use crate::model::timeline::{ChannelChecks, Doubts, LeftOut, Matches};
 
 /// Threads whose CPU time is drawn.
 const CPU_COUNTERS: usize = 64;
+/// Threads that waited for a processor for this part of their time are worth a remark.
+const MUCH: u64 = 100;
 /// Threads whose doing is drawn, over the whole recording: communicators that are made again and
 /// again bring new threads each time.
 const DOING_TRACKS: usize = 1024;
@@ -70,10 +72,29 @@ pub(super) struct Recording {
     discarded: Option<HostNs>,
     /// The CPU time of threads, by the system's thread id.
     cpu: FxHashMap<i32, Option<Counter>>,
+    /// How long progress threads wait for a processor, by the same id; and of those that did so for
+    /// much of their time, what the worst one waited in how much time, its id, and how many there
+    /// were.
+    cpu_waits: FxHashMap<i32, Waited>,
+    waited_most: (u64, u64, i32),
+    waited: u64,
     /// What threads were doing when last sampled, and on which processor, by the same id.
     doing: FxHashMap<i32, Seen>,
     /// How many tracks there are for that, those of ended threads included.
     doing_tracks: usize,
+}
+
+/// How long a progress thread waited for a processor.
+#[derive(Default)]
+struct Waited {
+    /// A thread that has never waited needs none.
+    counter: Option<Counter>,
+    /// The last value, in percent, and until when it was.
+    percent: i64,
+    until: HostNs,
+    /// In all, and in how much time, in ns.
+    ns: u64,
+    of: u64,
 }
 
 /// What a thread was doing when last sampled.
@@ -81,6 +102,16 @@ struct Seen {
     family: FamilyId,
     at: HostNs,
     what: Option<(Doing, Option<u32>)>,
+}
+
+impl Waited {
+    fn show(&mut self, writer: &mut Writer, time: HostNs, percent: i64) {
+        if std::mem::replace(&mut self.percent, percent) != percent
+            && let Some(counter) = self.counter
+        {
+            counter.set(writer, time, percent);
+        }
+    }
 }
 
 impl Recording {
@@ -93,8 +124,20 @@ impl Recording {
         let own = canvas.lanes.family("recording".into(), place, 1);
         let (cpu, doing) = (FxHashMap::default(), FxHashMap::default());
         let dropped = (time, 0);
-        let mut recording =
-            Recording { group, own, began: time, drops, dropped, cpu, doing, doing_tracks: 0, discarded: None };
+        let mut recording = Recording {
+            group,
+            own,
+            began: time,
+            drops,
+            dropped,
+            discarded: None,
+            cpu,
+            cpu_waits: FxHashMap::default(),
+            waited_most: (0, 0, 0),
+            waited: 0,
+            doing,
+            doing_tracks: 0,
+        };
         recording.dropped(canvas, time, 0);
         recording
     }
@@ -156,6 +199,56 @@ impl Recording {
         if let Some(counter) = counter {
             counter.set(canvas.writer(), time, percent);
         }
+    }
+
+    /// For how long progress threads waited for a processor until `time`.
+    pub(super) fn cpu_waits(
+        &mut self,
+        canvas: &mut Canvas,
+        threads: &Threads,
+        proxy: &Proxy,
+        time: HostNs,
+        waits: &[CpuWait],
+    ) {
+        let writer = canvas.writer();
+        for &CpuWait { tid, since, ns } in waits {
+            if self.cpu_waits.len() >= CPU_COUNTERS && !self.cpu_waits.contains_key(&tid) {
+                continue;
+            }
+            let (waited, of) = (self.cpu_waits.entry(tid).or_default(), time.since(since).max(1));
+            let percent = (u128::from(ns) * 100 / u128::from(of)).min(100) as i64;
+            if percent > 0 && waited.counter.is_none() {
+                let parent = threads.with_number(tid).find_map(|thread| proxy.group_of(thread));
+                let description = "How much of the time the thread was ready to run and had no processor, as the kernel \
+                                   counts it. While it waits, nothing moves between GPUs and the network.";
+                let place = Place { parent, rank: Some(0), description, ..Place::default() };
+                waited.counter = Counter::new(writer, track::CPU_WAIT, Unit::Named("%"), place, since);
+            }
+            waited.show(writer, since, percent);
+            (waited.until, waited.ns, waited.of) = (time, waited.ns + ns, waited.of + of);
+        }
+        // Threads that were not there have ended.
+        let has_ended = |tid: &i32, _: &mut Waited| !waits.iter().any(|wait| wait.tid == *tid);
+        for (tid, mut waited) in self.cpu_waits.extract_if(has_ended) {
+            waited.show(writer, waited.until, 0);
+            if waited.ns.saturating_mul(MUCH) > waited.of {
+                self.waited += 1;
+                self.waited_most = self.waited_most.max((waited.ns, waited.of, tid));
+            }
+        }
+    }
+
+    /// What to say about how long progress threads waited for a processor, if it was much. They
+    /// have all ended.
+    pub(super) fn cpu_waited(&self) -> Option<String> {
+        let (ns, of, tid) = self.waited_most;
+        let [ns, of] = [ns, of].map(|ns| names::duration(ns as f64));
+        let more = match self.waited {
+            0 => return None,
+            1 => String::new(),
+            more => format!(", and {} more did so, too", more - 1),
+        };
+        Some(format!("proxy thread {tid} was ready to run and had no processor for {ns} of {of}{more}"))
     }
 
     /// What a thread of NCCL is doing now, and on which processor.

@@ -61,7 +61,7 @@ use super::threads::{NewCall, Threads};
 use super::words::{Category, FINALIZED, instant, remark};
 use super::writer::{Clocks, Written};
 use crate::model::activity::{Kernel, Span};
-use crate::model::doing::Doing;
+use crate::model::doing::{CpuWait, Doing};
 use crate::model::event::Event;
 use crate::model::ids::{Handle, ProcessTag};
 use crate::model::time::HostNs;
@@ -187,6 +187,12 @@ impl Tracks {
         recording.does(canvas, threads, proxy, time, who, now);
     }
 
+    /// For how long progress threads waited for a processor until `time`.
+    pub fn cpu_waits(&mut self, time: HostNs, waits: &[CpuWait]) {
+        let Tracks { canvas, threads, proxy, recording, .. } = self;
+        recording.cpu_waits(canvas, threads, proxy, time, waits);
+    }
+
     /// All threads have been sampled for this time.
     pub fn threads_looked_at(&mut self, time: HostNs) {
         self.recording.looked(&mut self.canvas, time, false);
@@ -286,6 +292,11 @@ impl Tracks {
         not_done::end_what_is_done(canvas, comms);
         self.proxy.flush(canvas);
         self.recording.looked(canvas, time, true);
+        self.recording.cpu_waits(canvas, threads, &self.proxy, time, &[]);
+        if let Some(text) = self.recording.cpu_waited() {
+            self.note(time, remark::CPU_WAIT, &text);
+        }
+        let Tracks { canvas, threads, comms, .. } = self;
         let (recording, sharing) = (&mut self.recording, [comms.sharing, threads.sharing]);
         canvas.aloud(|canvas| recording.finish(canvas, time, figures, sharing));
     }

@@ -190,6 +190,8 @@ pub mod remark {
     pub const TIMES_OFF: &str = "CUPTI's times are off";
     /// A kernel that was drawn did not carry the operations it was drawn with, or a time is wrong.
     pub const CONTRADICTED: &str = "match contradicted";
+    /// For how long NCCL's progress threads waited for a processor, if it was much.
+    pub const CPU_WAIT: &str = "CPU wait";
     /// How much memory and processor time the recording used.
     pub const COST: &str = "cost of the recording";
     /// Which part of the job the settings select; the rest is counted and not drawn.
@@ -206,6 +208,8 @@ pub mod remark {
 pub mod track {
     /// What a thread of NCCL was doing when it was sampled.
     pub const DOES: &str = "seen";
+    /// The counter of how long a progress thread was ready to run and had no processor.
+    pub const CPU_WAIT: &str = "CPU wait";
     /// The counter of the recording's own processor time. It has a value for each second.
     pub const OWN_CPU: &str = "CPU · ncclscope";
     /// The counter of lost records.

@@ -182,6 +182,7 @@ fn added(mut all: Profile, mut one: Profile, first: &Path, file: &Path) -> Resul
     all.launches.append(&mut one.launches);
     all.nccl_calls.append(&mut one.nccl_calls);
     all.transfers.append(&mut one.transfers);
+    all.cpu_waits.append(&mut one.cpu_waits);
     all.flushes.append(&mut one.flushes);
     all.nccl_versions.append(&mut one.nccl_versions);
     all.notes.append(&mut one.notes);
@@ -207,6 +208,7 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
     profile.cuda_calls.iter_mut().for_each(|it| it.process += processes);
     profile.ranges.iter_mut().for_each(|it| it.process += processes);
     profile.transfers.iter_mut().for_each(|it| it.process += processes);
+    profile.cpu_waits.iter_mut().for_each(|it| it.process += processes);
     profile.flushes.iter_mut().for_each(|it| it.0 += processes);
     profile.communicators.iter_mut().for_each(|it| it.process += processes);
     for launch in &mut profile.launches {
@@ -223,19 +225,26 @@ fn renumber(profile: &mut Profile, processes: usize, communicators: usize, opera
 mod tests {
     use super::*;
     use crate::cli::run as typed;
-    use crate::import::Process;
+    use crate::import::{CpuWait, Process, Span};
     use crate::model::time::{FileNs, Shift};
 
     #[test]
-    fn forced_flushes_stay_with_their_process() {
+    fn flushes_and_waits_for_a_cpu_stay_with_their_process() {
         let process =
             |rank| Process { pid: 7, name: String::new(), rank: Some(rank), threads: Default::default(), lost: 0 };
-        let of = |rank| Profile { processes: vec![process(rank)], flushes: vec![(0, FileNs(7))], ..Profile::default() };
+        let wait = |process, at| CpuWait { process, span: Span::of(at, at + 2), percent: 9 };
+        let of = |rank| Profile {
+            processes: vec![process(rank)],
+            flushes: vec![(0, FileNs(7))],
+            cpu_waits: vec![wait(0, 7)],
+            ..Profile::default()
+        };
         let second = of(1);
         let clock = second.clock.clone();
         let second = second.shifted(Shift { ns: 30, error_ns: 0 }, &clock);
         let both = added(of(0), second, Path::new("a"), Path::new("b")).unwrap();
         assert_eq!(both.flushes, [(0, FileNs(7)), (1, FileNs(37))]);
+        assert_eq!(both.cpu_waits, [wait(0, 7), wait(1, 37)]);
     }
 
     #[test]

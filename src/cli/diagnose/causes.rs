@@ -47,6 +47,8 @@ pub(super) enum What {
     Link,
     /// A link takes much longer than it usually does, now and then.
     Stall,
+    /// Links seem to do either because progress threads of some ranks wait for a processor.
+    Processor,
     /// GPUs of some ranks did nothing for seconds, once, with work to do.
     StoodStill,
     /// Now and then GPUs are idle for a long time.
@@ -77,9 +79,12 @@ struct Suspect {
     amounts: [f64; 2],
     /// The step in which it is largest.
     step: usize,
-    /// For stalls: how many there are, and what they add up to, ns.
+    /// For stalls: how many there are.
     times: usize,
+    /// For stalls: what they add up to, ns.
     sum: f64,
+    /// For links: how much of that comes of progress threads that wait for a processor, by rank, ns.
+    waited: BTreeMap<usize, f64>,
     /// These are of one moment.
     is_once: bool,
     /// The steps with stalls, and how long each is, ns.
@@ -291,7 +296,7 @@ fn judge(job: &Job, plan: &Plan, times: &Times, before: &Measure, suspects: Vec<
         suspect.lengths.dedup_by_key(|it| it.0);
         let mut without = replay(&suspect.applied(&job.graph, plan.clone()));
         let mut saved = before.mean - without.mean;
-        if suspect.what == What::Stall {
+        if !suspect.in_steps.is_empty() {
             // A rank that has sent goes on, and only the next ones stand still. A replay does not
             // see that, so the steps of the recording count.
             let as_usual = |(step, ns): (usize, f64)| {

@@ -11,6 +11,7 @@ use super::graph::{Graph, Item};
 use super::since::{Since, since};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::Source;
+use crate::import::CpuWait;
 use crate::model::time::{FileNs, UtcNs};
 use crate::trace::names;
 
@@ -42,6 +43,9 @@ pub(super) struct RankFacts {
     pub(super) last: Option<UtcNs>,
     /// For how long its GPU worked on kernels without a record, ns.
     pub(super) unrecorded_ns: u64,
+    /// When a progress thread of its process was ready to run and had no processor for some of the
+    /// time.
+    pub(super) cpu_waits: Vec<CpuWait>,
 }
 
 /// What carries data in one direction between two ranks.
@@ -189,6 +193,19 @@ impl Job {
             return self.graph.rank(rank);
         };
         self.step(rank, self.steps.start).start..self.step(rank, last).end
+    }
+
+    /// For which part of an item's time a progress thread of its process was ready to run without a
+    /// processor.
+    pub(super) fn cpu_wait(&self, item: usize) -> f64 {
+        let waits = &self.ranks[self.graph.rank_of(item as u32)].cpu_waits;
+        let Item { start, end, sent, .. } = self.graph.items[item];
+        let end = end.max(start + sent);
+        let of_it = waits[waits.partition_point(|it| it.span.end.0 <= start)..].iter();
+        let of_it = of_it.take_while(|it| it.span.start.0 < end);
+        let inside = |it: &CpuWait| (end.min(it.span.end.0) - start.max(it.span.start.0)) as f64;
+        let ns: f64 = of_it.map(|it| inside(it) * it.percent as f64 / 100.0).sum();
+        (ns / ((end - start) as f64).max(1.0)).min(1.0)
     }
 
     /// The step that an item lies in.

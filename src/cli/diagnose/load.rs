@@ -23,8 +23,8 @@ use crate::cli::merge::abreast;
 use crate::cli::progress::Stage;
 use crate::cli::reason::Reason;
 use crate::cli::survey::{self, LARGE, Looking, Survey, attempts, size_of};
-use crate::import::{self, Communicator, Kernel, Operation, Profile, Tool, Wanted};
-use crate::model::time::UtcNs;
+use crate::import::{self, Communicator, CpuWait, Kernel, Operation, Profile, Span, Tool, Wanted};
+use crate::model::time::{FileNs, UtcNs};
 use crate::trace::names;
 use crate::trace::reader::{Ends, Extent, HEAD};
 use crate::trace::words::remark;
@@ -315,6 +315,7 @@ impl Loading {
             first: kept.start,
             steps: count,
             last: last.map(|(item, to_utc)| item.span.start.to_utc(to_utc)),
+            cpu_waits: longest(profile.cpu_waits.iter().filter(|it| it.process == rank.process)),
             unrecorded_ns: rank.items.iter().filter(|it| it.unrecorded.is_some()).map(|it| it.span.duration()).sum(),
         });
         self.sources.push(source);
@@ -530,6 +531,23 @@ fn newest(edges: &[usize], room: usize) -> Range<usize> {
     count - kept..count
 }
 
+/// At each moment, of the threads of a process the one that waits most.
+fn longest<'a>(waits: impl Iterator<Item = &'a CpuWait>) -> Vec<CpuWait> {
+    let waits: Vec<&CpuWait> = waits.collect();
+    let mut edges: Vec<FileNs> = waits.iter().flat_map(|it| [it.span.start, it.span.end]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let (mut begin, mut now, mut all) = (0, Vec::<&CpuWait>::new(), Vec::new());
+    for edge in edges.windows(2) {
+        let span = Span { start: edge[0], end: edge[1] };
+        let begun = waits[begin..].iter().take_while(|it| it.span.start <= span.start);
+        begin += begun.inspect(|it| now.push(it)).count();
+        now.retain(|it| it.span.end >= span.end);
+        all.extend(now.iter().max_by_key(|it| it.percent).map(|it| CpuWait { span, ..**it }));
+    }
+    all
+}
+
 /// A communicator, as it is called in the names of its operations.
 fn name_of(communicator: &Communicator) -> String {
     match (&communicator.name, communicator.ranks) {
@@ -601,6 +619,24 @@ mod tests {
         assert_eq!(of(1_000, 1_000, 100), 992..1_000, "unless nothing could be said");
         assert_eq!(of(3, 1_000, 100), 0..3);
         assert_eq!((newest(&[], 100), newest(&[7], 100)), (0..0, 0..0));
+    }
+
+    #[test]
+    fn of_several_threads_the_one_counts_that_waits_most() {
+        let wait = |start, end, percent| CpuWait { process: 0, span: Span::of(start, end), percent };
+        let all = [wait(0, 100, 30), wait(20, 40, 70), wait(30, 60, 10), wait(90, 120, 50), wait(150, 160, 5)];
+        let expected = [
+            wait(0, 20, 30),
+            wait(20, 30, 70),
+            wait(30, 40, 70),
+            wait(40, 60, 30),
+            wait(60, 90, 30),
+            wait(90, 100, 50),
+            wait(100, 120, 50),
+            wait(150, 160, 5),
+        ];
+        assert_eq!(longest(all.iter()), expected);
+        assert_eq!(longest([].iter()), []);
     }
 
     #[test]

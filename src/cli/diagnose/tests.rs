@@ -11,6 +11,7 @@ use crate::cli::compare::steps::{Repeat, Source};
 use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
 use crate::cli::troubles::Troubles;
+use crate::import::{CpuWait, Span};
 
 const FORWARD: u32 = 0;
 const BACKWARD: u32 = 1;
@@ -376,6 +377,48 @@ fn a_link_that_stalls_is_not_called_slow() {
     let made = Made { link: |rank, step| if rank == 0 && step % 7 == 3 { 30_000 } else { 900 }, ..Made::healthy() };
     let told = told(&made.found().1);
     assert!(matches!(&told[..], [(What::Stall, _, 3_500..5_000)]), "{told:?}");
+}
+
+/// Progress threads of this rank, or of all, wait for a processor for this part of the time in
+/// which transfers take longer than this, ms; in percent.
+fn without_processor(job: &mut Job, whose: Option<usize>, longer_ms: i64, percent: u64) {
+    for rank in (0..job.ranks.len()).filter(|rank| whose.is_none_or(|whose| whose == *rank)) {
+        let items = job.graph.items[job.graph.rank(rank)].iter();
+        let long = items.filter(|it| it.is_communication && it.end - it.start > longer_ms * 1_000_000);
+        let wait = |it: &Item| CpuWait { process: 0, span: Span::of(it.start, it.end), percent };
+        job.ranks[rank].cpu_waits = long.map(wait).collect();
+    }
+}
+
+#[test]
+fn links_are_not_blamed_for_threads_without_a_processor() {
+    let stalls =
+        || Made { link: |rank, step| if rank == 0 && step % 7 == 3 { 30_000 } else { 900 }, ..Made::healthy() };
+    for (whose, expected) in [(0, "Rank 0 on node0 lacks"), (1, "Rank 1 on node0 lacks"), (2, "The link from rank 0")] {
+        let mut job = stalls().job();
+        without_processor(&mut job, Some(whose), 10, 90);
+        assert!(first_line(&job).starts_with(expected), "{whose}: {}", first_line(&job));
+    }
+    let mut job = stalls().job();
+    without_processor(&mut job, Some(1), 10, 90);
+    let says = first_line(&job);
+    let expected = "Rank 1 on node0 lacks processor time: its proxy thread had to wait for it while transfers of \
+                    AllReduce 1 MiB f32 on dp took 30.0 ms on the link from rank 0 to rank 1 instead of 900 µs. Without";
+    assert!(says.starts_with(expected), "{says}");
+    // Where threads take turns all the time, they wait for tens of ms; not for longer.
+    let mut job = stalls().job();
+    without_processor(&mut job, None, 0, 80);
+    assert!(first_line(&job).contains(" processor time: "), "{}", first_line(&job));
+    without_processor(&mut job, None, 0, 30);
+    assert!(first_line(&job).starts_with("The link from rank 0 to rank 1 stalls"), "{}", first_line(&job));
+
+    let slow = || Made { link: |rank, _| if rank == 1 { 4_000 } else { 900 }, ..Made::healthy() };
+    let mut job = slow().job();
+    without_processor(&mut job, Some(2), 0, 75);
+    assert!(first_line(&job).starts_with("Rank 2 on node1 lacks processor time: "), "{}", first_line(&job));
+    without_processor(&mut job, None, 0, 75);
+    let says = first_line(&job);
+    assert!(says.starts_with("The link from rank 1 to rank 2 is slow"), "those of the others wait, too: {says}");
 }
 
 #[test]

@@ -110,6 +110,13 @@ impl Names<'_> {
                 let what = if cause.is_once { "stood still once".into() } else { format!("stall{s} now and then") };
                 format!("{link} {what}: {name} kept it busy for {own}, usually for {others}")
             }
+            What::Processor => {
+                let threads = if is_one { "thread" } else { "threads" };
+                format!(
+                    "{who}{on} lack{s} processor time: {its} proxy {threads} had to wait for it while transfers of {name} took {own} on {} instead of {others}",
+                    self.links(cause).0
+                )
+            }
             What::StoodStill => {
                 let did = match name {
                     "" => format!(
@@ -174,6 +181,10 @@ impl Names<'_> {
             What::Host => format!("if the host of {} were as fast as the others'", self.who(&cause.ranks)),
             What::Link => format!("if {} were as fast as the others", self.links(cause).0),
             What::Stall => format!("if {} did not stall", self.links(cause).0),
+            What::Processor => {
+                let threads = if cause.ranks.len() == 1 { "thread" } else { "threads" };
+                format!("if the proxy {threads} of {} never waited for a processor", self.who(&cause.ranks))
+            }
             What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
             What::Pauses if cause.is_once => "without the pause".to_owned(),
             What::Pauses => "without the pauses".to_owned(),
@@ -209,7 +220,7 @@ impl Names<'_> {
     fn look_at(&self, cause: &Cause) -> LookAt {
         let query = match cause.what {
             What::Kernels | What::UnequalWork | What::StoodStill => "1. Who comes late?",
-            What::Link | What::Stall => "2. Which link is slow?",
+            What::Link | What::Stall | What::Processor => "2. Which link is slow?",
             What::Host | What::Pauses | What::HostBound => WAITING_FOR_HOST,
         };
         self.look_at_step(cause.ranks.first().copied().unwrap_or(0), cause.step, cause.what.is_idleness(), query)

@@ -12,13 +12,25 @@ const STANDS_OUT: f64 = 3.0;
 /// It stalls once if that makes up so much of all its stalls.
 const MOST: f64 = 0.9;
 
+/// What a link seems to do comes of threads that wait for a processor if these waits, beyond the
+/// usual ones, are such a part of the delay.
+const PART: f64 = 0.5;
+/// The fraction of the steps in which that must show.
+const HALF: f64 = 0.5;
+/// Threads that want a processor get it in turn, each for about so long, ns: the kernel's slice
+/// (`base_slice_ns`) on machines with many processors.
+const SLICE_NS: f64 = 3e6;
+/// Where threads often wait for their turn, a transfer may need so many: both ends work on it, more
+/// than once.
+const IN_A_ROW: f64 = 10.0;
+
 /// How each link was used by the operations of one kind, in order.
 type Uses = BTreeMap<usize, Vec<Use>>;
 
 /// Links that take longer than the others of the same operations, or now and then longer than they
 /// usually do.
 pub(super) fn links(job: &Job) -> Vec<Suspect> {
-    let mut slow: BTreeMap<usize, Suspect> = BTreeMap::new();
+    let mut slow: BTreeMap<(What, usize), Suspect> = BTreeMap::new();
     let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
     for ((kind, is_direct), of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
@@ -32,11 +44,32 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
     }
     let mut suspects = together(slow.into_values().collect());
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
-    suspects.iter_mut().for_each(|suspect| shorten_meetings(job, suspect));
+    for suspect in &mut suspects {
+        shorten_meetings(job, suspect);
+        blame_processors(suspect);
+    }
     suspects
 }
 
-fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
+/// Whatever a link seems to do while a progress thread waits for a processor is not its fault.
+fn blame_processors(suspect: &mut Suspect) {
+    let most = suspect.waited.values().copied().fold(0.0, f64::max);
+    if most > 0.0 && suspect.waited.values().sum::<f64>() >= PART * suspect.sum {
+        suspect.what = What::Processor;
+        suspect.ranks = suspect.waited.iter().filter(|it| *it.1 >= ALIKE * most).map(|it| *it.0).collect();
+    }
+}
+
+/// For which part of a transfer the progress thread of one end waited for a processor: of the one
+/// that did so longer, with its rank.
+fn waited(job: &Job, it: &Use) -> (f64, usize) {
+    let rank = |item: usize| job.graph.rank_of(item as u32);
+    let received = job.graph.partners(it.item).filter(|item| Some(rank(*item)) == job.links[it.link].to);
+    let ends = [it.item].into_iter().chain(received).filter(|_| !it.is_direct);
+    ends.map(|item| (job.cpu_wait(item), rank(item))).max_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or_default()
+}
+
+fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<(What, usize), Suspect>) {
     let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
     // The median link's figures for each operation, and for all of them.
     let at = |turn: usize, of: &dyn Fn(&Use) -> f64| {
@@ -46,24 +79,36 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
     let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
     let transfers: Vec<f64> = (0..turns).map(|turn| at(turn, &|it| transfer(job, it.item))).collect();
     let taking = Taking::of(job, of_links);
+    let parts = |uses: &Vec<Use>| median(&uses.iter().map(|it| waited(job, it).0).collect::<Vec<_>>());
+    // A rank whose thread waits is an end of two links, at least.
+    let usual_part = quarter(&of_links.values().map(parts).collect::<Vec<_>>());
     for (link, uses) in of_links {
         let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
         // A link that is idle for half of the time is not what the ranks wait for.
         let delays = |it: &Use| 2.0 * it.busy >= transfer(job, it.item);
         let is_longer =
             uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
-        if of_links.len() < 2 || each < SLOW * middle || (is_longer as f64) < HABIT * uses.len() as f64 {
+        // Who shares a processor may have it to itself at times.
+        let (what, habit) = match parts(uses) - usual_part >= PART * (1.0 - middle / each) {
+            true => (What::Processor, HALF),
+            false => (What::Link, HABIT),
+        };
+        if of_links.len() < 2 || each < SLOW * middle || (is_longer as f64) < habit * uses.len() as f64 {
             continue;
         }
-        let slow = slow.entry(*link).or_insert_with(|| Suspect {
-            channel: habitual(uses.iter().map(|it| it.channel)),
-            ..suspected(job, What::Link, *link, [each, middle])
+        let slow = slow.entry((what, *link)).or_insert_with(|| Suspect {
+            channel: habitual(uses.iter().map(|it| it.channel)).filter(|_| what == What::Link),
+            ..suspected(job, what, *link, [each, middle])
         });
         slow.names.push(name.to_owned());
         let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
         for (it, [_, others]) in uses.iter().zip(&middles) {
             // Stalls are another cause.
             let busy = it.busy.min(2.0 * usual);
+            if what == What::Processor {
+                let (part, rank) = waited(job, it);
+                *slow.waited.entry(rank).or_default() += part * busy;
+            }
             let least = match delivered(job, it.item) {
                 // Without the fault it would be like the other links' transfers.
                 Some(_) => median(&transfers),
@@ -87,6 +132,8 @@ fn stalled_ones(job: &Job, kind: u32, of_links: &Uses, stalled: &mut BTreeMap<us
     };
     for (link, uses) in of_links {
         let usual = usual_on(*link, uses);
+        let usual_part = median(&uses.iter().map(|it| waited(job, it).0).collect::<Vec<_>>());
+        let at_once = SLICE_NS * usual_part / (1.0 - usual_part).max(0.01);
         let is_long = |it: &&Use| it.busy > 3.0 * usual && it.busy > usual + 1e6;
         for it in uses.iter().filter(is_long).filter(|it| !is_held_up(job, it, it.busy - usual)) {
             let stall = stalled.entry(*link).or_insert_with(|| suspected(job, What::Stall, *link, [0.0, usual]));
@@ -96,7 +143,12 @@ fn stalled_ones(job: &Job, kind: u32, of_links: &Uses, stalled: &mut BTreeMap<us
                 stall.names = vec![name.clone()];
             }
             stall.times += 1;
-            stall.sum += it.busy - usual;
+            let (longer, (part, rank)) = (it.busy - usual, waited(job, it));
+            // While a link stands still, there is less to do, and threads wait less.
+            let is_usual = longer <= IN_A_ROW * at_once && part >= 0.9 * usual_part;
+            let of_it = if is_usual { longer } else { it.busy * (part - usual_part) };
+            *stall.waited.entry(rank).or_default() += of_it.clamp(0.0, longer);
+            stall.sum += longer;
             stall.in_steps.extend(job.step_of(it.item).map(|step| (step, it.busy - usual)));
             shorten(job, it.item, it.busy - usual, stall);
         }
@@ -195,7 +247,7 @@ fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
     let mut all: Vec<Suspect> = Vec::new();
     for suspect in slow {
-        match all.iter_mut().find(|it| suspect.amounts[0] >= ALIKE * it.amounts[0]) {
+        match all.iter_mut().find(|it| it.what == suspect.what && suspect.amounts[0] >= ALIKE * it.amounts[0]) {
             Some(alike) => take(alike, suspect),
             None => all.push(suspect),
         }
@@ -215,6 +267,8 @@ fn take(suspect: &mut Suspect, other: Suspect) {
     suspect.links.extend(other.links);
     suspect.lengths.extend(other.lengths);
     suspect.throughs.extend(other.throughs);
+    suspect.sum += other.sum;
+    other.waited.into_iter().for_each(|(rank, ns)| *suspect.waited.entry(rank).or_default() += ns);
     other.meetings.into_iter().for_each(|(meeting, by)| shorten_meeting(suspect, meeting, by));
 }
 

@@ -83,7 +83,7 @@ struct Suspect {
     times: usize,
     /// For stalls: what they add up to, ns.
     sum: f64,
-    /// For links: how much of that comes of progress threads that wait for a processor, by rank, ns.
+    /// For links: how much of that comes of progress threads without a processor, by rank, ns.
     waited: BTreeMap<usize, f64>,
     /// These are of one moment.
     is_once: bool,

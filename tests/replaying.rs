@@ -218,7 +218,7 @@ fn a_capture_is_announced_private_and_listed_by_info() {
     let said = ncclscope(&[Path::new("info"), &path]).unwrap();
     let records = recording.calls() + 7;
     for part in
-        [", a capture of ncclscope ", ", format 4\n", " · ", "preset full; clock ", " records, no CUPTI buffers"]
+        [", a capture of ncclscope ", ", format 5\n", " · ", "preset full; clock ", " records, no CUPTI buffers"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -225,7 +225,9 @@ impl Recording {
                 waited.counter = Counter::new(writer, track::CPU_WAIT, Unit::Named("%"), place, since);
             }
             waited.show(writer, since, percent);
-            (waited.until, waited.ns, waited.of) = (time, waited.ns + ns, waited.of + of);
+            // A capture may say anything.
+            (waited.ns, waited.of) = (waited.ns.saturating_add(ns), waited.of.saturating_add(of));
+            waited.until = time;
         }
         // Threads that were not there have ended.
         let has_ended = |tid: &i32, _: &mut Waited| !waits.iter().any(|wait| wait.tid == *tid);

@@ -355,6 +355,17 @@ impl Graph {
         self.meetings_of(item).flat_map(|meeting| self.members_of(meeting)).chain([item])
     }
 
+    /// Those of one rank.
+    pub(super) fn partners_on(&self, item: usize, rank: usize) -> impl Iterator<Item = usize> {
+        let Range { start, end } = self.ranks[rank];
+        self.meetings_of(item).flat_map(move |meeting| {
+            // They are in order of ranks.
+            let members = &self.members[self.meetings[meeting].clone()];
+            let of_rank = members[members.partition_point(|it| (*it as usize) < start)..].iter();
+            of_rank.map(|it| *it as usize).take_while(move |it| *it < end)
+        })
+    }
+
     /// When everything began and ended in the recording, each rank on its own clock.
     pub(super) fn recorded(&self) -> Times {
         let of = |time: fn(&Item) -> i64| self.items.iter().map(time).collect();

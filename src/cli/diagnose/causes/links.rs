@@ -63,10 +63,12 @@ fn blame_processors(suspect: &mut Suspect) {
 /// For which part of a transfer the progress thread of one end waited for a processor: of the one
 /// that did so longer, with its rank.
 fn waited(job: &Job, it: &Use) -> (f64, usize) {
-    let rank = |item: usize| job.graph.rank_of(item as u32);
-    let received = job.graph.partners(it.item).filter(|item| Some(rank(*item)) == job.links[it.link].to);
-    let ends = [it.item].into_iter().chain(received).filter(|_| !it.is_direct);
-    ends.map(|item| (job.cpu_wait(item), rank(item))).max_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or_default()
+    let Link { from, to, .. } = job.links[it.link];
+    let received = to.into_iter().flat_map(|to| job.graph.partners_on(it.item, to).map(move |item| (to, item)));
+    let ends = [(from, it.item)].into_iter().chain(received).filter(|_| !it.is_direct);
+    ends.map(|(rank, item)| (job.cpu_wait(item), rank))
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .unwrap_or_default()
 }
 
 fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<(What, usize), Suspect>) {
@@ -159,8 +161,9 @@ fn stalled_ones(job: &Job, kind: u32, of_links: &Uses, stalled: &mut BTreeMap<us
 /// it.
 fn is_held_up(job: &Job, it: &Use, time: f64) -> bool {
     let Link { from, to: Some(to), .. } = job.links[it.link] else { return false };
-    let mut received = job.graph.partners(it.item).filter(|item| job.graph.rank_of(*item as u32) == to);
-    received.any(|item| job.untaken.get(&(item, from)).is_some_and(|untaken| 2.0 * untaken > time))
+    job.graph
+        .partners_on(it.item, to)
+        .any(|item| job.untaken.get(&(item, from)).is_some_and(|untaken| 2.0 * untaken > time))
 }
 
 /// How long GPUs need to take what they receive, in operations of one kind.

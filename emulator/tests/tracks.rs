@@ -37,9 +37,10 @@ fn one_gpu_thread(process: &mut Vec<String>) {
 
 /// Whether a track is there in every run.
 fn is_stable(scenario: &str, track: &str) -> bool {
-    // Threads are measured once a second, and some jobs are shorter. When a job is killed, it is
-    // random what CUPTI still holds.
-    let is_measured = ["CPU", "seen"].iter().any(|it| track == *it || track.starts_with(&format!("{it} · ")));
+    // Threads are measured ten times or once a second, and some jobs are shorter. When a job is
+    // killed, it is random what CUPTI still holds.
+    let is_measured =
+        ["CPU", "CPU wait", "seen"].iter().any(|it| track == *it || track.starts_with(&format!("{it} · ")));
     let is_chance =
         scenario == "hang" && ["GPU", "CUPTI", "busbw", "algbw", "outstanding"].iter().any(|of| track.starts_with(of));
     // On a slow machine operations may wait for long.

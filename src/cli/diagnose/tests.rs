@@ -416,6 +416,17 @@ fn links_are_not_blamed_for_threads_without_a_processor() {
     let mut job = slow().job();
     without_processor(&mut job, Some(2), 0, 75);
     assert!(first_line(&job).starts_with("Rank 2 on node1 lacks processor time: "), "{}", first_line(&job));
+    // At times it has one to itself.
+    let mut job =
+        Made { link: |rank, step| if rank == 1 && step % 3 == 0 { 9_000 } else { 900 }, ..Made::healthy() }.job();
+    without_processor(&mut job, Some(2), 2, 75);
+    assert!(first_line(&job).starts_with("Rank 2 on node1 lacks processor time: "), "{}", first_line(&job));
+    // All wait, but it has a third of the others' time.
+    let mut job = slow().job();
+    without_processor(&mut job, None, 0, 70);
+    let waits = std::mem::take(&mut job.ranks[2].cpu_waits);
+    job.ranks[2].cpu_waits = waits.into_iter().map(|it| CpuWait { percent: 90, ..it }).collect();
+    assert!(first_line(&job).starts_with("Rank 2 on node1 lacks processor time: "), "{}", first_line(&job));
     without_processor(&mut job, None, 0, 75);
     let says = first_line(&job);
     assert!(says.starts_with("The link from rank 1 to rank 2 is slow"), "those of the others wait, too: {says}");

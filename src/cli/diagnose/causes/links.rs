@@ -13,10 +13,11 @@ const STANDS_OUT: f64 = 3.0;
 const MOST: f64 = 0.9;
 
 /// What a link seems to do comes of threads that wait for a processor if these waits, beyond the
-/// usual ones, are such a part of the delay.
+/// usual ones, are such a part of the delay; or, if others wait, too, if a thread has less processor
+/// time than they by such a part of it.
 const PART: f64 = 0.5;
-/// The fraction of the steps in which that must show.
-const HALF: f64 = 0.5;
+/// They show in at least this fraction of the steps; what is rarer is a stall.
+const OFTEN: f64 = 0.25;
 /// Threads that want a processor get it in turn, each for about so long, ns: the kernel's slice
 /// (`base_slice_ns`) on machines with many processors.
 const SLICE_NS: f64 = 3e6;
@@ -30,12 +31,12 @@ type Uses = BTreeMap<usize, Vec<Use>>;
 /// Links that take longer than the others of the same operations, or now and then longer than they
 /// usually do.
 pub(super) fn links(job: &Job) -> Vec<Suspect> {
-    let mut slow: BTreeMap<(What, usize), Suspect> = BTreeMap::new();
-    let mut stalled: BTreeMap<usize, Suspect> = BTreeMap::new();
+    let [mut slow, mut waiting, mut stalled] = [const { BTreeMap::new() }; 3];
     for ((kind, is_direct), of_links) in uses(job) {
         let name = &job.kinds[kind as usize].name;
-        if job.is_recorded(kind) {
+        if job.is_recorded(kind) && of_links.len() > 1 {
             slow_ones(job, name, &of_links, &mut slow);
+            waiting_ones(job, name, &of_links, &mut waiting);
         }
         // Kernels do not show whether a link stands still or a GPU.
         if !is_direct {
@@ -43,11 +44,15 @@ pub(super) fn links(job: &Job) -> Vec<Suspect> {
         }
     }
     let mut suspects = together(slow.into_values().collect());
+    suspects.extend(together(waiting.into_values().collect()));
     suspects.extend(standing_out(stalled.into_values().collect(), job.links.len()));
     for suspect in &mut suspects {
         shorten_meetings(job, suspect);
         blame_processors(suspect);
     }
+    // Its stalls are of the same time as what is slow.
+    let mut lacking: BTreeSet<usize> = BTreeSet::new();
+    suspects.retain(|it| it.what != What::Processor || it.ranks.iter().any(|rank| lacking.insert(*rank)));
     suspects
 }
 
@@ -71,16 +76,47 @@ fn waited(job: &Job, it: &Use) -> (f64, usize) {
         .unwrap_or_default()
 }
 
-fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<(What, usize), Suspect>) {
-    let turns = of_links.values().map(Vec::len).max().unwrap_or(0);
-    // The median link's figures for each operation, and for all of them.
-    let at = |turn: usize, of: &dyn Fn(&Use) -> f64| {
-        median(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>())
-    };
-    let middles: Vec<[f64; 2]> = (0..turns).map(|turn| [at(turn, &|it| it.each), at(turn, &|it| it.busy)]).collect();
-    let middle = median(&middles.iter().map(|it| it[0]).collect::<Vec<_>>());
-    let transfers: Vec<f64> = (0..turns).map(|turn| at(turn, &|it| transfer(job, it.item))).collect();
-    let taking = Taking::of(job, of_links);
+/// What links have in the middle, or a good link has, by turn.
+struct Others {
+    each: Vec<f64>,
+    busy: Vec<f64>,
+    /// How long an operation's transfer takes, in the middle of all turns, ns.
+    transfer: f64,
+    taking: Taking,
+}
+
+impl Others {
+    fn of(job: &Job, of_links: &Uses, typical: fn(&[f64]) -> f64) -> Others {
+        let turns = 0..of_links.values().map(Vec::len).max().unwrap_or(0);
+        let all = |of: &dyn Fn(&Use) -> f64| -> Vec<f64> {
+            let at = |turn| typical(&of_links.values().filter_map(|uses| uses.get(turn).map(of)).collect::<Vec<_>>());
+            turns.clone().map(at).collect()
+        };
+        let transfer = median(&all(&|it| transfer(job, it.item)));
+        Others { each: all(&|it| it.each), busy: all(&|it| it.busy), transfer, taking: Taking::of(job, of_links) }
+    }
+
+    /// How much of this time, ns, an operation would save with a link like these.
+    fn saved(&self, job: &Job, turn: usize, it: &Use, ns: f64) -> f64 {
+        let least = match delivered(job, it.item) {
+            // Without the fault it would be like the other links' transfers.
+            Some(_) => self.transfer,
+            // The other links and the GPUs need their time, too.
+            None => self.busy[turn] + self.taking.at(job, it.item),
+        };
+        ns.min(transfer(job, it.item) - least).max(0.0)
+    }
+}
+
+/// By which part a thread has less processor time than is usual, from the parts of the time in
+/// which it and others wait for it.
+fn lacking(part: f64, usual: f64) -> f64 {
+    (part - usual) / (1.0 - usual).max(0.01)
+}
+
+fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, Suspect>) {
+    let others = Others::of(job, of_links, median);
+    let middle = median(&others.each);
     let parts = |uses: &Vec<Use>| median(&uses.iter().map(|it| waited(job, it).0).collect::<Vec<_>>());
     // A rank whose thread waits is an end of two links, at least.
     let usual_part = quarter(&of_links.values().map(parts).collect::<Vec<_>>());
@@ -88,37 +124,55 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<(What, 
         let each = median(&uses.iter().map(|it| it.each).collect::<Vec<_>>());
         // A link that is idle for half of the time is not what the ranks wait for.
         let delays = |it: &Use| 2.0 * it.busy >= transfer(job, it.item);
-        let is_longer =
-            uses.iter().zip(&middles).filter(|(it, middle)| it.each >= SLOW * middle[0] && delays(it)).count();
-        // Who shares a processor may have it to itself at times.
-        let (what, habit) = match parts(uses) - usual_part >= PART * (1.0 - middle / each) {
-            true => (What::Processor, HALF),
-            false => (What::Link, HABIT),
-        };
-        if of_links.len() < 2 || each < SLOW * middle || (is_longer as f64) < habit * uses.len() as f64 {
+        let is_longer = |(it, middle): &(&Use, &f64)| it.each >= SLOW * **middle && delays(it);
+        let longer = uses.iter().zip(&others.each).filter(is_longer).count() as f64;
+        let is_waiting = lacking(parts(uses), usual_part) >= PART * (1.0 - middle / each);
+        if is_waiting || each < SLOW * middle || longer < HABIT * uses.len() as f64 {
             continue;
         }
-        let slow = slow.entry((what, *link)).or_insert_with(|| Suspect {
-            channel: habitual(uses.iter().map(|it| it.channel)).filter(|_| what == What::Link),
-            ..suspected(job, what, *link, [each, middle])
+        let slow = slow.entry(*link).or_insert_with(|| Suspect {
+            channel: habitual(uses.iter().map(|it| it.channel)),
+            ..suspected(job, What::Link, *link, [each, middle])
         });
         slow.names.push(name.to_owned());
         let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
-        for (it, [_, others]) in uses.iter().zip(&middles) {
+        for (turn, it) in uses.iter().enumerate() {
             // Stalls are another cause.
-            let busy = it.busy.min(2.0 * usual);
-            if what == What::Processor {
-                let (part, rank) = waited(job, it);
-                *slow.waited.entry(rank).or_default() += part * busy;
-            }
-            let least = match delivered(job, it.item) {
-                // Without the fault it would be like the other links' transfers.
-                Some(_) => median(&transfers),
-                // The other links and the GPUs need their time, too.
-                None => others + taking.at(job, it.item),
-            };
-            let saved = (busy * (1.0 - middle / each)).min(transfer(job, it.item) - least);
-            shorten(job, it.item, saved.max(0.0), slow);
+            let longer = it.busy.min(2.0 * usual) * (1.0 - middle / each);
+            shorten(job, it.item, others.saved(job, turn, it, longer), slow);
+        }
+    }
+}
+
+/// Links that take longer than the others because a progress thread at one end waits for a
+/// processor. It may have one to itself at times, so sums count, not steps.
+fn waiting_ones(job: &Job, name: &str, of_links: &Uses, waiting: &mut BTreeMap<usize, Suspect>) {
+    // A rank whose thread waits is an end of two links, at least.
+    let others = Others::of(job, of_links, quarter);
+    let longer = |turn: usize, it: &Use| it.busy * (1.0 - others.each[turn] / it.each.max(1.0));
+    let sum = |uses: &[Use], of: &dyn Fn(usize, &Use) -> f64| -> f64 {
+        uses.iter().enumerate().map(|(turn, it)| of(turn, it)).sum()
+    };
+    let busy = |uses: &[Use]| sum(uses, &|_, it| it.busy);
+    let waits = |uses: &[Use]| sum(uses, &|_, it| waited(job, it).0 * it.busy);
+    let usual_part = quarter(&of_links.values().map(|uses| waits(uses) / busy(uses)).collect::<Vec<_>>());
+    for (link, uses) in of_links {
+        let (busy, longer_ns) = (busy(uses), sum(uses, &longer));
+        let is_slow = longer_ns >= (1.0 - 1.0 / SLOW) * busy;
+        let delays = 2.0 * busy >= sum(uses, &|_, it| transfer(job, it.item));
+        let lacks = lacking(waits(uses) / busy, usual_part) * busy >= PART * longer_ns;
+        let often = sum(uses, &|turn, it| f64::from(it.each >= SLOW * others.each[turn])) >= OFTEN * uses.len() as f64;
+        if !is_slow || !often || !delays || !lacks {
+            continue;
+        }
+        let mean = |of: &dyn Fn(usize, &Use) -> f64| sum(uses, of) / uses.len() as f64;
+        let amounts = [mean(&|_, it| it.each), mean(&|turn, _| others.each[turn])];
+        let suspect = waiting.entry(*link).or_insert_with(|| suspected(job, What::Processor, *link, amounts));
+        suspect.names.push(name.to_owned());
+        for (turn, it) in uses.iter().enumerate() {
+            let (part, rank) = waited(job, it);
+            *suspect.waited.entry(rank).or_default() += part * it.busy;
+            shorten(job, it.item, others.saved(job, turn, it, longer(turn, it)), suspect);
         }
     }
 }

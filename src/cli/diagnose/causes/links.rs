@@ -13,8 +13,8 @@ const STANDS_OUT: f64 = 3.0;
 const MOST: f64 = 0.9;
 
 /// What a link seems to do comes of threads that wait for a processor if these waits, beyond the
-/// usual ones, are such a part of the delay; or, if others wait, too, if a thread has less processor
-/// time than they by such a part of it.
+/// usual ones, are such a part of the delay; or, if others wait, too, if a thread has less
+/// processor time than they by such a part of it.
 const PART: f64 = 0.5;
 /// They show in at least this fraction of the steps; what is rarer is a stall.
 const OFTEN: f64 = 0.25;

@@ -131,11 +131,16 @@ impl Verdict {
                 self.later.add(&off, channel.error, room);
             }
             let SeenChannel { name, channel: number, error, .. } = channel;
+            let when = (stamped.times[0] - truth.boot(truth.process.clocks.reference)) as f64 / 1e9;
             if self.timer.outside > before.outside {
-                self.example(|| format!("{name}, channel {number}: off by {off:?} ns where {error} are stated"));
+                let kernel = if stamped.room.is_some() { "a matched kernel" } else { "an unmatched kernel" };
+                self.example(|| {
+                    format!(
+                        "{name}, channel {number} of {kernel}, {when:.3} s: off by {off:?} ns where {error} are stated"
+                    )
+                });
             }
             if self.timer.wide > before.wide {
-                let when = (stamped.times[0] - truth.boot(truth.process.clocks.reference)) as f64 / 1e9;
                 self.example(|| {
                     format!("{name}, channel {number}, {when:.3} s: its kernel is {room} ns long, {error} ns uncertain")
                 });

@@ -538,10 +538,11 @@ fn channels(trace: &Trace) -> Vec<SeenChannel> {
         format!("(SELECT int_value FROM args WHERE args.arg_set_id = slice.arg_set_id AND key = 'nccl.{key}')")
     };
     let [channel, stamp, error] = ["channel", "gpu_start_ns", "time_error_ns"].map(arg);
-    // The end of work that the GPU's timer began may still be NCCL's, and work that found no lane
-    // is drawn without one.
+    // The end of work that the GPU's timer began may still be NCCL's, or that of its communicator,
+    // and work that found no lane is drawn without one.
     let seen = "EXISTS (SELECT 1 FROM args WHERE args.arg_set_id = slice.arg_set_id AND key IN ('nccl.doubt', 'nccl.note') \
-                AND (string_value GLOB 'as NCCL saw it*' OR string_value GLOB '*begin only*'))";
+                AND (string_value GLOB 'as NCCL saw it*' OR string_value GLOB '*begin only*' \
+                OR string_value = 'its communicator was finalized'))";
     let rows = trace.rows(&format!(
         "SELECT name, ts, dur, {channel} AS channel, {stamp} AS stamp, {error} AS error, {seen} AS seen FROM slice \
          WHERE category = 'gpu' AND {} IS NULL AND {stamp} IS NOT NULL AND {error} IS NOT NULL",

@@ -152,6 +152,8 @@ fn each_demo_of_a_slow_job_is_explained_in_the_first_line() {
         ("unequal", "unequal-work", json!([0, 1, 2, 3])),
         ("slow_link", "link", json!([[3, 4], [4, 3]])),
         ("stalling_link", "stall", json!([[1, 2]])),
+        // Rank 1 is the next on its host.
+        ("slow_copies", "gpu-wait", json!([0])),
     ] {
         let mut told = Vec::new();
         let is_told = SLOWER.into_iter().any(|slower| {

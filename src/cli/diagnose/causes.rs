@@ -6,12 +6,14 @@
 
 mod links;
 mod stood;
+mod taking;
 mod work;
 
 use std::collections::BTreeMap;
 
 use self::links::links;
 use self::stood::stood_still;
+use self::taking::late_takers;
 use self::work::Sums;
 use super::graph::{Graph, Plan, Times};
 use super::job::Job;
@@ -49,6 +51,8 @@ pub(super) enum What {
     Stall,
     /// Links seem to do either because progress threads of some ranks wait for a processor.
     Processor,
+    /// GPUs of some ranks take what has arrived for them later than others do.
+    GpuWait,
     /// GPUs of some ranks did nothing for seconds, once, with work to do.
     StoodStill,
     /// Now and then GPUs are idle for a long time.
@@ -182,7 +186,8 @@ pub(super) fn find(job: &Job) -> Findings {
         }
         let links = links(job);
         let stood = if links.iter().any(|it| it.is_once) { None } else { stood_still(job, recorded.median) };
-        suspects.extend(links.into_iter().chain(stood));
+        let late = late_takers(job, &links);
+        suspects.extend(links.into_iter().chain(late).chain(stood));
     }
     suspects.truncate(SUSPECTS);
     let [causes, doubtful] = judge(job, &plan, &times, &before, suspects);

@@ -74,7 +74,8 @@ pub(super) struct Use {
     pub(super) channel: Option<u32>,
 }
 
-/// What an item's GPU took from its buffers after it had arrived over links.
+/// What an item's GPU took from its buffers while the item ran, and after it had arrived over
+/// links.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     /// For how long it took anything, ns.

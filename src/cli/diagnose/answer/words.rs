@@ -60,6 +60,12 @@ impl Names<'_> {
         }
     }
 
+    /// Whether other ranks run on its host.
+    fn shares_host(&self, rank: usize) -> bool {
+        let host = &self.job.ranks[rank].host;
+        host.is_none() || self.job.ranks.iter().filter(|it| it.host == *host).count() > 1
+    }
+
     fn hosts(&self, ranks: &[usize]) -> Vec<String> {
         let mut hosts: Vec<String> = ranks.iter().filter_map(|rank| self.job.ranks[*rank].host.clone()).collect();
         hosts.sort();
@@ -115,6 +121,13 @@ impl Names<'_> {
                 format!(
                     "{who}{on} lack{s} processor time: {its} proxy {threads} had to wait for it while transfers of {name} took {own} on {} instead of {others}",
                     self.links(cause).0
+                )
+            }
+            What::GpuWait => {
+                let near = |rank: &usize| self.shares_host(*rank);
+                let or_next = if ranks.iter().any(near) { ", or the next on that host" } else { "" };
+                format!(
+                    "{who}{on} take{s} late what has arrived: for {name}, each transfer waits {own} for {its} {gpus}{or_next}, elsewhere {others}"
                 )
             }
             What::StoodStill => {
@@ -185,6 +198,7 @@ impl Names<'_> {
                 let threads = if cause.ranks.len() == 1 { "thread" } else { "threads" };
                 format!("if the proxy {threads} of {} never waited for a processor", self.who(&cause.ranks))
             }
+            What::GpuWait => format!("if {} took what has arrived as fast as the others", self.who(&cause.ranks)),
             What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
             What::Pauses if cause.is_once => "without the pause".to_owned(),
             What::Pauses => "without the pauses".to_owned(),
@@ -221,6 +235,7 @@ impl Names<'_> {
         let query = match cause.what {
             What::Kernels | What::UnequalWork | What::StoodStill => "1. Who comes late?",
             What::Link | What::Stall | What::Processor => "2. Which link is slow?",
+            What::GpuWait => "3. What does the proxy wait for: GPU, peer, network?",
             What::Host | What::Pauses | What::HostBound => WAITING_FOR_HOST,
         };
         self.look_at_step(cause.ranks.first().copied().unwrap_or(0), cause.step, cause.what.is_idleness(), query)

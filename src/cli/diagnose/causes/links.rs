@@ -110,7 +110,7 @@ impl Others {
 
 /// By which part a thread has less processor time than is usual, from the parts of the time in
 /// which it and others wait for it.
-fn lacking(part: f64, usual: f64) -> f64 {
+pub(super) fn lacking(part: f64, usual: f64) -> f64 {
     (part - usual) / (1.0 - usual).max(0.01)
 }
 
@@ -300,7 +300,7 @@ fn suspected(job: &Job, what: What, link: usize, amounts: [f64; 2]) -> Suspect {
 
 /// Links that are about as slow as the slowest are one suspect: those of several ranks may share a
 /// cable, and fixing all but one of them gains nothing.
-fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
+pub(super) fn together(mut slow: Vec<Suspect>) -> Vec<Suspect> {
     slow.sort_by(|one, other| other.amounts[0].total_cmp(&one.amounts[0]));
     let mut all: Vec<Suspect> = Vec::new();
     for suspect in slow {
@@ -330,7 +330,7 @@ fn take(suspect: &mut Suspect, other: Suspect) {
 }
 
 /// Shortens the operations on all their ranks.
-fn shorten_meetings(job: &Job, suspect: &mut Suspect) {
+pub(super) fn shorten_meetings(job: &Job, suspect: &mut Suspect) {
     for (meeting, by) in std::mem::take(&mut suspect.meetings) {
         let members = job.graph.members_of(meeting);
         suspect.lengths.extend(members.map(|it| (it, (job.graph.length(it) - by).max(0))));
@@ -349,7 +349,7 @@ fn delivered(job: &Job, item: usize) -> Option<i64> {
 }
 
 /// Shortens the transfer of an operation on all its ranks.
-fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
+pub(super) fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
     let by = by as i64;
     if let Some(through) = delivered(job, item) {
         return suspect.throughs.push((item, (through - by).max(0)));

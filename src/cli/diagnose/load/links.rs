@@ -84,6 +84,10 @@ impl Loading {
             let untaken = covered(of_peer);
             self.untaken.extend((untaken >= LONG_NS).then_some((rank, item, (comm, peer), untaken)));
         }
+        // Before its kernel runs, a GPU can take nothing.
+        for it in &mut taken {
+            it.from = it.from.max(self.items[rank][it.item].start).min(it.to);
+        }
         taken.sort_unstable_by_key(|it| (it.item, it.channel));
         for of_item in taken.chunk_by(|one, other| one.item == other.item) {
             let count = by_channel(of_item).map(<[Stretch]>::len).max().unwrap_or(0);

@@ -35,23 +35,24 @@ const COMMANDS: [(&str, &[&str]); 8] = [
     ("`merge`, which diagnoses small jobs, too", &["merge", "-o", "written"]),
     ("`diagnose`", &["diagnose"]),
     ("`export` to Parquet", &["export", "--parquet", "written", "--job", "bench"]),
-    ("`compare` of the trace with itself, which reads it twice", &["compare", "../again"]),
+    ("`compare` with another of this size", &["compare", "--as", "two-runs", "../other"]),
 ];
 
 fn main() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let given = std::env::args().skip(1).find(|word| !word.starts_with("--")).map(PathBuf::from);
+    let is_given = given.is_some();
     let path = match given {
         Some(path) => path.canonicalize()?,
         None => {
-            let path = folder.path().join("trace");
-            let mut file = io::BufWriter::new(File::create(&path)?);
-            Job::new(2, 1, STEPS).write(0, true, &mut file)?;
-            file.flush()?;
-            path
+            for (rank, name) in [(0, "trace"), (1, "other")] {
+                let mut file = io::BufWriter::new(File::create(folder.path().join(name))?);
+                Job::new(2, 1, STEPS).write(rank, true, &mut file)?;
+                file.flush()?;
+            }
+            folder.path().join("trace")
         }
     };
-    std::os::unix::fs::symlink(&path, folder.path().join("again"))?;
     let whole = |error: Error| io::Error::other(error.to_string());
     let (inflating, plain) = timed(|| inflated(&path))?;
     let (reading, events) = timed(|| {
@@ -80,7 +81,7 @@ fn main() -> io::Result<()> {
     row("inflating, one core", inflating, None);
     row("every packet followed", reading, None);
     row("and all arguments of every event decoded", decoding, None);
-    for (what, words) in COMMANDS {
+    for (what, words) in COMMANDS.into_iter().filter(|(_, words)| !is_given || words[0] != "compare") {
         let once = |_| {
             let work = tempfile::tempdir_in(&folder)?;
             let mut command = Command::new(env!("CARGO_BIN_EXE_ncclscope"));

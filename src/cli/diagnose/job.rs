@@ -84,6 +84,8 @@ pub(super) struct Taken {
     pub(super) each: f64,
     /// How many transfers there were, on the channel that had most of them.
     pub(super) count: usize,
+    /// For how long its rank's sends found no room at their peers, ns.
+    pub(super) held: f64,
 }
 
 /// How steps are known, and which of a file's steps are the job's.

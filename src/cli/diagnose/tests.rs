@@ -365,7 +365,7 @@ fn a_slow_channel_is_named_with_its_link() {
 #[test]
 fn what_gpus_must_take_is_not_won_by_a_faster_link() {
     let mut job = Made { link: |rank, _| if rank == 1 { 4_000 } else { 900 }, ..Made::healthy() }.job();
-    let taken = Taken { busy: 2e6, each: 250e3, count: 8 };
+    let taken = Taken { busy: 2e6, each: 250e3, count: 8, held: 0.0 };
     job.taken = job.uses.iter().map(|it| (it.item, taken)).collect();
     let told = told(&causes::find(&job));
     // The others' links take 900 us, the GPUs another 2,000.
@@ -441,8 +441,8 @@ fn a_gpu_that_takes_late_what_has_arrived_is_named() {
         job.uses.iter_mut().for_each(|it| (it.busy, it.each) = (400e3, 50e3));
         let late = job.graph.rank(2);
         let taken = |item: usize| match late.contains(&item) {
-            true => Taken { busy: 3.5e6, each: 440e3, count: 8 },
-            false => Taken { busy: 320e3, each: 40e3, count: 8 },
+            true => Taken { busy: 3.5e6, each: 440e3, count: 8, held: 0.0 },
+            false => Taken { busy: 320e3, each: 40e3, count: 8, held: 0.0 },
         };
         job.taken = job.uses.iter().map(|it| (it.item, taken(it.item))).collect();
         job
@@ -457,6 +457,9 @@ fn a_gpu_that_takes_late_what_has_arrived_is_named() {
     let of_rank_2 = blocked.graph.rank(2);
     blocked.uses.iter_mut().filter(|it| of_rank_2.contains(&it.item)).for_each(|it| it.busy = 2e6);
     assert!(is_silent(&blocked), "what it passes on is slow: {}", first_line(&blocked));
+    let mut held = job();
+    held.taken.values_mut().for_each(|it| it.held = it.busy);
+    assert!(is_silent(&held), "there is no room for what it passes on: {}", first_line(&held));
     let mut busy = job();
     without_processor(&mut busy, Some(2), 0, 60);
     assert!(is_silent(&busy), "its thread sees it late: {}", first_line(&busy));
@@ -477,8 +480,8 @@ fn a_gpu_is_not_blamed_for_what_it_waited_for() {
     job.uses.iter_mut().for_each(|it| (it.busy, it.each) = (400e3, 50e3));
     let late = job.graph.rank(2);
     let taken = |item: usize| match late.contains(&item) {
-        true => Taken { busy: 9e6, each: 9e6, count: 1 },
-        false => Taken { busy: 40e3, each: 40e3, count: 1 },
+        true => Taken { busy: 9e6, each: 9e6, count: 1, held: 0.0 },
+        false => Taken { busy: 40e3, each: 40e3, count: 1, held: 0.0 },
     };
     job.taken = job.uses.iter().map(|it| (it.item, taken(it.item))).collect();
     let told = told(&causes::find(&job));

@@ -24,6 +24,8 @@ struct Take {
     busy: f64,
     /// For how long the network had any of what its rank sent in the operation, ns.
     sending: f64,
+    /// For how long its peers had no room for more, ns.
+    held: f64,
 }
 
 /// Ranks whose GPUs, or those that get data from there, take what has arrived late. Where links
@@ -54,8 +56,8 @@ fn late_ones(job: &Job, name: &str, of_ranks: &BTreeMap<usize, Vec<Take>>, late:
     for (rank, takes) in of_ranks {
         let each = median(&takes.iter().map(|it| it.each).collect::<Vec<_>>());
         let length = |it: &Take| job.graph.length(it.item) as f64;
-        // A GPU whose rank's sends are slow cannot pass on what it takes.
-        let delays = |it: &Take| 2.0 * it.busy >= length(it) && it.busy >= 2.0 * it.sending;
+        // A GPU whose rank's sends are slow, or find no room, cannot pass on what it takes.
+        let delays = |it: &Take| 2.0 * it.busy >= length(it) && it.busy >= 2.0 * (it.sending + it.held);
         let is_late = |(it, usual): &(&Take, &[f64; 3])| it.each >= LATER * usual[0] && delays(it);
         let times = takes.iter().zip(&usual).filter(is_late).count() as f64;
         if each < LATER * each_usual
@@ -90,15 +92,11 @@ fn takes(job: &Job) -> BTreeMap<u32, BTreeMap<usize, Vec<Take>>> {
     let mut by_kind: BTreeMap<u32, BTreeMap<usize, Vec<Take>>> = BTreeMap::new();
     for rank in 0..job.ranks.len() {
         for item in job.looked_at(rank) {
-            let Some(Taken { busy, each, .. }) = job.taken.get(&item).copied() else { continue };
+            let Some(Taken { busy, each, held, .. }) = job.taken.get(&item).copied() else { continue };
             let busy = (busy - job.graph.waited(item) as f64).max(0.0);
             let of_kind = by_kind.entry(job.graph.items[item].kind).or_default();
-            of_kind.entry(rank).or_default().push(Take {
-                item,
-                each,
-                busy,
-                sending: sending.get(&item).copied().unwrap_or(0.0),
-            });
+            let sending = sending.get(&item).copied().unwrap_or(0.0);
+            of_kind.entry(rank).or_default().push(Take { item, each, busy, sending, held });
         }
     }
     by_kind

@@ -39,7 +39,7 @@ impl Loading {
         own_ranks: &FxHashMap<u64, i32>,
         carriers: &[Carrier],
     ) {
-        let (mut sent, mut taken) = (Vec::new(), Vec::new());
+        let (mut sent, mut held, mut taken) = (Vec::new(), Vec::new(), Vec::new());
         for transfer in profile.transfers.iter().filter(|it| it.process == process) {
             let (Some(number), Some(peer)) = (transfer.correlation, transfer.peer) else { continue };
             let of_it = &carriers[carriers.partition_point(|it| it.shared < number)..];
@@ -60,6 +60,8 @@ impl Loading {
                 let stretch = Stretch { item: *item, comm: *comm, peer, channel: transfer.channel, from, to };
                 if transfer.is_send && what.starts_with(wait::NETWORK) {
                     sent.push(stretch);
+                } else if transfer.is_send && what.starts_with(wait::PEER) {
+                    held.push(stretch);
                 } else if !transfer.is_send && what.starts_with(wait::GPU) {
                     taken.push(stretch);
                 }
@@ -89,10 +91,16 @@ impl Loading {
             it.from = it.from.max(self.items[rank][it.item].start).min(it.to);
         }
         taken.sort_unstable_by_key(|it| (it.item, it.channel));
+        held.sort_unstable_by_key(|it| it.item);
+        let held_in = |item: usize| {
+            let until = |last: usize| held.partition_point(|it| it.item < last);
+            covered(&held[until(item)..until(item + 1)])
+        };
         for of_item in taken.chunk_by(|one, other| one.item == other.item) {
             let count = by_channel(of_item).map(<[Stretch]>::len).max().unwrap_or(0);
             let each = lengths(of_item)[of_item.len() / 4] as f64;
-            self.taken.push((rank, of_item[0].item, Taken { busy: covered(of_item), each, count }));
+            let item = of_item[0].item;
+            self.taken.push((rank, item, Taken { busy: covered(of_item), each, count, held: held_in(item) }));
         }
     }
 }

@@ -64,8 +64,12 @@ const TIMES: [&str; 7] = [
     "time_error_ns",
 ];
 
+/// What the recorder measures of this machine, and so no test can expect: that a thread had no
+/// processor.
+const MEASURED: &str = "CPU wait";
+
 impl Timeline {
-    /// Reads everything in a trace.
+    /// Reads everything in a trace but what depends on how busy this machine is.
     ///
     /// # Panics
     ///
@@ -117,8 +121,10 @@ impl Timeline {
                 (place, track)
             })
             .collect();
+        found.retain(|(_, track)| track.name != MEASURED);
         found.sort_by_key(|(place, _)| *place);
-        let mut timeline = Timeline { tracks: Vec::new(), slices: slices.iter().map(slice).collect() };
+        let slices = without_measured(slices.iter().map(slice));
+        let mut timeline = Timeline { tracks: Vec::new(), slices };
         timeline.add_tracks(&found.into_iter().map(|(_, track)| track).collect::<Vec<_>>(), None, 0);
         timeline
     }
@@ -306,6 +312,30 @@ impl Slice {
         let words: Vec<_> = self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
         words.join(" ")
     }
+}
+
+/// The other slices, where they would be without the measured ones: events at one time nest, the
+/// later inside the earlier. A slice comes after the one it is inside of.
+fn without_measured(slices: impl Iterator<Item = Slice>) -> Vec<Slice> {
+    let mut left_out: HashMap<i64, Option<i64>> = HashMap::new();
+    let mut raised: HashMap<i64, usize> = HashMap::new();
+    let mut kept = Vec::new();
+    for mut slice in slices {
+        let levels = slice
+            .parent
+            .map_or(0, |it| raised.get(&it).copied().unwrap_or(0) + usize::from(left_out.contains_key(&it)));
+        slice.depth -= levels;
+        raised.insert(slice.id, levels);
+        if let Some(above) = slice.parent.and_then(|it| left_out.get(&it)) {
+            slice.parent = *above;
+        }
+        if slice.name == MEASURED {
+            left_out.insert(slice.id, slice.parent);
+        } else {
+            kept.push(slice);
+        }
+    }
+    kept
 }
 
 fn optional(row: &Row, column: &str) -> Option<i64> {

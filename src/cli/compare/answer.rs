@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::change::{Change, EFFECT, ENOUGH, Verdict};
-use super::ranks::Class;
+use super::ranks::{Class, Way};
 use super::slower::{Link, Part, Row, Slower};
 use crate::cli::said;
 use crate::import::knowledge::duration;
@@ -17,6 +17,8 @@ const BESIDE: f64 = 0.2;
 /// How much an idle GPU counts against a kernel that takes longer: the GPU may be idle because
 /// another rank keeps its host waiting.
 const IDLE: f64 = 0.7;
+/// How much communication counts of which an unknown part is waiting, which another cause explains.
+const UNTOLD: f64 = 0.5;
 /// The part of a step's growth that a cause has to explain if the step times alone do not show a
 /// change.
 const EXPLAINED: f64 = 0.5;
@@ -95,8 +97,15 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
             text.push_str(if direction == 0.0 { "; but " } else { ": " });
             text.push_str(&first.text);
             text.push_str(&waiters(first, &waiting, &names, slower.steps.is_some()));
+            // What may be waiting is, where the first cause explains most.
+            let is_effect = |cause: &Cause| {
+                let is_most = |steps: &Change| first.growth / steps.growth() >= EXPLAINED;
+                let is_told = first.part != Part::Communicates && cause.part == Part::Communicates;
+                is_told && slower.steps.as_ref().is_some_and(is_most)
+            };
             // Where the noise hides the cost of other work, it may be large.
-            let counts = |cause: &&Cause| cause.growth.abs() >= BESIDE * first.growth.abs() || cause.growth == 0.0;
+            let is_large = |cause: &Cause| cause.growth.abs() >= BESIDE * first.growth.abs() || cause.growth == 0.0;
+            let counts = |cause: &&Cause| is_large(cause) && !is_effect(cause);
             let beside = more.iter().filter(counts).take(MORE);
             beside.for_each(|cause| text.push_str(&format!("; also, {}", cause.text)));
         }
@@ -261,10 +270,17 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
             causes.extend(of_ranks(part, &ranks, names, unit));
         }
     }
-    for row in rows.iter().filter(|row| matches!(row.part, Part::Transfers | Part::Communicates)) {
+    let is_of_all = |row: &&&Row| matches!(row.part, Part::Transfers | Part::Communicates) && row.peer.is_none();
+    for row in rows.iter().filter(is_of_all) {
         causes.push(of_communication(row, slower, names, unit));
     }
-    let weight = |cause: &Cause| cause.growth.abs() * if cause.part == Part::Idles { IDLE } else { 1.0 };
+    causes.extend([1.0, -1.0].into_iter().filter_map(|sign| between(&rows, sign, slower, unit)));
+    let counts = |part| match part {
+        Part::Idles => IDLE,
+        Part::Communicates => UNTOLD,
+        Part::Works | Part::Transfers | Part::Waits => 1.0,
+    };
+    let weight = |cause: &Cause| cause.growth.abs() * counts(cause.part);
     causes.sort_by(|one, other| weight(other).total_cmp(&weight(one)));
     if let Some((content, most)) = other_contents(slower, names, direction) {
         let steps = slower.steps.filter(|_| direction != 0.0).map_or(0.0, |steps| steps.growth().abs());
@@ -351,6 +367,54 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
     }
 }
 
+/// Sends and receives whose transfers changed in this direction: those of the link where they
+/// changed most, and how many more links there are.
+fn between(rows: &[&Row], sign: f64, slower: &Slower, unit: &str) -> Option<Cause> {
+    // By sender and receiver, or two ranks that both send; and by the rank that saw it.
+    let mut pairs: BTreeMap<(&str, &str, bool), BTreeMap<&str, Vec<&Row>>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.part == Part::Transfers && sign * row.change.growth() > 0.0) {
+        let (own, Some(peer)) = (row.ranks[0].as_str(), &row.peer) else { continue };
+        let other = peer.rank.as_str();
+        let pair = match peer.way {
+            Way::To => (own, other, false),
+            Way::From => (other, own, false),
+            Way::With => (own.min(other), own.max(other), true),
+        };
+        pairs.entry(pair).or_default().entry(own).or_default().push(row);
+    }
+    let growth = |rows: &[&Row]| rows.iter().map(|row| row.change.growth()).sum::<f64>();
+    // Both ends saw the same, and a sender says what was sent.
+    let of_pair = |(pair, mut ends): ((_, _, _), BTreeMap<_, Vec<_>>)| {
+        let (_, rows) = ends.remove_entry(&pair.0).or_else(|| ends.pop_first())?;
+        Some((pair, growth(&rows), rows))
+    };
+    let mut pairs: Vec<_> = pairs.into_iter().filter_map(of_pair).collect();
+    pairs.sort_by(|one, other| other.1.abs().total_cmp(&one.1.abs()));
+    let ((from, to, is_both), all, mut rows) = (!pairs.is_empty()).then(|| pairs.remove(0))?;
+    rows.sort_by(|one, other| other.change.growth().abs().total_cmp(&one.change.growth().abs()));
+    let first = rows[0];
+    let longer = if sign > 0.0 { "longer" } else { "less time" };
+    let whom = if is_both { format!("between {from} and {to}") } else { format!("from {from} to {to}") };
+    let [a, b] = [duration(first.change.a.median), duration(first.change.b.median)];
+    let by = (slower.links.iter().find(|it| it.from == from && it.to == to))
+        .filter(|link| link.change.verdict == first.change.verdict)
+        .map_or_else(|| "neither rank comes later, so it is the link or NCCL itself".to_owned(), network);
+    let more = match pairs.iter().filter(|(_, other, _)| 2.0 * other.abs() >= all.abs()).count() {
+        0 => String::new(),
+        1 => "; one other link has the same".to_owned(),
+        more => format!("; {more} other links have the same"),
+    };
+    Some(Cause {
+        part: Part::Transfers,
+        ranks: vec![from.to_owned(), to.to_owned()],
+        what: rows.iter().map(|row| row.what.clone()).collect(),
+        instead_of: Vec::new(),
+        growth: all,
+        link: (!is_both && more.is_empty()).then(|| (from.to_owned(), to.to_owned())),
+        text: format!("{} {whom} takes {longer} by itself, {b}{unit} instead of {a}: {by}{more}", first.what),
+    })
+}
+
 /// What a link does, in words.
 fn network(Link { from, to, change, .. }: &Link) -> String {
     let [a, b] = [duration(change.a.median), duration(change.b.median)];
@@ -420,7 +484,8 @@ fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> Str
     let row_fits = |row: &&&Row| {
         row.change.growth() * cause.growth > 0.0 && !row.ranks.iter().any(|rank| cause.ranks.contains(rank))
     };
-    if !matches!(cause.part, Part::Works | Part::Idles) {
+    // In a collective that takes longer by itself, all ranks are.
+    if cause.part == Part::Communicates {
         return String::new();
     }
     let rows: Vec<&&Row> = waiting.iter().filter(row_fits).collect();
@@ -435,7 +500,7 @@ fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> Str
     let growth = most.change.growth();
     let less = if growth < 0.0 { " less" } else { "" };
     let unit = if is_step { " a step" } else { "" };
-    format!("; {who} {verb}{less} for {it} in {} ({}{unit})", most.what, grown(growth))
+    format!("; {who} {verb}{less} for {it} in {} ({}{unit})", most.said(), grown(growth))
 }
 
 /// Why a change has no cause.
@@ -452,7 +517,7 @@ fn unexplained(slower: &Slower, waiting: &[&Row], names: &Names) -> String {
     };
     format!(
         ": {who} {waits} in {} for {} instead of {}, {whom}",
-        most.what,
+        most.said(),
         duration(most.change.b.median),
         duration(most.change.a.median)
     )

@@ -97,15 +97,16 @@ fn compare(a: &Profile, b: &Profile, said: Option<Case>) -> Result<Report, Reaso
     let case = recognised.case;
     let of_both = knowledge::facts(a).into_iter().zip(knowledge::facts(b));
     let is_kernels = !a.kernels.is_empty() && !b.kernels.is_empty();
-    let [mut ranks_a, mut ranks_b] = [a, b].map(|run| {
-        let ranks = Ranks::of(run, is_kernels);
-        if is_kernels { ranks.with_waits(run) } else { ranks }
-    });
+    let [mut ranks_a, mut ranks_b] = [a, b].map(|run| Ranks::of(run, is_kernels));
     let numbers = [ranks_a.numbers(a), ranks_b.numbers(b)];
     if numbers.iter().zip([&ranks_a, &ranks_b]).all(|(numbers, ranks)| numbers.is_some() || ranks.are_numbered()) {
         for (ranks, numbers) in [&mut ranks_a, &mut ranks_b].into_iter().zip(numbers) {
             ranks.number(&numbers.unwrap_or_default());
         }
+    }
+    if is_kernels {
+        ranks_a.add_waits(a);
+        ranks_b.add_waits(b);
     }
     let slower = (case == Case::TwoRuns).then(|| slower::compare([a, b], [&ranks_a, &ranks_b]));
     Ok(Report {

@@ -3,9 +3,11 @@
 //!
 //! A collective's kernel runs until the last rank has arrived and the data has been transferred.
 //! The rank that arrives last waits for nobody, so its kernel is the shortest. What another rank's
-//! kernel takes beyond that is waiting. Durations need no common clock.
+//! kernel takes beyond that is waiting. Durations need no common clock. The same holds for a kernel
+//! that exchanges data with one other kernel only, as of a send and its receive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -45,6 +47,9 @@ pub(crate) struct Item {
     pub(crate) span: Span,
     /// How much of it was waiting for other ranks, ns; `None` if that is unknown.
     pub(crate) waited: Option<u64>,
+    /// If it exchanges data with one kernel only: that kernel's rank, as an index into
+    /// [`Ranks::all`].
+    pub(crate) peer: Option<Peer<usize>>,
     /// When the host launched it, if known.
     pub(crate) launched: Option<FileNs>,
     /// Where it ran, and the correlation id of its launch; zeros for calls.
@@ -54,6 +59,34 @@ pub(crate) struct Item {
     pub(crate) kernel: Option<usize>,
     /// For kernels without a record, the index in [`Ranks::unrecorded`].
     pub(crate) unrecorded: Option<usize>,
+}
+
+/// Which way data goes, seen from one of two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    To,
+    From,
+    /// Both ways.
+    With,
+}
+
+/// The rank with which another one exchanges data, and the way that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(crate) struct Peer<R> {
+    pub(crate) way: Way,
+    pub(crate) rank: R,
+}
+
+impl fmt::Display for Peer<String> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = match self.way {
+            Way::To => "to",
+            Way::From => "from",
+            Way::With => "with",
+        };
+        write!(f, "{way} {}", self.rank)
+    }
 }
 
 /// What one rank's GPU did.
@@ -183,14 +216,21 @@ impl Ranks {
         self.all.sort_by_key(|rank| rank.number);
     }
 
-    /// Adds how much of each collective was waiting for other ranks.
-    pub(crate) fn with_waits(mut self, profile: &Profile) -> Ranks {
-        let (waited, is_partial) = waiting(profile);
+    /// Adds how much of what was communicated was waiting for other ranks.
+    pub(crate) fn add_waits(&mut self, profile: &Profile) {
+        let Waiting { waited, partners, is_partial } = waiting(profile);
         self.is_partial = is_partial;
+        let number = |(at, rank): (usize, &Rank)| ((rank.process, rank.device), at);
+        let numbers: FxHashMap<_, usize> = self.all.iter().enumerate().map(number).collect();
         for item in self.all.iter_mut().flat_map(|rank| &mut rank.items) {
-            item.waited = item.kernel.and_then(|kernel| waited.get(&kernel).copied());
+            let Some(kernel) = item.kernel else { continue };
+            item.waited = waited.get(&kernel).copied();
+            item.peer = partners.get(&kernel).and_then(|partner| {
+                let partner = &profile.kernels[*partner];
+                let &rank = numbers.get(&(partner.process, Some(partner.place.device)))?;
+                Some(Peer { way: way(profile, &profile.kernels[kernel]), rank })
+            });
         }
-        self
     }
 
     fn kind(&mut self, known: &mut HashMap<Kind, usize>, class: Class, name: String) -> usize {
@@ -330,27 +370,43 @@ pub(crate) fn largest_with_all<'a>(
 /// how many operations with that number the rank had before.
 type Shared<'a> = (Option<u64>, &'a str, u64, usize);
 
-/// How long each kernel of a collective waited for other ranks, by index; and whether members are
-/// missing.
-fn waiting(profile: &Profile) -> (FxHashMap<usize, u64>, bool) {
-    let mut turns: FxHashMap<(usize, u32, Option<u64>, u64), usize> = FxHashMap::default();
-    let mut shared: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
+/// What kernels waited for, by their indices.
+struct Waiting {
+    /// How long each waited for other ranks, ns, where that is known.
+    waited: FxHashMap<usize, u64>,
+    /// The kernel with which one exchanges data, if it is one only.
+    partners: FxHashMap<usize, usize>,
+    /// Members of communicators are missing.
+    is_partial: bool,
+}
+
+fn waiting(profile: &Profile) -> Waiting {
+    let mut turns: FxHashMap<_, usize> = FxHashMap::default();
+    let mut collectives: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
+    let mut sends: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
     for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
-        let Some(first) = kernel.carried.operations.first().map(|first| &profile.operations[*first]) else { continue };
-        // An operation has the same number on every rank. A replay of a graph has the number of its
-        // capture, so replays are counted.
-        let Some(number) = first.correlation.or(first.seq).filter(|_| !first.is_point_to_point()) else { continue };
-        let communicator = first.communicator.map(|at| &profile.communicators[at]);
-        let hash = communicator.and_then(|it| it.hash);
-        let name = communicator.and_then(|it| it.name.as_deref()).unwrap_or_default();
-        let turn = turns.entry((kernel.process, kernel.place.device, hash, number)).or_default();
-        shared.entry((hash, name, number, *turn)).or_default().push(at);
-        *turn += 1;
+        for (place, operation) in kernel.carried.operations.iter().map(|it| &profile.operations[*it]).enumerate() {
+            // An operation has the same number on every rank. A replay of a graph has the number of
+            // its capture, so replays are counted. Sends are counted by their two ranks, of which
+            // only our own number knows; of several collectives, the first tells.
+            let (of, number) = match operation.is_point_to_point() {
+                true => (&mut sends, operation.correlation),
+                false => (&mut collectives, operation.correlation.or(operation.seq).filter(|_| place == 0)),
+            };
+            let Some(number) = number else { continue };
+            let communicator = operation.communicator.map(|at| &profile.communicators[at]);
+            let hash = communicator.and_then(|it| it.hash);
+            let name = communicator.and_then(|it| it.name.as_deref()).unwrap_or_default();
+            let receives = operation.function == "Recv";
+            let turn = turns.entry((kernel.process, kernel.place.device, hash, number, receives)).or_default();
+            of.entry((hash, name, number, *turn)).or_default().push(at);
+            *turn += 1;
+        }
     }
     let mut waited = FxHashMap::default();
     // The ranks of each communicator that take part in anything, and how many it has.
     let mut seen: FxHashMap<_, (BTreeSet<(usize, u32)>, i64)> = FxHashMap::default();
-    for ((hash, name, ..), kernels) in shared {
+    for ((hash, name, ..), kernels) in collectives {
         let kernel = |at: &usize| &profile.kernels[*at];
         let ranks: BTreeSet<(usize, u32)> =
             kernels.iter().map(|at| (kernel(at).process, kernel(at).place.device)).collect();
@@ -365,7 +421,47 @@ fn waiting(profile: &Profile) -> (FxHashMap<usize, u64>, bool) {
         let shortest = kernels.iter().map(|at| kernel(at).span.duration()).min().unwrap_or(0);
         waited.extend(kernels.iter().map(|at| (*at, kernel(at).span.duration() - shortest)));
     }
-    (waited, seen.into_values().any(|(all, of)| (all.len() as i64) < of))
+    let partners = partners(profile, sends.values());
+    let duration = |at: usize| profile.kernels[at].span.duration();
+    waited.extend(partners.iter().map(|(&at, &other)| (at, duration(at).saturating_sub(duration(other)))));
+    Waiting { waited, partners, is_partial: seen.into_values().any(|(all, of)| (all.len() as i64) < of) }
+}
+
+/// Of kernels that exchange data with one other kernel only, which has no other either: that one.
+/// `sends` are the kernels of each send and its receive.
+fn partners<'a>(profile: &Profile, sends: impl Iterator<Item = &'a Vec<usize>>) -> FxHashMap<usize, usize> {
+    // How many sends and receives of a kernel have the other end, and in which kernel, if in one.
+    let mut met: FxHashMap<usize, (u32, Option<usize>)> = FxHashMap::default();
+    for kernels in sends {
+        let [one, other] = kernels[..] else { continue };
+        for (at, partner) in [(one, other), (other, one)] {
+            let (count, known) = met.entry(at).or_insert((0, Some(partner)));
+            *count += 1;
+            // A rank may send to itself.
+            if *known == Some(at) {
+                *known = Some(partner);
+            } else if partner != at && *known != Some(partner) {
+                *known = None;
+            }
+        }
+    }
+    let all = |at: usize| {
+        let carried = &profile.kernels[at].carried;
+        carried.count.max(carried.operations.len() as u32)
+    };
+    let partner = |at: usize| met.get(&at).filter(|it| it.0 == all(at)).and_then(|it| it.1).filter(|it| *it != at);
+    let pair = |at: usize| partner(at).filter(|other| partner(*other) == Some(at)).map(|other| (at, other));
+    met.keys().filter_map(|at| pair(*at)).collect()
+}
+
+/// Which way the data of a kernel goes.
+fn way(profile: &Profile, kernel: &Kernel) -> Way {
+    let has = |function: &str| kernel.carried.operations.iter().any(|it| profile.operations[*it].function == function);
+    match (has("Send"), has("Recv")) {
+        (true, false) => Way::To,
+        (false, _) => Way::From,
+        (true, true) => Way::With,
+    }
 }
 
 /// What a kernel carries, in terms that are the same in every run; `None` if that is not known.

@@ -371,7 +371,8 @@ fn numbered(ranks: &[String]) -> Option<String> {
 fn changes(slower: &Slower) -> Section {
     let columns = if slower.steps.is_some() { ["A in a step", "B in a step"] } else { ["A each time", "B each time"] };
     let mut table = table(&["verdict", "rank", "", "what", columns[0], columns[1], "B/A", "lost in all", "noise", "p"]);
-    for SlowerRow { ranks, part, what, change, lost, .. } in slower.rows.iter().take(ROWS) {
+    for row in slower.rows.iter().take(ROWS) {
+        let SlowerRow { ranks, part, change, lost, .. } = row;
         let [a, b] = medians(change);
         let who = match &ranks[..] {
             [one] => one.clone(),
@@ -382,7 +383,7 @@ fn changes(slower: &Slower) -> Section {
             change.verdict.text().to_owned(),
             who,
             part.text().to_owned(),
-            names::short(what).into_owned(),
+            names::short(&row.said()).into_owned(),
             a,
             b,
             ratio(change),

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::change::{self, Change, Pair};
-use super::ranks::{Class, Item, Kind, Rank, Ranks};
+use super::ranks::{Class, Item, Kind, Peer, Rank, Ranks};
 use super::steps::{self, Source, Steps};
 use crate::import::{Operation, Profile};
 use crate::model::time::FileNs;
@@ -27,6 +27,7 @@ pub(crate) enum Part {
     /// kernels.
     Works,
     /// Communication without the wait for other ranks: as long as on the rank that arrived last.
+    /// Between two ranks, both have their own.
     Transfers,
     /// Communication of which an unknown part is waiting.
     Communicates,
@@ -58,6 +59,9 @@ pub(crate) struct Row {
     pub(crate) class: Option<Class>,
     /// What runs; empty if the GPU is idle.
     pub(crate) what: String,
+    /// The only rank with which it exchanges data, if that is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peer: Option<Peer<String>>,
     /// `A` or `B` if it is in one run only.
     pub(crate) only: Option<char>,
     /// How often it ran on the rank, in each run.
@@ -66,6 +70,16 @@ pub(crate) struct Row {
     pub(crate) change: Change,
     /// What the second run lost by it in total, ns; negative if it gained.
     pub(crate) lost: f64,
+}
+
+impl Row {
+    /// What runs, in words: `Send 2 MiB bf16 on pp to rank 3`.
+    pub(crate) fn said(&self) -> String {
+        match &self.peer {
+            Some(peer) => format!("{} {peer}", self.what),
+            None => self.what.clone(),
+        }
+    }
 }
 
 /// A rank's steps in both runs.
@@ -106,8 +120,7 @@ pub(crate) struct Slower {
 /// The values of one thing on one rank, before the comparison.
 struct Series {
     ranks: Vec<String>,
-    part: Part,
-    kind: Option<Kind>,
+    what: What,
     values: [Vec<f64>; 2],
     count: [usize; 2],
 }
@@ -179,12 +192,24 @@ fn middle(durations: &[[Vec<f64>; 2]], side: usize) -> Option<Vec<f64>> {
     Some((0..steps).map(of_step).collect())
 }
 
-type Values = BTreeMap<(Part, Option<Kind>), (Vec<f64>, usize)>;
+/// Something that a rank does.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct What {
+    part: Part,
+    kind: Option<Kind>,
+    peer: Option<Peer<String>>,
+}
+
+/// How long something took, in each step or each time, ns; and how often it ran.
+type Ran = (Vec<f64>, usize);
+
+/// Everything that a rank does.
+type Values = BTreeMap<What, Ran>;
 
 /// The values of each kind of thing that a rank does, per step or per execution.
 fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
     let mut all = Values::new();
-    let mut by_kind: BTreeMap<(Part, usize), (Vec<f64>, usize)> = BTreeMap::new();
+    let mut by_kind: BTreeMap<(Part, usize, Option<Peer<usize>>), Ran> = BTreeMap::new();
     let step = |start: FileNs| match edges {
         Some(edges) => edges.partition_point(|edge| *edge <= start).checked_sub(1).filter(|at| at + 1 < edges.len()),
         None => Some(0),
@@ -193,7 +218,7 @@ fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
     for item in rank.items.iter().filter(|item| item.unrecorded.is_none()) {
         let Some(step) = step(item.span.start) else { continue };
         let mut add = |part, ns: u64| {
-            let (values, count) = by_kind.entry((part, item.kind)).or_default();
+            let (values, count) = by_kind.entry((part, item.kind, item.peer)).or_default();
             *count += 1;
             match edges {
                 Some(edges) => {
@@ -213,12 +238,14 @@ fn values(ranks: &Ranks, rank: &Rank, edges: Option<&[FileNs]>) -> Values {
             (Class::Kernel | Class::Copy | Class::Call, _) => add(Part::Works, duration),
         }
     }
-    for ((part, kind), values) in by_kind {
-        all.insert((part, Some(ranks.kinds[kind].clone())), values);
+    for ((part, kind, peer), values) in by_kind {
+        let peer = peer.map(|it| Peer { way: it.way, rank: ranks.all[it.rank].label.clone() });
+        all.insert(What { part, kind: Some(ranks.kinds[kind].clone()), peer }, values);
     }
     let is_gpu = rank.items.iter().any(|item| ranks.kinds[item.kind].class != Class::Call);
     if let Some(edges) = edges.filter(|_| is_gpu) {
-        all.insert((Part::Idles, None), (idle(&rank.items, edges), edges.len() - 1));
+        let what = What { part: Part::Idles, kind: None, peer: None };
+        all.insert(what, (idle(&rank.items, edges), edges.len() - 1));
     }
     all
 }
@@ -249,17 +276,26 @@ fn idle(items: &[Item], edges: &[FileNs]) -> Vec<f64> {
 fn told_alike(runs: [&mut Values; 2], is_by_step: bool) {
     let mut kinds = BTreeSet::new();
     for run in &runs {
-        let count = |part, kind: &Option<Kind>| run.get(&(part, kind.clone())).map_or(0, |it| it.1);
-        let of_communication = run.keys().filter(|(part, _)| *part == Part::Communicates).map(|(_, kind)| kind);
-        let is_unknown = |it: &&_| count(Part::Communicates, it) > count(Part::Transfers, it);
-        kinds.extend(of_communication.filter(is_unknown).cloned());
+        let mut counts: BTreeMap<&Option<Kind>, [usize; 2]> = BTreeMap::new();
+        for (what, (_, count)) in run.iter() {
+            let [unknown, known] = counts.entry(&what.kind).or_default();
+            match what.part {
+                Part::Communicates => *unknown += count,
+                Part::Transfers => *known += count,
+                Part::Works | Part::Idles | Part::Waits => {}
+            }
+        }
+        kinds.extend(counts.into_iter().filter(|(_, [unknown, known])| unknown > known).map(|(kind, _)| kind.clone()));
     }
     for run in runs {
-        for kind in &kinds {
-            let Some((transfers, count)) = run.remove(&(Part::Transfers, kind.clone())) else { continue };
-            let (waits, _) = run.remove(&(Part::Waits, kind.clone())).unwrap_or_default();
+        let is_told = |what: &&What| what.part == Part::Transfers && kinds.contains(&what.kind);
+        let told: Vec<What> = run.keys().filter(is_told).cloned().collect();
+        for what in told {
+            let Some((transfers, count)) = run.remove(&what) else { continue };
+            let (waits, _) = run.remove(&What { part: Part::Waits, ..what.clone() }).unwrap_or_default();
             let sums = transfers.iter().zip(waits).map(|(transfer, wait)| transfer + wait);
-            let (all, known_count) = run.entry((Part::Communicates, kind.clone())).or_default();
+            let unknown = What { part: Part::Communicates, kind: what.kind, peer: None };
+            let (all, known_count) = run.entry(unknown).or_default();
             *known_count += count;
             if is_by_step && !all.is_empty() {
                 all.iter_mut().zip(sums).for_each(|(all, sum)| *all += sum);
@@ -273,32 +309,26 @@ fn told_alike(runs: [&mut Values; 2], is_by_step: bool) {
 /// What a rank does in both runs. What a run does not contain takes no time there.
 fn both(rank: &Rank, mut a: Values, mut b: Values, steps: Option<[usize; 2]>) -> Vec<Series> {
     told_alike([&mut a, &mut b], steps.is_some());
-    let keys: BTreeSet<(Part, Option<Kind>)> = a.keys().chain(b.keys()).cloned().collect();
+    let all: BTreeSet<What> = a.keys().chain(b.keys()).cloned().collect();
     let none = |side: usize| (steps.map_or_else(Vec::new, |steps| vec![0.0; steps[side]]), 0);
-    let series = keys.into_iter().map(|key| {
-        let (of_a, of_b) = (a.remove(&key).unwrap_or_else(|| none(0)), b.remove(&key).unwrap_or_else(|| none(1)));
-        Series {
-            ranks: vec![rank.label.clone()],
-            part: key.0,
-            kind: key.1,
-            values: [of_a.0, of_b.0],
-            count: [of_a.1, of_b.1],
-        }
+    let series = all.into_iter().map(|what| {
+        let (of_a, of_b) = (a.remove(&what).unwrap_or_else(|| none(0)), b.remove(&what).unwrap_or_else(|| none(1)));
+        Series { ranks: vec![rank.label.clone()], what, values: [of_a.0, of_b.0], count: [of_a.1, of_b.1] }
     });
     series.collect()
 }
 
-/// A transfer takes the same time on all ranks, so it counts once.
+/// A collective's transfer takes the same time on all ranks, so it counts once.
 fn merged(all: Vec<Series>) -> Vec<Series> {
     let mut merged: Vec<Series> = Vec::new();
     let mut alike: FxHashMap<_, Vec<usize>> = FxHashMap::default();
     for series in all {
-        if series.part != Part::Transfers {
+        if series.what.part != Part::Transfers || series.what.peer.is_some() {
             merged.push(series);
             continue;
         }
         let first = [0, 1].map(|side| series.values[side].first().map(|value| value.to_bits()));
-        let known = alike.entry((series.kind.clone(), first)).or_default();
+        let known = alike.entry((series.what.kind.clone(), first)).or_default();
         match known.iter().find(|at| merged[**at].values == series.values) {
             Some(at) => merged[*at].ranks.extend(series.ranks),
             None => {
@@ -326,8 +356,9 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> (Vec<Row>, bool) {
     };
     let series: Vec<Series> = series.into_iter().filter(counts).collect();
     let least = steps.map_or(0.0, |steps| LEAST * steps.a.median);
-    let pairs =
-        |of: &dyn Fn(Part) -> bool| -> Vec<usize> { (0..series.len()).filter(|at| of(series[*at].part)).collect() };
+    let pairs = |of: &dyn Fn(Part) -> bool| -> Vec<usize> {
+        (0..series.len()).filter(|at| of(series[*at].what.part)).collect()
+    };
     let mut changes: Vec<Option<Change>> = vec![None; series.len()];
     let mut are_too_many = false;
     // Waiting is an effect, so it is not tested together with the causes.
@@ -345,9 +376,10 @@ fn rows(series: Vec<Series>, steps: Option<&Change>) -> (Vec<Row>, bool) {
             let times = series.values[1].len() as f64;
             Some(Row {
                 ranks: series.ranks,
-                part: series.part,
-                class: series.kind.as_ref().map(|kind| kind.class),
-                what: series.kind.map(|kind| kind.name).unwrap_or_default(),
+                part: series.what.part,
+                class: series.what.kind.as_ref().map(|kind| kind.class),
+                what: series.what.kind.map(|kind| kind.name).unwrap_or_default(),
+                peer: series.what.peer,
                 only: match series.count {
                     [0, _] => Some('B'),
                     [_, 0] => Some('A'),

@@ -301,6 +301,147 @@ fn a_slower_rank_is_named_despite_noise() {
     assert_eq!(report.answer.unwrap().causes[0].ranks, ["rank 2"]);
 }
 
+/// A pipeline of two ranks. In each step rank 0 computes and sends, rank 1 receives, computes and
+/// sends back. Or both compute, and then each sends to the other and receives in one kernel.
+///
+/// ```text
+///   rank 0  |forward|Send|=======Recv======|forward ...
+///   rank 1  |=====Recv===|backward|==Send==|=====Recv===| ...
+/// ```
+#[derive(Clone, Copy)]
+struct Pipeline {
+    backward: i64,
+    /// From rank 0 to rank 1, and back.
+    transfer: [i64; 2],
+    is_one_kernel: bool,
+    seed: u64,
+}
+
+const STAGES: Pipeline = Pipeline { backward: 5000, transfer: [100, 100], is_one_kernel: false, seed: 1 };
+
+impl Pipeline {
+    fn profile(self) -> Profile {
+        let job = Job { ranks: 2, seed: self.seed, ..HEALTHY };
+        let mut profile = Job { steps: 0, ..job.clone() }.profile();
+        let mut random = self.seed;
+        let mut about = |us: i64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            us * 1000 + us * 10 * ((random >> 33) % 100) as i64 / 100
+        };
+        // A kernel that exchanges data with the other rank; the numbers tell which way. A rank may
+        // send to itself beside that.
+        let exchange = |profile: &mut Profile, rank: i32, span: Span, numbers: &[(&str, usize)]| {
+            job.kernel(profile, rank, "ncclDevKernel_SendRecv", span);
+            let first = profile.operations.len();
+            for (function, number) in numbers {
+                let request = Request { function: (*function).to_owned(), bytes: Some(4096), ..Request::default() };
+                profile.operations.push(Operation {
+                    process: rank as usize,
+                    communicator: Some(rank as usize),
+                    request: request.into(),
+                    correlation: Some(*number as u64),
+                    ..Operation::default()
+                });
+            }
+            let operations: Vec<usize> = (first..profile.operations.len()).collect();
+            let carried = &mut profile.kernels.last_mut().unwrap().carried;
+            *carried = Carried { count: operations.len() as u32, operations, how: How::Exact, replay: None };
+        };
+        let mut begun = [0; 2];
+        for step in (0..4 * 30).step_by(4) {
+            let computed = begun[0] + about(3000);
+            job.kernel(&mut profile, 0, "forward", Span::of(begun[0], computed));
+            let [there, back, own] = [step, step + 1, step + 2];
+            if self.is_one_kernel {
+                let done = begun[1] + about(self.backward);
+                job.kernel(&mut profile, 1, "backward", Span::of(begun[1], done));
+                let end = computed.max(done) + about(self.transfer[0]);
+                exchange(&mut profile, 0, Span::of(computed, end), &[("Send", there), ("Recv", back)]);
+                let and_own = [("Recv", there), ("Send", own), ("Recv", own), ("Send", back)];
+                exchange(&mut profile, 1, Span::of(done, end), &and_own);
+                begun = [end; 2];
+                continue;
+            }
+            let given = computed + about(self.transfer[0]);
+            let done = given + about(self.backward);
+            job.kernel(&mut profile, 1, "backward", Span::of(given, done));
+            let end = done + about(self.transfer[1]);
+            exchange(&mut profile, 0, Span::of(computed, given), &[("Send", there)]);
+            exchange(&mut profile, 0, Span::of(given, end), &[("Recv", back)]);
+            exchange(&mut profile, 1, Span::of(begun[1], given), &[("Recv", there)]);
+            exchange(&mut profile, 1, Span::of(done, end), &[("Send", back)]);
+            begun = [end; 2];
+        }
+        profile.sort();
+        profile
+    }
+
+    #[track_caller]
+    fn says(self, b: Pipeline, expected: &str) -> Report {
+        let b = Pipeline { seed: self.seed + 1, ..b };
+        let report = compare(&self.profile(), &b.profile(), Some(Case::TwoRuns)).unwrap();
+        let text = &report.answer.as_ref().unwrap().text;
+        assert!(text.contains(expected), "{text}");
+        report
+    }
+}
+
+#[test]
+fn between_two_ranks_a_slow_link_is_told_from_a_late_rank() {
+    let both_ways = Pipeline { is_one_kernel: true, ..STAGES };
+    let slow = |of: Pipeline| Pipeline { transfer: [4000, 100], ..of };
+    let link = STAGES.says(slow(STAGES), "Send 4 KiB on dp from rank 0 to rank 1 takes longer by itself, 4.0");
+    let answer = link.answer.unwrap();
+    assert_eq!(answer.causes[0].link, Some(("rank 0".to_owned(), "rank 1".to_owned())), "{}", answer.text);
+    let both = Pipeline { transfer: [4000, 3500], ..STAGES };
+    let both = STAGES.says(both, "Send 4 KiB on dp from rank 0 to rank 1 takes longer by itself, 4.0");
+    let answer = both.answer.unwrap();
+    assert!(answer.text.ends_with("; one other link has the same."), "{}", answer.text);
+    assert_eq!((answer.causes.len(), &answer.causes[0].link), (1, &None));
+    let said = "between rank 0 and rank 1 takes longer by itself, 4.0";
+    both_ways.says(slow(both_ways), said);
+
+    for of in [STAGES, both_ways] {
+        let late = of.says(Pipeline { backward: 9000, ..of }, "rank 1 works longer: its `backward` takes 9.0");
+        assert_eq!(late.answer.unwrap().causes.len(), 1);
+        let answer = of.says(of, "No difference beyond the noise").answer.unwrap();
+        assert!(answer.causes.is_empty() && answer.waiting.is_empty(), "{answer:?}");
+    }
+
+    // A third rank, of whose communication it is not known with whom it is, waits for the two.
+    let of_three = |of: Pipeline, seed| {
+        let mut profile = Pipeline { seed, ..of }.profile();
+        let process = Process { rank: Some(2), pid: 99, ..profile.processes[1].clone() };
+        profile.processes.push(process);
+        let begins: Vec<Kernel> = profile.kernels.iter().filter(|it| &*it.name == "forward").cloned().collect();
+        let send = profile.kernels.iter().find(|it| it.is_nccl()).unwrap().carried.clone();
+        for (begin, next) in begins.iter().zip(&begins[1..]) {
+            let (start, own) = (begin.span.start.0, begin.span.start.0 + 50_000);
+            let work = Kernel { process: 2, span: Span::of(start, own), ..begin.clone() };
+            let carried = Carried { count: 2, ..send.clone() };
+            let span = Span::of(own, next.span.start.0 - 50_000);
+            profile.kernels.push(Kernel { span, carried, name: "ncclDevKernel_SendRecv".into(), ..work.clone() });
+            profile.kernels.push(work);
+        }
+        profile.sort();
+        profile
+    };
+    let [a, b] = [(both_ways, 1), (slow(both_ways), 2)].map(|(of, seed)| of_three(of, seed));
+    let answer = compare(&a, &b, Some(Case::TwoRuns)).unwrap().answer.unwrap();
+    assert!(answer.text.contains(said) && !answer.text.contains("cannot be told"), "{}", answer.text);
+    let parts: Vec<Part> = answer.causes.iter().map(|it| it.part).collect();
+    assert_eq!(parts, [Part::Transfers, Part::Communicates]);
+
+    // Without the other rank's file it cannot be told.
+    let alone = |of: Pipeline, seed| {
+        let mut profile = Pipeline { seed, ..of }.profile();
+        profile.kernels.retain(|kernel| kernel.process == 0);
+        profile
+    };
+    let report = compare(&alone(STAGES, 1), &alone(slow(STAGES), 2), Some(Case::TwoRuns)).unwrap();
+    assert!(report.answer.unwrap().causes.iter().all(|it| it.part == Part::Communicates));
+}
+
 #[test]
 fn unknown_waiting_is_reported_as_unknown() {
     let only = |job: &Job, seed| {

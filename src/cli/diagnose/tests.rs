@@ -473,6 +473,27 @@ fn a_gpu_that_takes_late_what_has_arrived_is_named() {
 }
 
 #[test]
+fn a_gpu_is_not_blamed_for_a_link_that_is_slow_the_other_way() {
+    // By turns, the ring of the operation goes one way and the other. Either way the same cable is
+    // slow, and the GPU before it has nowhere to pass on what has arrived.
+    let link = |rank, step| if rank == [1, 3][step % 2] { 4_000 } else { 900 };
+    let mut job = Made { link, ..Made::healthy() }.job();
+    let back = job.kinds.len() as u32;
+    job.kinds.push(Kind { class: Class::Communication, name: "AllReduce 1 MiB f32 on back".to_owned() });
+    for (turn, it) in job.uses.iter_mut().enumerate() {
+        let is_back = turn / 4 % 2 == 1;
+        let kind = if is_back { back } else { ALL_REDUCE };
+        job.graph.items[it.item].kind = kind;
+        let is_late = it.link == if is_back { 2 } else { 0 };
+        let each = if is_late { 440e3 } else { 40e3 };
+        job.taken.insert(it.item, Taken { busy: 8.0 * each, each, count: 8, held: 0.0 });
+    }
+    let found = causes::find(&job);
+    assert!(matches!(&told(&found)[..], [(What::Link, ..)]), "{:?}", told(&found));
+    assert_eq!(found.causes[0].names, ["AllReduce 1 MiB f32 on dp", "AllReduce 1 MiB f32 on back"]);
+}
+
+#[test]
 fn a_gpu_is_not_blamed_for_what_it_waited_for() {
     // The others wait in the operation until rank 1 comes.
     let work = |rank, _| if rank == 1 { 200 } else { 100 };

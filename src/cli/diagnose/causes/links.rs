@@ -325,6 +325,8 @@ fn take(suspect: &mut Suspect, other: Suspect) {
     suspect.lengths.extend(other.lengths);
     suspect.throughs.extend(other.throughs);
     suspect.sum += other.sum;
+    let unknown: Vec<String> = other.names.into_iter().filter(|name| !suspect.names.contains(name)).collect();
+    suspect.names.extend(unknown);
     other.waited.into_iter().for_each(|(rank, ns)| *suspect.waited.entry(rank).or_default() += ns);
     other.meetings.into_iter().for_each(|(meeting, by)| shorten_meeting(suspect, meeting, by));
 }

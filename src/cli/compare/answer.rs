@@ -351,7 +351,7 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
                 None if links.is_empty() => {
                     "no rank comes later, so it is a link or NCCL itself; these files do not show which".into()
                 }
-                None => format!("the network takes {longer} on {} of {} links", links.len(), slower.links.len()),
+                None => networks(&links, slower.links.len(), names),
             };
             format!("{what} takes {longer} by itself, {b}{unit} instead of {a}: {by}")
         }
@@ -420,6 +420,17 @@ fn network(Link { from, to, change, .. }: &Link) -> String {
     let [a, b] = [duration(change.a.median), duration(change.b.median)];
     let longer = if change.growth() > 0.0 { "longer" } else { "less time" };
     format!("the network from {from} to {to} takes {longer}, {b} a transfer instead of {a}")
+}
+
+/// What several of so many links do, largest change first: from whom to whom, where all of them go
+/// from some ranks to others, and where most.
+fn networks(links: &[&Link], count: usize, names: &Names) -> String {
+    let ends = |end: fn(&Link) -> &String| BTreeSet::from_iter(links.iter().map(|link| end(link).clone()));
+    let (from, to) = (ends(|it| &it.from), ends(|it| &it.to));
+    let who = |ranks: BTreeSet<String>| names.say(&Vec::from_iter(ranks));
+    let whom = if from.is_disjoint(&to) { format!(", those from {} to {}", who(from), who(to)) } else { String::new() };
+    let most = links.first().map_or_else(String::new, |link| format!("; most of all, {}", network(link)));
+    format!("it is the network, on {} of {count} links{whom}{most}", links.len())
 }
 
 /// The links that changed this way, largest change first.

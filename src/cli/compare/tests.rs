@@ -241,6 +241,22 @@ fn a_slower_transfer_blames_no_rank() {
 }
 
 #[test]
+fn of_several_slow_links_it_is_said_from_whom_to_whom() {
+    let with = |senders: &[usize]| {
+        let mut profile = Job { transfer: 4000, seed: 2, ..HEALTHY }.profile();
+        for transfer in profile.transfers.iter_mut().filter(|it| senders.contains(&it.process)) {
+            transfer.waits[0].1 += 900_000;
+        }
+        compare(&HEALTHY.profile(), &profile, Some(Case::TwoRuns)).unwrap().answer.unwrap().text
+    };
+    let [some, all] = [with(&[0, 2]), with(&[0, 1, 2, 3])];
+    let said = "it is the network, on 2 of 4 links, those from ranks 0 and 2 to ranks 1 and 3; most of all, the network \
+                from rank ";
+    assert!(some.contains(said), "{some}");
+    assert!(all.contains("it is the network, on 4 of 4 links; most of all, "), "{all}");
+}
+
+#[test]
 fn the_ends_of_a_link_are_named_as_ranks_of_the_job() {
     let named = |from: i32, healthy: Job, expected: &str| {
         let link = Job { transfer: 4000, link: Some((from, 900)), ..healthy.clone() };

@@ -283,4 +283,16 @@ fn a_hang_before_a_restart_is_over() {
     assert!(compared.contains("\n  B: Left out: 2 files of earlier attempts, such as "), "{compared}");
     let swapped = ncclscope(&["compare".as_ref(), paths[1], paths[0]]).unwrap();
     assert!(swapped.starts_with("In A, the job hangs: ") && !swapped.contains("In B, "), "{swapped}");
+    // So do the commands that add up and merge.
+    let [merged, page] = ["merged.perfetto-trace", "page.html"].map(|name| healthy.path().join(name));
+    let done = |command: &str, output: &Path| {
+        ncclscope(&[command.as_ref(), paths[1], "-o".as_ref(), output.as_os_str()]).unwrap()
+    };
+    let [merged, page] = [done("merge", &merged), done("report", &page)];
+    assert!(merged.starts_with("Left out: 2 files of earlier attempts, such as "), "{merged}");
+    assert!(merged.contains(": 2 files, "), "{merged}");
+    assert!(page.contains("from 2 traces") && page.contains("left out: 2 files of earlier attempts"), "{page}");
+    let words = ["summary", "--table", "environment", "--format", "csv"].map(AsRef::as_ref);
+    let summed = ncclscope(&[&words[..], &[paths[1]]].concat()).unwrap();
+    assert_eq!(summed.lines().filter(|line| line.contains(",process,")).count(), 2, "{summed}");
 }

@@ -32,6 +32,7 @@ use super::beside::{self, Fate, Joined};
 use super::compare::runs;
 use super::diagnose::{self, Seen};
 use super::progress::Stage;
+use super::survey::attempts;
 use crate::cli::reason::Reason;
 use crate::clock::hosts;
 use crate::import::{self, Format};
@@ -78,7 +79,17 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         )));
     }
     let named = runs::traces(traces)?;
-    let together = Together::of(Gathered::look(&named, run.as_deref(), output, out)?, out)?;
+    let newest;
+    let mut gathered = Gathered::look(&named, run.as_deref(), output, out)?;
+    if origin::may_be_attempts(&gathered.origins) {
+        let (files, notes) = attempts::newest(gathered.files.iter().map(|it| it.0.to_owned()).collect());
+        notes.iter().for_each(|note| drop(writeln!(out, "{note}")));
+        if !notes.is_empty() {
+            newest = files;
+            gathered = Gathered::look(&newest, run.as_deref(), output, out)?;
+        }
+    }
+    let together = Together::of(gathered, out)?;
     let theirs = with.as_deref();
     if let (Some(theirs), true) = (theirs, together.files.iter().any(|file| file.moved.is_some())) {
         return Err(Reason::Refused(format!(

@@ -6,7 +6,7 @@
 //! have a communicator in common or were recorded at the same time, unless the run's name says
 //! otherwise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::super::{read_trace, survey};
@@ -302,6 +302,14 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
         one.name(),
         other.name()
     )))
+}
+
+/// Whether files are not of one run, and no names of runs tell them apart: as those of a job whose
+/// ranks were restarted.
+pub(super) fn may_be_attempts(files: &[Origin]) -> bool {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut runs = files.iter().flat_map(|file| &file.runs).filter_map(|run| run.split_once('='));
+    runs.all(|(variable, run)| *names.entry(variable).or_insert(run) == run) && judge(files).is_err()
 }
 
 /// Why two files come from different runs; `None` if nothing they say shows that they do.

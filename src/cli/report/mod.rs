@@ -26,6 +26,7 @@ use self::links::{Gathered, Links, several};
 use self::slowest::{Kind, Slowest};
 use super::diagnose::{self, Lateness};
 use super::summary::{self, Added};
+use super::survey::attempts;
 use crate::cli::reason::Reason;
 use crate::summary::{Cell, Kind as Of, Report, Summary, Table};
 use crate::sys;
@@ -108,7 +109,7 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
 }
 
 fn of_traces(wish: &Wish) -> Result<Data, Reason> {
-    let files = summary::files(&wish.traces)?;
+    let (files, earlier) = attempts::newest(summary::files(&wish.traces)?);
     let (mut links, mut slowest) = (Gathered::default(), Slowest::default());
     let mut only = None;
     let added = {
@@ -136,7 +137,9 @@ fn of_traces(wish: &Wish) -> Result<Data, Reason> {
         Ok((diagnosis, lateness)) => (Some(diagnosis), Some(Map::of(&lateness)), None),
         Err(reason) => (None, None, Some(reason.to_string())),
     };
-    let tables = Data::of_tables(wish, &mut report, files.len(), processes, &reasons);
+    let mut tables = Data::of_tables(wish, &mut report, files.len(), processes, &reasons);
+    let earlier = earlier.iter().map(|note| note.trim_start_matches(attempts::LEFT_OUT).to_owned());
+    tables.unread.splice(0..0, earlier);
     Ok(Data { diagnosis, no_diagnosis, lateness, links: links.finish(), kinds, kinds_left_out, ..tables })
 }
 

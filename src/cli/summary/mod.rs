@@ -17,6 +17,7 @@ use self::load::Load;
 use super::LISTED;
 use super::compare::runs;
 use super::progress::Stage;
+use super::survey::attempts;
 use crate::cli::reason::Reason;
 use crate::import::{self, Format as Of};
 use crate::model::time::HostNs;
@@ -73,7 +74,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
         }
         return Reason::all(reasons);
     }
-    let files = files(&wish.traces)?;
+    let (files, left_out) = attempts::newest(files(&wish.traces)?);
+    left_out.iter().for_each(|note| eprintln!("ncclscope: {note}"));
     let mut durations = wish.durations.then(Durations::default);
     let mut labels = Vec::new();
     let added = add_up(

@@ -1,10 +1,36 @@
 //! Tells the attempts of a job apart whose ranks were restarted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::{Survey, host, rank};
+use super::{Looking, Reach, Survey, host, rank};
+use crate::cli::merge::abreast;
+use crate::cli::progress::Stage;
 use crate::trace::names;
+use crate::trace::reader::HEAD;
+
+/// Of files in one folder, those of the last attempt, and that the others are left out. Their ends
+/// tell.
+pub(in crate::cli) fn newest(files: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
+    let mut folders: BTreeMap<Option<&Path>, Vec<PathBuf>> = BTreeMap::new();
+    for file in &files {
+        folders.entry(file.parent()).or_default().push(file.clone());
+    }
+    let (mut over, mut notes) = (BTreeSet::new(), Vec::new());
+    for of_folder in folders.into_values().filter(|it| it.len() > 1) {
+        let stage = Stage::of_ends("looking at", of_folder.len());
+        let look = |path: &PathBuf, threads| Looking::at(path, threads, (false, Reach::Ends(HEAD)), |_, _| {}).0;
+        let mut surveys = Vec::new();
+        abreast::look(&of_folder, look, |path, survey| {
+            surveys.push(survey);
+            stage.advance(super::size_of(std::slice::from_ref(path)));
+        });
+        let earlier = earlier(&surveys.iter().collect::<Vec<_>>());
+        notes.extend(left_out(&of_folder, &earlier));
+        over.extend(earlier.into_iter().map(|at| of_folder[at].clone()));
+    }
+    (files.into_iter().filter(|file| !over.contains(file)).collect(), notes)
+}
 
 /// Which of these files are of attempts that had ended before a rank was started again on the same
 /// host. Files are of one attempt if their ranks share communicators, directly or through others.

@@ -385,12 +385,13 @@ fn waiting(profile: &Profile) -> Waiting {
     let mut collectives: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
     let mut sends: FxHashMap<Shared<'_>, Vec<usize>> = FxHashMap::default();
     for (at, kernel) in profile.kernels.iter().enumerate().filter(|(_, kernel)| kernel.is_nccl()) {
+        let has_one_peer = has_one_peer(profile, kernel);
         for (place, operation) in kernel.carried.operations.iter().map(|it| &profile.operations[*it]).enumerate() {
             // An operation has the same number on every rank. A replay of a graph has the number of
             // its capture, so replays are counted. Sends are counted by their two ranks, of which
             // only our own number knows; of several collectives, the first tells.
             let (of, number) = match operation.is_point_to_point() {
-                true => (&mut sends, operation.correlation),
+                true => (&mut sends, operation.correlation.filter(|_| has_one_peer)),
                 false => (&mut collectives, operation.correlation.or(operation.seq).filter(|_| place == 0)),
             };
             let Some(number) = number else { continue };
@@ -425,6 +426,18 @@ fn waiting(profile: &Profile) -> Waiting {
     let duration = |at: usize| profile.kernels[at].span.duration();
     waited.extend(partners.iter().map(|(&at, &other)| (at, duration(at).saturating_sub(duration(other)))));
     Waiting { waited, partners, is_partial: seen.into_values().any(|(all, of)| (all.len() as i64) < of) }
+}
+
+/// Whether all sends and receives of a kernel are with one other rank, or with its own. In large
+/// jobs, most of them are an all-to-all's.
+fn has_one_peer(profile: &Profile, kernel: &Kernel) -> bool {
+    let mut peers = kernel.carried.operations.iter().filter_map(|at| {
+        let operation = &profile.operations[*at];
+        let own = operation.communicator.and_then(|at| profile.communicators[at].rank_on(kernel.place.device));
+        Some((operation.communicator, operation.peer.filter(|peer| Some(*peer) != own)?))
+    });
+    let first = peers.next();
+    peers.all(|peer| Some(peer) == first)
 }
 
 /// Of kernels that exchange data with one other kernel only, which has no other either: that one.

@@ -81,7 +81,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
     let named = runs::traces(traces)?;
     let newest;
     let mut gathered = Gathered::look(&named, run.as_deref(), output, out)?;
-    if origin::may_be_attempts(&gathered.origins) {
+    let is_doubtful = !gathered.members.twice().is_empty() || origin::judge(&gathered.origins).is_err();
+    if is_doubtful && !origin::are_named_apart(&gathered.origins) {
         let (files, notes) = attempts::newest(gathered.files.iter().map(|it| it.0.to_owned()).collect());
         notes.iter().for_each(|note| drop(writeln!(out, "{note}")));
         if !notes.is_empty() {

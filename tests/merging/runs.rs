@@ -48,6 +48,10 @@ fn files_of_another_boot_or_run_are_refused() {
     let run = [("NCCLSCOPE_RUN_ID", "tuesday")];
     let (one, later) = (file("said", 1, &run), file("said later", 2, &run));
     join(&[&one, &later]).unwrap();
+    let rank = [("NCCLSCOPE_RUN_ID", "tuesday"), ("RANK", "0"), ("WORLD_SIZE", "1")];
+    let (attempt, again) = (file("attempt", 3, &rank), file("again", 4, &rank));
+    let said = join(&[&attempt, &again]).unwrap();
+    assert!(said.starts_with("Left out: 1 file of earlier attempts"), "a rank that was started again: {said}");
     let third = file("third", 1, &[("NCCLSCOPE_RUN_ID", "monday")]);
     join(&[&one, &third]).expect("files that share a communicator are one run, whatever its name");
     let reason = join(&[&later, &third]).unwrap_err();

@@ -208,7 +208,7 @@ impl Members {
     }
 
     /// Ranks in the job that several processes claim to be.
-    fn twice(&self) -> Ranks {
+    pub(super) fn twice(&self) -> Ranks {
         let mut processes: HashMap<u32, usize> = HashMap::new();
         self.ranks.values().for_each(|rank| *processes.entry(*rank).or_default() += 1);
         Ranks::of(processes.into_iter().filter(|(_, count)| *count > 1).map(|(rank, _)| rank).collect())

@@ -304,12 +304,11 @@ fn one_run(files: &[Origin]) -> Result<(), Reason> {
     )))
 }
 
-/// Whether files are not of one run, and no names of runs tell them apart: as those of a job whose
-/// ranks were restarted.
-pub(super) fn may_be_attempts(files: &[Origin]) -> bool {
+/// Whether names of runs tell files apart. They do not if a job's ranks were restarted.
+pub(super) fn are_named_apart(files: &[Origin]) -> bool {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut runs = files.iter().flat_map(|file| &file.runs).filter_map(|run| run.split_once('='));
-    runs.all(|(variable, run)| *names.entry(variable).or_insert(run) == run) && judge(files).is_err()
+    runs.any(|(variable, run)| *names.entry(variable).or_insert(run) != run)
 }
 
 /// Why two files come from different runs; `None` if nothing they say shows that they do.

@@ -17,7 +17,8 @@ const BESIDE: f64 = 0.2;
 /// How much an idle GPU counts against a kernel that takes longer: the GPU may be idle because
 /// another rank keeps its host waiting.
 const IDLE: f64 = 0.7;
-/// How much communication counts of which an unknown part is waiting, which another cause explains.
+/// How much communication counts of which an unknown part is waiting: that may be the effect of
+/// another cause.
 const UNTOLD: f64 = 0.5;
 /// The part of a step's growth that a cause has to explain if the step times alone do not show a
 /// change.
@@ -97,7 +98,7 @@ pub(crate) fn of(slower: &Slower, is_kernels: bool) -> Answer {
             text.push_str(if direction == 0.0 { "; but " } else { ": " });
             text.push_str(&first.text);
             text.push_str(&waiters(first, &waiting, &names, slower.steps.is_some()));
-            // What may be waiting is, where the first cause explains most.
+            // Where the first cause explains most, what may be waiting probably is its effect.
             let is_effect = |cause: &Cause| {
                 let is_most = |steps: &Change| first.growth / steps.growth() >= EXPLAINED;
                 let is_told = first.part != Part::Communicates && cause.part == Part::Communicates;
@@ -495,7 +496,7 @@ fn waiters(cause: &Cause, waiting: &[&Row], names: &Names, is_step: bool) -> Str
     let row_fits = |row: &&&Row| {
         row.change.growth() * cause.growth > 0.0 && !row.ranks.iter().any(|rank| cause.ranks.contains(rank))
     };
-    // In a collective that takes longer by itself, all ranks are.
+    // What may be waiting itself makes nobody else wait, as far as is known.
     if cause.part == Part::Communicates {
         return String::new();
     }

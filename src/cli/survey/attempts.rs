@@ -9,8 +9,8 @@ use crate::cli::progress::Stage;
 use crate::trace::names;
 use crate::trace::reader::HEAD;
 
-/// Of files in one folder, those of the last attempt, and that the others are left out. Their ends
-/// tell.
+/// The files of the last attempt in each folder, and a note for each folder in which others are
+/// left out. Of long files only the ends are read.
 pub(in crate::cli) fn newest(files: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
     let mut folders: BTreeMap<Option<&Path>, Vec<PathBuf>> = BTreeMap::new();
     for file in &files {

@@ -315,6 +315,33 @@ fn in_a_pipeline_the_slow_rank_or_link_is_named() {
     }
 }
 
+/// Within a host NCCL reports no transfers: only the groups that do the same show where it is slow.
+#[test]
+fn the_group_with_a_slow_link_within_its_host_is_named() {
+    let layer = "compute attention 2 ms\nall_reduce 256 KiB bf16 sum on tp\nwait tp\ncompute mlp 3 ms\n\
+                 all_reduce 256 KiB bf16 sum on tp\nwait tp\n";
+    let program = format!(
+        "communicator world = all\ncommunicator tp = blocks 2\n\
+         repeat 15 {{\nrepeat 3 {{\n{layer}}}\nall_reduce 4 B f32 sum on world\nwait world\nsync\n}}\n"
+    );
+    let says = |planted: &str, slower: u32| {
+        let text = format!(
+            "title = \"tensor parallelism\"\n[job]\nhosts = 2\nranks_per_host = 2\nprogram = \"\"\"\n{program}\"\"\"\n{planted}"
+        );
+        let answer = Plan::of_text("2.30.7", &text).slower(slower).with_cupti(CUPTI).quiet().run().answer("diagnose");
+        println!("{}", answer["text"]);
+        answer
+    };
+    let slow = "[[link]]\nfrom = 2\nto = 3\nbandwidth = \"100 MB/s\"\n";
+    assert!([4, 8].into_iter().any(|slower| {
+        let causes = &says(slow, slower)["causes"];
+        let is_only = causes.as_array().is_some_and(|all| all.len() == 1);
+        let cause = &causes[0];
+        is_only && cause["kind"] == "group" && cause["ranks"] == json!([2, 3])
+    }));
+    assert!([4, 8].into_iter().any(|slower| says("", slower)["verdict"] == "healthy"));
+}
+
 /// CUPTI is flushed by force meanwhile, so the kernels that stand still have no record.
 #[test]
 fn what_stands_still_for_seconds_is_named_and_no_hang_afterwards() {

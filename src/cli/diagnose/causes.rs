@@ -4,6 +4,7 @@
 //! that would remove it. Its cost is what a replay of the job with that change saves. A suspect
 //! that saves nothing delayed nobody, and is no cause.
 
+mod groups;
 mod links;
 mod stood;
 mod taking;
@@ -11,6 +12,7 @@ mod work;
 
 use std::collections::BTreeMap;
 
+use self::groups::slow_groups;
 use self::links::links;
 use self::stood::stood_still;
 use self::taking::late_takers;
@@ -53,6 +55,8 @@ pub(super) enum What {
     Processor,
     /// GPUs of some ranks take what has arrived for them later than others do.
     GpuWait,
+    /// Collectives of some ranks take longer than the same ones of others, once all have come.
+    Group,
     /// GPUs of some ranks did nothing for seconds, once, with work to do.
     StoodStill,
     /// Now and then GPUs are idle for a long time.
@@ -187,7 +191,9 @@ pub(super) fn find(job: &Job) -> Findings {
         let links = links(job);
         let stood = if links.iter().any(|it| it.is_once) { None } else { stood_still(job, recorded.median) };
         let late = late_takers(job, &links);
-        suspects.extend(links.into_iter().chain(late).chain(stood));
+        let of_transfers: Vec<Suspect> = links.into_iter().chain(late).collect();
+        let groups = if job.shares_gpus { Vec::new() } else { slow_groups(job, &of_transfers) };
+        suspects.extend(of_transfers.into_iter().chain(groups).chain(stood));
     }
     suspects.truncate(SUSPECTS);
     let [causes, doubtful] = judge(job, &plan, &times, &before, suspects);

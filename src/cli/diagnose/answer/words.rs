@@ -130,6 +130,9 @@ impl Names<'_> {
                     "{who}{on} take{s} late what has arrived: for {name}, each transfer waits {own} for {its} {gpus}{or_next}, elsewhere {others}"
                 )
             }
+            What::Group => format!(
+                "{who}{on} exchange data slowly: {name} takes {own} once all of them have come, in other groups {others}"
+            ),
             What::StoodStill => {
                 let did = match name {
                     "" => format!(
@@ -199,6 +202,7 @@ impl Names<'_> {
                 format!("if the proxy {threads} of {} never waited for a processor", self.who(&cause.ranks))
             }
             What::GpuWait => format!("if {} took what has arrived as fast as the others", self.who(&cause.ranks)),
+            What::Group => format!("if {} exchanged data as fast as other groups", self.who(&cause.ranks)),
             What::StoodStill => format!("if {} had not stood still", self.who(&cause.ranks)),
             What::Pauses if cause.is_once => "without the pause".to_owned(),
             What::Pauses => "without the pauses".to_owned(),
@@ -235,6 +239,7 @@ impl Names<'_> {
         let query = match cause.what {
             What::Kernels | What::UnequalWork | What::StoodStill => "1. Who comes late?",
             What::Link | What::Stall | What::Processor => "2. Which link is slow?",
+            What::Group => "8. What bandwidth does each communicator reach?",
             What::GpuWait => "3. What does the proxy wait for: GPU, peer, network?",
             What::Host | What::Pauses | What::HostBound => WAITING_FOR_HOST,
         };

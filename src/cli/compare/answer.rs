@@ -272,9 +272,11 @@ fn causes(slower: &Slower, names: &Names, direction: f64) -> Vec<Cause> {
         }
     }
     let is_of_all = |row: &&&Row| matches!(row.part, Part::Transfers | Part::Communicates) && row.peer.is_none();
+    let mut communication: BTreeMap<(Part, &str, bool), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(is_of_all) {
-        causes.push(of_communication(row, slower, names, unit));
+        communication.entry((row.part, &row.what, row.change.growth() > 0.0)).or_default().push(*row);
     }
+    causes.extend(communication.into_values().map(|rows| of_communication(rows, slower, names, unit)));
     causes.extend([1.0, -1.0].into_iter().filter_map(|sign| between(&rows, sign, slower, unit)));
     let counts = |part| match part {
         Part::Idles => IDLE,
@@ -333,17 +335,28 @@ fn of_ranks(part: Part, ranks: &BTreeMap<&str, Vec<&Row>>, names: &Names, unit: 
     Some(Cause { part, ranks: alike, what, instead_of: Vec::new(), growth: all, link: None, text })
 }
 
-/// A collective that takes longer by itself, or together with the waiting in it.
-fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Cause {
+/// A collective that takes longer by itself, or together with the waiting in it: on the ranks where
+/// it changed most, and on those where it changed about as much.
+fn of_communication(mut rows: Vec<&Row>, slower: &Slower, names: &Names, unit: &str) -> Cause {
+    rows.sort_by(|one, other| other.change.growth().abs().total_cmp(&one.change.growth().abs()));
+    let row = rows[0];
+    let is_alike = |it: &&&Row| 2.0 * it.change.growth().abs() >= row.change.growth().abs();
+    let alike: BTreeSet<&String> = rows.iter().filter(is_alike).flat_map(|row| &row.ranks).collect();
+    let ranks: Vec<String> = names.0.iter().filter(|rank| alike.contains(rank)).cloned().collect();
+    let who = names.say(&ranks);
     let [a, b] = [duration(row.change.a.median), duration(row.change.b.median)];
     let what = &row.what;
     let longer = if row.change.growth() > 0.0 { "longer" } else { "less time" };
-    let links = changed(&slower.links, row.change.verdict);
+    // The network may have changed elsewhere, too.
+    let is_among_them =
+        |link: &&Link| [&link.from, &link.to].iter().all(|end| alike.contains(end) || !names.0.contains(end));
+    let links: Vec<&Link> = slower.links.iter().filter(is_among_them).collect();
+    let count = links.len();
+    let links = changed(links, row.change.verdict);
     let link = alone(&links).filter(|_| row.part == Part::Transfers);
     let text = match (row.part, link) {
         (Part::Communicates, _) => format!(
-            "on {} {what} takes {b}{unit} instead of {a}, and how much of that is waiting for other ranks cannot be told{}",
-            names.say(&row.ranks),
+            "on {who} {what} takes {b}{unit} instead of {a}, and how much of that is waiting for other ranks cannot be told{}",
             if slower.is_partial { " without their files" } else { "" }
         ),
         (_, link) => {
@@ -352,14 +365,15 @@ fn of_communication(row: &Row, slower: &Slower, names: &Names, unit: &str) -> Ca
                 None if links.is_empty() => {
                     "no rank comes later, so it is a link or NCCL itself; these files do not show which".into()
                 }
-                None => networks(&links, slower.links.len(), names),
+                None => networks(&links, count, names),
             };
-            format!("{what} takes {longer} by itself, {b}{unit} instead of {a}: {by}")
+            let on = if who == "every rank" { String::new() } else { format!(" on {who}") };
+            format!("{what} takes {longer} by itself{on}, {b}{unit} instead of {a}: {by}")
         }
     };
     Cause {
         part: row.part,
-        ranks: row.ranks.clone(),
+        ranks,
         what: vec![what.clone()],
         instead_of: Vec::new(),
         growth: row.change.growth(),
@@ -435,10 +449,10 @@ fn networks(links: &[&Link], count: usize, names: &Names) -> String {
 }
 
 /// The links that changed this way, largest change first.
-fn changed(links: &[Link], verdict: Verdict) -> Vec<&Link> {
-    let mut changed: Vec<&Link> = links.iter().filter(|link| link.change.verdict == verdict).collect();
-    changed.sort_by(|one, other| other.lost.abs().total_cmp(&one.lost.abs()));
-    changed
+fn changed(mut links: Vec<&Link>, verdict: Verdict) -> Vec<&Link> {
+    links.retain(|link| link.change.verdict == verdict);
+    links.sort_by(|one, other| other.lost.abs().total_cmp(&one.lost.abs()));
+    links
 }
 
 /// The one link that changed much more than the others.

@@ -229,6 +229,31 @@ fn a_gpu_left_idle_by_its_host_is_not_a_slower_kernel() {
 }
 
 #[test]
+fn of_groups_the_one_whose_transfers_take_longer_is_named() {
+    // Ranks 0 and 1 meet each other, and so do ranks 2 and 3.
+    let groups = |us: i64| {
+        let mut profile = Job { seed: us as u64 + 7, link: (us > 0).then_some((0, 900)), ..HEALTHY }.profile();
+        let is_second = |process: usize| process > 1;
+        let second = profile.operations.iter_mut().filter(|it| is_second(it.process));
+        second.for_each(|it| it.correlation = it.correlation.map(|step| step + 1000));
+        for kernel in profile.kernels.iter_mut().filter(|it| is_second(it.process)) {
+            let step = kernel.span.start.0 / 10_100_000;
+            let (is_transfer, is_after) = (kernel.name.starts_with("nccl"), &*kernel.name == "optimizer");
+            kernel.span = kernel.span.shifted(Shift { ns: (step + i64::from(is_after)) * us * 1000, error_ns: 0 });
+            kernel.span.end.0 += if is_transfer { us * 1000 } else { 0 };
+        }
+        profile
+    };
+    let report = compare(&groups(0), &groups(3000), Some(Case::TwoRuns)).unwrap();
+    let answer = report.answer.unwrap();
+    let said = "AllReduce 2 MiB f32 on dp takes longer by itself on ranks 2 and 3, 4.0";
+    assert!(answer.text.contains(said), "{}", answer.text);
+    // The network changed elsewhere.
+    assert!(answer.text.contains("these files do not show which"), "{}", answer.text);
+    assert_eq!(answer.causes[0].ranks, ["rank 2", "rank 3"]);
+}
+
+#[test]
 fn a_slower_transfer_blames_no_rank() {
     let report =
         HEALTHY.says(&Job { transfer: 4000, ..HEALTHY }, "AllReduce 2 MiB f32 on dp takes longer by itself, 4.0");

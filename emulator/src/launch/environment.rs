@@ -101,7 +101,7 @@ impl Launch {
                 set("LD_LIBRARY_PATH", paths);
             }
         }
-        for (name, value) in &scenario.nccl {
+        for (name, value) in scenario.nccl.iter().chain(scenario.nccl_of_hosts.get(&host).into_iter().flatten()) {
             set(name, value.into());
         }
         for (name, value) in &self.set {

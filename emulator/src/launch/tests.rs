@@ -33,13 +33,18 @@ fn folder() -> (tempfile::TempDir, Folder) {
 #[test]
 fn the_scenario_overrides_the_basics_and_the_user_overrides_both() {
     let (_temporary, folder) = folder();
-    let mut launch = launch("processes", "[nccl]\nNCCL_PROTO = \"LL\"\nNCCL_NET = \"x\"");
+    let mut launch = launch(
+        "processes",
+        "[nccl]\nNCCL_PROTO = \"LL\"\nNCCL_NET = \"x\"\n[[host]]\nindex = 1\nnccl = { NCCL_PROTO = \"Simple\" }",
+    );
     launch.set = vec![("NCCL_NET".into(), "y".into()), ("OTHER".into(), "z".into())];
     launch.plugin = Some("/p/libncclscope.so".into());
     launch.cupti = Some("/c".into());
     let environment = launch.environment(3, &folder, Some("2.27.3+cuda12.9"));
     let get = |name: &str| environment.get(&OsString::from(name)).map(|value| value.to_string_lossy().into_owned());
-    assert_eq!(get("NCCL_PROTO").as_deref(), Some("LL"));
+    assert_eq!(get("NCCL_PROTO").as_deref(), Some("Simple"));
+    let of_host_0 = launch.environment(0, &folder, None);
+    assert_eq!(of_host_0[&OsString::from("NCCL_PROTO")], "LL");
     assert_eq!(get("NCCL_NET").as_deref(), Some("y"));
     assert_eq!(get("OTHER").as_deref(), Some("z"));
     assert_eq!(get("NCCL_P2P_DISABLE").as_deref(), Some("1"));

@@ -169,6 +169,8 @@ struct Host {
     index: u32,
     wall: Option<Clock>,
     boot: Option<Clock>,
+    #[serde(default)]
+    nccl: BTreeMap<String, Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -237,6 +239,7 @@ pub(super) fn parse(name: &str, text: &str, seed: Option<u64>) -> Result<Scenari
         time_limit_ns: job.time_limit.ns() as u64,
         hang_after_ns: job.hang_after.ns() as u64,
         nccl: reader.nccl(&file.nccl)?,
+        nccl_of_hosts: reader.nccl_of_hosts(&file.host)?,
         gpus: reader.gpus(&file.gpu, &file.timer, &file.slow, &mut dice)?,
         machine: reader.machine(&file.gpu)?,
         links: file.link.iter().map(|link| reader.link(link)).collect::<Result<_, _>>()?,
@@ -308,6 +311,10 @@ impl Reader<'_> {
             }
         }
         Ok(nccl.iter().map(|(name, value)| (name.clone(), value.get_ref().clone())).collect())
+    }
+
+    fn nccl_of_hosts(&self, hosts: &[Spanned<Host>]) -> Result<BTreeMap<u32, BTreeMap<String, String>>, String> {
+        hosts.iter().map(|host| Ok((host.get_ref().index, self.nccl(&host.get_ref().nccl)?))).collect()
     }
 
     fn machine(&self, gpu: &AllGpus) -> Result<Machine, String> {

@@ -57,8 +57,9 @@
 //! rank = 0
 //! granularity = "1 us"
 //!
-//! [[host]]                # a host's clocks
+//! [[host]]                # a host's clocks, and NCCL's variables there
 //! index = 1
+//! nccl = { NCCL_SHM_DISABLE = "1" }
 //! wall = { offset = "2.5 s", drift = "20 ppm", steps = [{ after = "1 s", by = "-300 ms" }] }
 //! boot = { offset = "1000 s" }
 //!
@@ -107,6 +108,8 @@ pub struct Scenario {
     pub hang_after_ns: u64,
     /// NCCL's variables.
     pub nccl: BTreeMap<String, String>,
+    /// Those that a host has beside them, or instead.
+    pub nccl_of_hosts: BTreeMap<u32, BTreeMap<String, String>>,
     /// The GPUs, by rank.
     pub gpus: Vec<Gpu>,
     /// What all GPUs have in common.

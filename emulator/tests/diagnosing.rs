@@ -340,6 +340,15 @@ fn the_group_with_a_slow_link_within_its_host_is_named() {
         is_only && cause["kind"] == "group" && cause["ranks"] == json!([2, 3])
     }));
     assert!([4, 8].into_iter().any(|slower| says("", slower)["verdict"] == "healthy"));
+    // NCCL takes the network where it may not use shared memory.
+    let odd = "[network]\nkind = \"plugin\"\nbandwidth = \"100 MB/s\"\n\
+               [[host]]\nindex = 1\nnccl = { NCCL_SHM_DISABLE = \"1\" }\n";
+    assert!([4, 8].into_iter().any(|slower| {
+        let cause = &says(odd, slower)["causes"][0];
+        let is_told = cause["kind"] == "group" && cause["ranks"] == json!([2, 3]);
+        let differing = "NCCL_SHM_DISABLE is 0 on ranks 0 and 1, and 1 on ranks 2 and 3";
+        is_told && cause["links"].as_array().map(Vec::len) == Some(2) && cause["differing"] == json!([differing])
+    }));
 }
 
 /// CUPTI is flushed by force meanwhile, so the kernels that stand still have no record.

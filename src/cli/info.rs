@@ -172,7 +172,7 @@ fn not_listed(count: usize, what: &str) -> Option<String> {
 
 /// What is wrong with the job, and which ranks have another NCCL, before everything else.
 fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io::Result<()> {
-    let Troubles { mismatches, hangs, idle, ended_first: gone, shared_gpus } = found;
+    let Troubles { mismatches, hangs, idle, ended_first: gone, shared_gpus, differing } = found;
     let bad = |what| colour::paint(colour::BAD, what);
     let more_mismatches = not_listed(mismatches.len(), "mismatches");
     let mismatches =
@@ -189,9 +189,13 @@ fn troubles(found: &Troubles, mixed: &[String], out: &mut dyn Write) -> std::io:
     let more_shared = not_listed(shared_gpus.len(), "shared GPUs");
     let shared = shared_gpus.iter().take(LISTED).map(|it| (note("shared GPU   "), it.to_string(), it.details()));
     let mixed = mixed.iter().map(|it| (note("mixed NCCL   "), it.clone(), Vec::new()));
+    let more_differing = not_listed(differing.len(), "settings that differ");
+    let differing = differing.iter().take(LISTED).map(|it| (note("differs      "), it.to_string(), Vec::new()));
+    let mixed = mixed.chain(differing);
     let line = |text: String| (note("             "), text, Vec::new());
     let mismatches = mismatches.chain(more_mismatches.map(line));
     let (hangs, shared) = (hangs.into_iter().chain(more.map(line)), shared.chain(more_shared.map(line)));
+    let mixed = mixed.chain(more_differing.map(line));
     for (what, text, details) in mismatches.chain(hangs).chain(gone).chain(idle).chain(shared).chain(mixed) {
         writeln!(out, "{what} {text}")?;
         for line in details {

@@ -7,6 +7,7 @@ mod colour;
 mod compare;
 mod cut;
 mod diagnose;
+mod differing;
 mod doctor;
 mod export;
 mod foreign;

@@ -46,6 +46,12 @@ pub(super) fn ranks(numbers: impl IntoIterator<Item = u32>) -> String {
     format!("{} {}", if count == 1 { "rank" } else { "ranks" }, all(&names))
 }
 
+/// `process 70`, `processes 70 and 71`.
+pub(super) fn processes(pids: impl IntoIterator<Item = u64>) -> String {
+    let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
+    format!("{} {}", if pids.len() == 1 { "process" } else { "processes" }, some(&pids))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 pub(super) mod attempts;
 mod calls;
 mod looking;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -13,6 +14,8 @@ use rustc_hash::FxHashMap;
 pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
 use self::looking::{Begun, Open};
 pub(super) use self::looking::{Looking, ends_with_its_comm};
+#[cfg(test)]
+pub(super) use self::settings::setting;
 use super::Fault;
 use super::merge::abreast;
 use crate::cli::progress::Stage;
@@ -209,6 +212,8 @@ pub(super) struct Process {
     pub(super) file: usize,
     /// The id of its host's boot, if known: several hosts may have the same name.
     pub(super) boot: Option<String>,
+    /// What should be the same on all ranks: its environment and its driver, by name.
+    pub(super) settings: BTreeMap<String, String>,
     /// The UUID of its GPU, in hexadecimal digits, if known.
     pub(super) gpu: Option<String>,
     /// When its recording ended, if known.

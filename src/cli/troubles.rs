@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::differing::{self, Differing};
 use super::hang::{self, Hang, Idle};
 use super::mismatch::{self, Mismatch};
 use super::running::Gone;
@@ -21,6 +22,8 @@ pub(super) struct Troubles {
     pub(super) ended_first: Vec<Gone>,
     /// The GPUs that several ranks share.
     pub(super) shared_gpus: Vec<SharedGpu>,
+    /// The settings that only some of the ranks have.
+    pub(super) differing: Vec<Differing>,
 }
 
 /// What keeps a job from going on.
@@ -47,7 +50,8 @@ impl Troubles {
             || !ended_first.is_empty()
             || hangs.iter().any(|hang| !hang.is_over());
         let idle = if is_stuck { None } else { hang::idle(survey) };
-        Troubles { mismatches, hangs, idle, ended_first, shared_gpus: shared_gpus::find(survey) }
+        let (shared_gpus, differing) = (shared_gpus::find(survey), differing::find(survey));
+        Troubles { mismatches, hangs, idle, ended_first, shared_gpus, differing }
     }
 
     /// What certainly keeps the job from going on. A mismatch explains a hang.

@@ -71,6 +71,7 @@ pub(super) struct Report {
     hangs: Vec<Value>,
     ended_first: Vec<Value>,
     shared_gpus: Vec<Value>,
+    differing: Vec<Value>,
     #[serde(skip)]
     trouble_lines: Vec<String>,
     steps: Steps,
@@ -143,6 +144,8 @@ struct Told {
     doubt_ns: u64,
     share: f64,
     text: String,
+    /// The settings that only ranks have of which these are some, in words.
+    differing: Vec<String>,
     look_at: LookAt,
 }
 
@@ -217,7 +220,15 @@ impl Report {
     pub(super) fn of(job: &Job, found: &Findings, troubles: &Troubles) -> Report {
         let names = Names { job };
         let step = found.steps.mean;
-        let causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
+        let mut causes: Vec<Told> = found.causes.iter().map(|cause| names.told(cause, found)).collect();
+        for (told, cause) in causes.iter_mut().zip(&found.causes) {
+            let processes = cause.ranks.iter().map(|rank| &job.ranks[*rank]).map(|it| (it.file.as_path(), it.pid));
+            let apart = troubles.differing.iter().filter(|it| it.sets_apart(processes.clone()));
+            told.differing = apart.map(ToString::to_string).collect();
+        }
+        let is_said = |text: &String| causes.iter().any(|cause| cause.differing.contains(text));
+        let differing = troubles.differing.iter().map(ToString::to_string).filter(|text| !is_said(text));
+        let differing: Vec<String> = differing.map(|text| format!("Settings differ: {text}")).collect();
         let shares = shares::of_ranks(job, step);
         let (verdict, mut text) = verdict(&names, found, troubles, causes.first(), &shares);
         if let Some(since) = job.since.filter(|_| verdict.is_about_steps()) {
@@ -257,6 +268,7 @@ impl Report {
             hangs: troubles.hangs.iter().map(info_json::hang).collect(),
             ended_first: troubles.ended_first.iter().map(info_json::gone).collect(),
             shared_gpus: troubles.shared_gpus.iter().map(info_json::shared_gpu).collect(),
+            differing: troubles.differing.iter().map(info_json::differing).collect(),
             steps: Steps {
                 by,
                 from: from.map(|it| it.name.clone()),
@@ -279,7 +291,7 @@ impl Report {
                 .collect(),
             communicators: shares::of_communicators(&operations),
             operations,
-            notes: ended.into_iter().chain(idle).chain(over).chain(names.notes(found)).collect(),
+            notes: ended.into_iter().chain(idle).chain(over).chain(differing).chain(names.notes(found)).collect(),
             has_waits: job.graph.meetings().len() > 0,
         }
     }
@@ -325,6 +337,9 @@ impl Report {
         for (at, cause) in self.causes.iter().enumerate() {
             if at > 0 || is_answer {
                 writeln!(out, "{}.", cause.line())?;
+            }
+            for differing in &cause.differing {
+                writeln!(out, "  settings differ there: {differing}")?;
             }
             cause.look_at.write(out)?;
             if let Some(all) = self.look_at_all.as_ref().filter(|_| at == 0) {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Operations, Seen};
+use crate::cli::differing::{Differing, Owner};
 use crate::cli::hang::{After, Hang, Idle};
 use crate::cli::mismatch::{Mismatch, Side};
 use crate::cli::running::Gone;
@@ -23,7 +24,19 @@ pub(super) fn troubles(found: &Troubles) -> Value {
         "idle": found.idle.as_ref().map(idle),
         "ended_first": found.ended_first.iter().map(gone).collect::<Vec<_>>(),
         "shared_gpus": found.shared_gpus.iter().map(shared_gpu).collect::<Vec<_>>(),
+        "differing": found.differing.iter().map(differing).collect::<Vec<_>>(),
     })
+}
+
+/// A setting that only some of the ranks have.
+pub(in crate::cli) fn differing(it: &Differing) -> Value {
+    let value = |(value, owners): &(Option<String>, Vec<Owner>)| {
+        let ranks: Vec<Option<u32>> = owners.iter().map(|it| it.rank).collect();
+        let pids: Vec<u64> = owners.iter().map(|it| it.pid).collect();
+        json!({ "value": value, "ranks": ranks, "pids": pids })
+    };
+    let values: Vec<Value> = it.values.iter().map(value).collect();
+    json!({ "text": it.to_string(), "name": it.name, "values": values })
 }
 
 /// What the ranks do not agree on.

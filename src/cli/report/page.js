@@ -257,8 +257,9 @@
       box.append(el('p', {class: 'quiet'}, named(`Steps ${steps.first} to ${steps.first + steps.count - 1} of ${steps.of}; ${how}.`)));
     }
     if (causes.length > 0) {
-      const line = (cause, at) => el('li', {}, at === 0 && isCause ? `Look at step ${cause.look_at.step}: `
-        : [...named(bound(`${cause.text}: ${duration(cause.cost_ns)} per step (${percent(cause.share)}).`)), ` Look at step ${cause.look_at.step}: `],
+      const line = (cause, at) => el('li', {}, at === 0 && isCause ? null
+        : named(bound(`${cause.text}: ${duration(cause.cost_ns)} per step (${percent(cause.share)}). `)),
+      cause.differing.map((it) => `Settings differ there: ${it}. `), `Look at step ${cause.look_at.step}: `,
       el('br'), el('code', {}, cause.look_at.command), at === 0 && all ? [el('br'), 'On all ranks:', el('br'), el('code', {}, all)] : null);
       box.append(el('ol', {}, causes.map(line)));
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::settings;
 use super::{
     Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Unfinished, Work,
 };
@@ -44,6 +45,8 @@ pub(in crate::cli) struct Looking {
     alive: FxHashMap<u64, HostNs>,
     /// The boots of their hosts, by the tag of the process.
     boots: FxHashMap<u64, String>,
+    /// Their settings, by the tag of the process.
+    settings: FxHashMap<u64, BTreeMap<String, String>>,
     /// How often recordings wrote, if they say so, by the tag of their process, ns.
     flush_ns: FxHashMap<u64, u64>,
 }
@@ -142,6 +145,10 @@ impl Looking {
     fn attributes(&mut self, packet: &Packet<'_>) {
         let tag = tag_of_sequence(packet.sequence);
         for (key, value) in packet.attributes() {
+            if let Some(name) = settings::setting(&key) {
+                self.settings.entry(tag).or_default().insert(name.to_owned(), value);
+                continue;
+            }
             match (key.as_str(), value.parse::<u64>()) {
                 (attribute::BOOT, _) => _ = self.boots.insert(tag, value),
                 (attribute::FLUSH, Ok(ms)) => _ = self.flush_ns.insert(tag, ms.saturating_mul(1_000_000)),
@@ -193,6 +200,7 @@ impl Looking {
     pub(in crate::cli) fn done(self) -> Survey {
         let Looking { mut survey, last, gpus, ended, counted, partial, boots, flush_ns, .. } = self;
         let (full, stopped, alive, discarded) = (self.full, self.stopped, self.alive, self.discarded);
+        let settings = self.settings;
         let first = survey.span.map_or(last, |it| it.0);
         let is_tail = !survey.ends.is_empty();
         let (mut moved, mut beats, mut lossy) = (FxHashMap::default(), FxHashSet::default(), FxHashSet::default());
@@ -233,6 +241,7 @@ impl Looking {
                 is_tail,
                 gpu,
                 boot: boots.get(&tag).cloned(),
+                settings: settings.get(&tag).cloned().unwrap_or_default(),
                 ended: ended.get(&tag).copied(),
                 is_lossy: lossy.contains(&tag),
                 lost_kernels: discarded.get(&tag).copied(),

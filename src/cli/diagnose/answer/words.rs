@@ -130,9 +130,12 @@ impl Names<'_> {
                     "{who}{on} take{s} late what has arrived: for {name}, each transfer waits {own} for {its} {gpus}{or_next}, elsewhere {others}"
                 )
             }
-            What::Group => format!(
-                "{who}{on} exchange data slowly: {name} takes {own} once all of them have come, in other groups {others}"
-            ),
+            What::Group => {
+                let through = if cause.links.is_empty() { "" } else { "; there it goes through the network" };
+                format!(
+                    "{who}{on} exchange data slowly: {name} takes {own} once all of them have come, in other groups {others}{through}"
+                )
+            }
             What::StoodStill => {
                 let did = match name {
                     "" => format!(
@@ -231,6 +234,7 @@ impl Names<'_> {
             doubt_ns: (found.error + found.steps.spread) as u64,
             share: cause.cost / found.steps.mean.max(1.0),
             text: capitalized(&self.text(cause)),
+            differing: Vec::new(),
             look_at: self.look_at(cause),
         }
     }

@@ -18,6 +18,8 @@ struct Collective {
     item: usize,
     /// How long the rank that came last took, ns.
     length: f64,
+    /// The network had a part in it.
+    is_carried: bool,
 }
 
 /// The collectives of one kind, by group: its ranks, in order.
@@ -27,8 +29,13 @@ type Groups = BTreeMap<Vec<usize>, Vec<Collective>>;
 /// suspect already explains are left out.
 pub(super) fn slow_groups(job: &Job, others: &[Suspect]) -> Vec<Suspect> {
     let mut slow: BTreeMap<Vec<usize>, Suspect> = BTreeMap::new();
-    for ((kind, _), groups) in groups(job) {
+    for ((kind, _), mut groups) in groups(job) {
         let name = &job.kinds[kind as usize].name;
+        // The links of the network are compared elsewhere, unless only a few groups use it.
+        let carried = groups.values().filter(|all| all[0].is_carried).count();
+        if 2 * carried > groups.len() {
+            groups.retain(|_, all| !all[0].is_carried);
+        }
         if groups.len() > 1 && !others.iter().any(|it| it.names.contains(name)) {
             slow_ones(job, name, &groups, &mut slow);
         }
@@ -52,6 +59,7 @@ fn slow_ones(job: &Job, name: &str, groups: &Groups, slow: &mut BTreeMap<Vec<usi
         let suspect = slow.entry(ranks.clone()).or_insert_with(|| Suspect {
             what: What::Group,
             ranks: ranks.clone(),
+            links: links_of(job, all),
             amounts: [each, middle],
             step: own.keys().nth(largest(&lengths)).copied().unwrap_or(job.steps.start),
             ..Suspect::default()
@@ -62,6 +70,14 @@ fn slow_ones(job: &Job, name: &str, groups: &Groups, slow: &mut BTreeMap<Vec<usi
             shorten(job, it.item, (it.length.min(2.0 * each) - usual[&it.step]).max(0.0), suspect);
         }
     }
+}
+
+/// The links of the network that carried these.
+fn links_of(job: &Job, all: &[Collective]) -> Vec<usize> {
+    let carried = all.iter().filter(|it| it.is_carried);
+    let items: BTreeSet<usize> = carried.flat_map(|it| job.graph.partners(it.item)).collect();
+    let links: BTreeSet<usize> = job.uses.iter().filter(|it| items.contains(&it.item)).map(|it| it.link).collect();
+    links.into_iter().collect()
 }
 
 /// What a collective takes in each step, on average, ns.
@@ -94,7 +110,7 @@ fn within_each_other(mut slow: Vec<Suspect>) -> Vec<Suspect> {
 }
 
 /// The collectives of groups in the steps that are looked at, by their kind, and by how many ranks
-/// and hosts meet in one. What the network carried shows which link is slow, and is not among them.
+/// and hosts meet in one.
 fn groups(job: &Job) -> BTreeMap<(u32, (usize, usize)), Groups> {
     let carried: BTreeSet<usize> = job.uses.iter().map(|it| it.item).collect();
     let mut by_kind: BTreeMap<(u32, (usize, usize)), Groups> = BTreeMap::new();
@@ -111,16 +127,17 @@ fn groups(job: &Job) -> BTreeMap<(u32, (usize, usize)), Groups> {
         let is_like_first = |item: usize| {
             job.graph.items[item].kind == kind && job.graph.meetings_of(item).eq(job.graph.meetings_of(first))
         };
-        if !job.graph.members_of(meeting).all(|item| is_like_first(item) && !carried.contains(&item)) {
+        if !job.graph.members_of(meeting).all(is_like_first) {
             continue;
         }
         let Some(step) = job.step_of(first).filter(|step| job.steps.contains(step)) else { continue };
         let ranks: Vec<usize> = members.iter().map(|item| job.graph.rank_of(*item)).collect();
         let hosts: BTreeSet<&Option<String>> = ranks.iter().map(|rank| &job.ranks[*rank].host).collect();
         let shape = (ranks.len(), hosts.len());
-        let length = job.graph.length(first) as f64;
+        let (length, is_carried) =
+            (job.graph.length(first) as f64, job.graph.members_of(meeting).any(|item| carried.contains(&item)));
         let of_kind = by_kind.entry((kind, shape)).or_default();
-        of_kind.entry(ranks).or_default().push(Collective { step, item: first, length });
+        of_kind.entry(ranks).or_default().push(Collective { step, item: first, length, is_carried });
     }
     by_kind
 }
@@ -253,17 +270,27 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_only_compared_with_those_of_their_shape_and_without_the_network() {
+    fn groups_are_only_compared_with_those_of_their_shape() {
         let made = Made { pair: |pair, _| if pair == 2 { 1_300 } else { 300 }, ..Made::HEALTHY };
         // Of this pair each rank is on a host of its own.
         let mut job = made.job();
         job.ranks[4].host = Some("node2".into());
         assert_eq!(told(&job), []);
-        // The network carried it, so its links show what is slow.
-        let mut job = made.job();
-        job.links.push(Link { from: 4, to: Some(5), peer: 1 });
-        let carried = job.graph.rank(4).filter(|item| job.graph.items[*item].kind == 2);
-        job.uses = carried.map(|item| Use { item, busy: 1e6, each: 1e6, ..Use::default() }).collect();
-        assert_eq!(told(&job), []);
+    }
+
+    #[test]
+    fn what_the_network_carries_is_compared_by_link_unless_only_a_group_uses_it() {
+        let made = Made { pair: |pair, _| if pair == 2 { 1_300 } else { 300 }, ..Made::HEALTHY };
+        let carried = |ranks: &[usize]| {
+            let mut job = made.job();
+            job.links = ranks.iter().map(|from| Link { from: *from, to: Some(from ^ 1), peer: 1 }).collect();
+            let items =
+                ranks.iter().enumerate().flat_map(|(link, from)| job.graph.rank(*from).map(move |it| (link, it)));
+            let items = items.filter(|(_, item)| job.graph.items[*item].kind == 2);
+            job.uses = items.map(|(link, item)| Use { link, item, busy: 1e5, each: 1e5, ..Use::default() }).collect();
+            find(&job).causes.into_iter().map(|it| (it.what, it.links)).collect::<Vec<_>>()
+        };
+        assert_eq!(carried(&[0, 1, 2, 3, 4, 5, 6, 7]), []);
+        assert_eq!(carried(&[4, 5]), [(What::Group, vec![0, 1])]);
     }
 }

@@ -13,6 +13,7 @@ use super::table::{
 };
 use super::{Arguments, Comm, Member, Operations, Peer, Summary, Times, Transfers, UNKNOWN, Wait};
 use crate::model::event::Network;
+use crate::model::selection::Ranks;
 use crate::model::word::{Table as Words, Word};
 use crate::trace::fields::nccl;
 use crate::trace::names;
@@ -22,6 +23,8 @@ use crate::trace::words::attribute;
 /// The version of the tables: columns keep their names and meanings, or this number changes.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// The most characters of a list of ranks in a cell.
+const RANGES: usize = 16;
 /// The facts of a recording in the environment table, with their names for people.
 pub(super) const ATTRIBUTES: [(&str, &str); 9] = [
     (attribute::VERSION, "ncclscope"),
@@ -340,7 +343,7 @@ impl Report {
     }
 
     /// Joins the rows of the environment that several ranks have in common: their rank is `all`, if
-    /// all have them, or else how many ranks have them.
+    /// all have them, or else which ranks have them, such as `0-3`; of many ranges, how many ranks.
     pub fn join_environment(&mut self) {
         let Some(environment) = self.tables.first_mut() else { return };
         // There may be several recordings of a rank.
@@ -348,7 +351,7 @@ impl Report {
         let mut joined: Vec<(Vec<Cell>, BTreeSet<String>)> = Vec::new();
         let mut places = HashMap::new();
         for row in std::mem::take(&mut environment.rows) {
-            let rank = format!("{:?}", row.first());
+            let rank = if let Some(Cell::Text(rank)) = row.first() { rank.clone() } else { String::new() };
             ranks.insert(rank.clone());
             let place = *places.entry(format!("{:?}", row.get(1..))).or_insert(joined.len());
             match joined.get_mut(place) {
@@ -360,7 +363,12 @@ impl Report {
             match (of.len(), row.first_mut()) {
                 (1, _) | (_, None) => {}
                 (number, Some(rank)) if number == ranks.len() => *rank = ALL.into(),
-                (number, Some(rank)) => *rank = format!("{number} ranks").into(),
+                (number, Some(rank)) => {
+                    let numbers = of.iter().map(|rank| rank.parse().ok()).collect::<Option<Vec<u32>>>();
+                    let ranges = numbers.map(|numbers| Ranks::of(numbers).to_string());
+                    let short = ranges.filter(|ranges| ranges.len() <= RANGES);
+                    *rank = short.unwrap_or_else(|| format!("{number} ranks")).into();
+                }
             }
         }
         environment.rows = joined.into_iter().map(|(row, _)| row).collect();

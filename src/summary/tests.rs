@@ -247,6 +247,14 @@ fn all_have_what_each_rank_has() {
     report.tables[0].rows = vec![row("0", "a"), row("0", "a"), row("1", "b"), row("0", "c"), row("1", "c")];
     report.join_environment();
     assert_eq!(report.tables[0].rows, [row("0", "a"), row("1", "b"), row(ALL, "c")]);
+    // Of some ranks, and of many between which others lie.
+    report.tables[0].rows = vec![row("0", "a"), row("1", "a"), row("2", "b")];
+    report.join_environment();
+    assert_eq!(report.tables[0].rows, [row("0-1", "a"), row("2", "b")]);
+    let value = |rank: u32| if rank % 2 == 0 { "a" } else { "b" };
+    report.tables[0].rows = (0..40).map(|rank| row(&rank.to_string(), value(rank))).collect();
+    report.join_environment();
+    assert_eq!(report.tables[0].rows, [row("20 ranks", "a"), row("20 ranks", "b")]);
 }
 
 #[test]

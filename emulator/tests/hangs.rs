@@ -516,6 +516,21 @@ fn threads_that_call_two_communicators_in_other_orders_are_named() {
     );
 }
 
+/// NCCL runs a collective on each rank as that rank's variables say, and does not compare them.
+#[test]
+fn ranks_that_do_not_run_an_operation_alike_are_named_with_the_setting() {
+    let program = "communicator world = all\ncompute forward 2 ms\nall_reduce 4 MiB f32 sum\nwait world\nsync\n";
+    let odd = "[nccl]\nNCCL_ALGO = \"Ring\"\n[[host]]\nindex = 1\nnccl = { NCCL_ALGO = \"Tree\" }\n";
+    let text = Shape { hosts: 2, per_host: 2 }.scenario(program, odd);
+    let said = Case { limit: Some(Duration::from_secs(9)), ..Case::of(text) }.plan().run().info();
+    let line = first_lines(&said)[0];
+    let is_hang = line.starts_with("hang          AllReduce 4 MiB f32, seq 0 on world: all 4 ranks have come, ");
+    let ways = "; NCCL does not run it alike on all of them: TREE SIMPLE on ranks 2, 3, but RING SIMPLE on ranks 0, 1";
+    assert!(is_hang && line.ends_with(ways), "{said}");
+    let setting = "\ndiffers       NCCL_ALGO is Ring on ranks 0 and 1, and Tree on ranks 2 and 3\n";
+    assert!(said.contains(setting), "{said}");
+}
+
 /// The collectives of all graphs share one number, and each graph counts its own runs.
 #[test]
 fn a_hang_in_one_of_several_graphs_is_named() {

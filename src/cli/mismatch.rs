@@ -164,7 +164,7 @@ impl Member<'_> {
         let mut calls = self.calls.iter().flat_map(|calls| calls.by_function());
         calls.any(|of| {
             let mut recent = of.recent.iter();
-            recent.any(|(seq, request)| *known.entry((of.function, *seq)).or_insert(*request) != *request)
+            recent.any(|call| *known.entry((of.function, call.seq)).or_insert(call.request) != call.request)
         })
     }
 }
@@ -204,7 +204,7 @@ impl Comm<'_> {
         }
         let of_it = || {
             let calls = self.calls().filter(|(_, calls)| calls.function == function);
-            calls.flat_map(|(rank, calls)| calls.recent.iter().map(move |(seq, request)| (rank, *seq, *request)))
+            calls.flat_map(|(rank, calls)| calls.recent.iter().map(move |call| (rank, call.seq, call.request)))
         };
         let mut first: FxHashMap<u64, u32> = FxHashMap::default();
         let differs = |(_, seq, request): &(u32, u64, u32)| *first.entry(*seq).or_insert(*request) != *request;
@@ -269,9 +269,9 @@ impl Comm<'_> {
     /// A call, as in `AllReduce 4 MiB f32, seq 5`.
     fn named(&self, (function, seq): (u64, u64), requests: &Requests) -> String {
         let of_it = self.calls().filter(|(_, calls)| calls.function == function);
-        let found = of_it.flat_map(|(_, calls)| &calls.recent).find(|(of, _)| *of == seq);
+        let found = of_it.flat_map(|(_, calls)| &calls.recent).find(|call| call.seq == seq);
         let name = match found {
-            Some((_, request)) => requests.get(*request).name.to_string(),
+            Some(call) => requests.get(call.request).name.to_string(),
             None => Function::try_from(function as i32).unwrap_or_default().as_str_name().to_owned(),
         };
         format!("{name}, seq {seq}")
@@ -288,7 +288,7 @@ impl Comm<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::survey::Process;
+    use super::super::survey::{Call, Process, Tuning};
     use super::*;
     use crate::model::time::HostNs;
 
@@ -296,14 +296,14 @@ mod tests {
     const PROCESS: u64 = 1 << 40;
 
     /// A call of a rank: its function, number and request.
-    type Call = (Function, u64, &'static str);
+    type Made = (Function, u64, &'static str);
 
-    const BEFORE: [Call; 2] =
+    const BEFORE: [Made; 2] =
         [(Function::AllReduce, 0, "AllReduce 1 MiB f32"), (Function::AllReduce, 1, "AllReduce 1 MiB f32")];
 
     /// The traces of a job whose rank n makes these calls. Its communicator's ranks are 4 and on of
     /// the job.
-    fn survey(ranks: &[&[Call]]) -> Survey {
+    fn survey(ranks: &[&[Made]]) -> Survey {
         let mut survey = Survey::default();
         for (rank, calls) in ranks.iter().enumerate() {
             let process = PROCESS + rank as u64;
@@ -318,19 +318,20 @@ mod tests {
                 let (name, root) =
                     name.split_once(" root ").map_or((*name, None), |(name, root)| (name, root.parse().ok()));
                 let request = Request { name: name.into(), count: Some(name.len() as u64), root };
-                track.calls.take(*function as u64, *seq, survey.requests.put(request));
+                let call = Call { seq: *seq, request: survey.requests.put(request), tuning: Tuning::default() };
+                track.calls.take(*function as u64, call);
             }
         }
         survey
     }
 
-    fn said(ranks: &[&[Call]]) -> Vec<String> {
+    fn said(ranks: &[&[Made]]) -> Vec<String> {
         find(&survey(ranks)).iter().map(ToString::to_string).collect()
     }
 
-    const SMALL: Call = (Function::AllReduce, 2, "AllReduce 4 MiB f32");
-    const LARGE: Call = (Function::AllReduce, 2, "AllReduce 8 MiB f32");
-    const GATHER: Call = (Function::AllGather, 0, "AllGather 1 MiB");
+    const SMALL: Made = (Function::AllReduce, 2, "AllReduce 4 MiB f32");
+    const LARGE: Made = (Function::AllReduce, 2, "AllReduce 8 MiB f32");
+    const GATHER: Made = (Function::AllGather, 0, "AllGather 1 MiB");
 
     #[test]
     fn another_size_on_a_rank_is_named() {

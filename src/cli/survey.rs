@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
-pub(super) use self::calls::{Calls, OfFunction, Request, Requests};
+pub(super) use self::calls::{Call, Calls, OfFunction, Request, Requests, Tuning};
 use self::looking::{Begun, Open};
 pub(super) use self::looking::{Looking, ends_with_its_comm};
 #[cfg(test)]

@@ -251,7 +251,7 @@ fn all_have_what_each_rank_has() {
     report.tables[0].rows = vec![row("0", "a"), row("1", "a"), row("2", "b")];
     report.join_environment();
     assert_eq!(report.tables[0].rows, [row("0-1", "a"), row("2", "b")]);
-    let value = |rank: u32| if rank % 2 == 0 { "a" } else { "b" };
+    let value = |rank: u32| if rank.is_multiple_of(2) { "a" } else { "b" };
     report.tables[0].rows = (0..40).map(|rank| row(&rank.to_string(), value(rank))).collect();
     report.join_environment();
     assert_eq!(report.tables[0].rows, [row("20 ranks", "a"), row("20 ranks", "b")]);

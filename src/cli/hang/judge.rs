@@ -400,6 +400,7 @@ impl Job {
             after: None,
             finalized,
             circle: Vec::new(),
+            ways: Vec::new(),
             circle_lacks: false,
             notes,
             is_behind_others,

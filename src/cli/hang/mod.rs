@@ -21,8 +21,8 @@ use self::judge::judge;
 use self::look::{Look, first_look};
 use super::LISTED;
 use super::running::{self, Gone, How};
-use super::survey::Survey;
 use super::survey::attempts::started_again;
+use super::survey::{Call, Calls, Survey, Tuning, placed};
 use crate::model::time::HostNs;
 use crate::trace::writer::TRACK_BITS;
 
@@ -37,6 +37,8 @@ const FIRST_PATIENCE_NS: u64 = 30_000_000_000;
 const GRAPH_PATIENCE_NS: u64 = 10_000_000_000;
 /// A wait is a hang if it is this many times longer than anything the job showed before.
 const BEYOND: u64 = 3;
+/// How many ways to run an operation are named.
+const WAYS: usize = 4;
 /// How many sends and receives of one communicator are named.
 const PAIRS: usize = 16;
 
@@ -97,6 +99,8 @@ pub(super) struct Hang {
     /// If ranks wait for each other: each of them, and the operation in which it waits for the next
     /// one; the last waits for the first. On one of the operations only.
     pub(super) circle: Vec<Wait>,
+    /// How its ranks run it, if not all of them run it alike.
+    pub(super) ways: Vec<(Tuning, Vec<u32>)>,
     /// A rank has not come to an operation of the circle. Perhaps it never will.
     pub(super) circle_lacks: bool,
     /// The recordings' remarks on it, with the rank.
@@ -187,15 +191,49 @@ pub(super) fn find(survey: &Survey) -> Vec<Hang> {
     job.count();
     let mut hangs = judge(&job);
     if !hangs.is_empty() {
-        let (gone, again) = (running::gone(survey), started_again(&[survey]));
+        let (gone, again, calls) = (running::gone(survey), started_again(&[survey]), calls(survey));
         for hang in &mut hangs {
             let of_it = hang.processes.iter().filter_map(|(rank, track)| Some((*rank, gone.get(track)?.clone())));
             hang.gone = of_it.collect();
+            hang.ways =
+                calls.get(&hang.operation.hash).map_or_else(Vec::new, |calls| ways(survey, &hang.operation, calls));
+            // Ranks that do not run it alike wait for each other for ever.
+            let have_all_come = hang.missing.is_empty() && !hang.has_paused && hang.finalized.is_none();
+            hang.is_certain |= have_all_come && !hang.ways.is_empty() && hang.waited >= PATIENCE_NS;
             hang.is_again = hang.processes.values().any(|track| again.contains_key(&(0, *track)));
         }
         hangs.sort_by_key(Hang::is_over);
     }
     hangs
+}
+
+/// The calls on each communicator, by its hash, with the rank that made them.
+fn calls(survey: &Survey) -> BTreeMap<u64, Vec<(u32, &Calls)>> {
+    let mut all: BTreeMap<u64, Vec<(u32, &Calls)>> = BTreeMap::new();
+    for track in survey.tracks.values() {
+        if let ([hash], Some((_, rank, _))) = (&track.communicators[..], placed(&track.name)) {
+            all.entry(*hash).or_default().push((rank, &track.calls));
+        }
+    }
+    all
+}
+
+/// How ranks run an operation, the fewest last; empty if they run it alike, as far as is known.
+fn ways(survey: &Survey, operation: &Operation, calls: &[(u32, &Calls)]) -> Vec<(Tuning, Vec<u32>)> {
+    // The runs of a graph have no number of their own.
+    let Some(seq) = operation.seq.filter(|_| operation.replay.is_none()) else { return Vec::new() };
+    let is_it = |call: &&Call| call.seq == seq && *survey.requests.get(call.request).name == *operation.name;
+    let mut ways: BTreeMap<Tuning, BTreeSet<u32>> = BTreeMap::new();
+    for (rank, calls) in calls {
+        let made = calls.by_function().flat_map(|of| &of.recent).filter(is_it);
+        made.filter(|call| call.tuning != Tuning::default()).for_each(|call| {
+            ways.entry(call.tuning).or_default().insert(*rank);
+        });
+    }
+    let mut ways: Vec<(Tuning, Vec<u32>)> =
+        ways.into_iter().map(|(tuning, ranks)| (tuning, ranks.into_iter().collect())).collect();
+    ways.sort_by_key(|(_, ranks)| Reverse(ranks.len()));
+    if ways.len() > 1 { ways } else { Vec::new() }
 }
 
 /// Whether the ranks of these traces ask nothing of NCCL at their end. For traces that show no
@@ -318,6 +356,12 @@ impl Hang {
             }
             ([], []) => {
                 write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?;
+                let ways: Vec<String> = (self.ways.iter().take(WAYS))
+                    .map(|(tuning, ranks)| format!("{tuning} on {}", self.ranks(ranks)))
+                    .collect();
+                if !ways.is_empty() {
+                    write!(f, "; NCCL does not run it alike on all of them: {}", ways.join(", but "))?;
+                }
                 if self.may_be_over {
                     f.write_str("; records of kernels were lost, so it may be over, or still to run")?;
                 }
@@ -348,6 +392,12 @@ impl Hang {
             }
         }
         Ok(())
+    }
+
+    /// `ranks 0, 1 (rank 5 of the job)`
+    fn ranks(&self, ranks: &[u32]) -> String {
+        let names = list(ranks.iter().map(|rank| named(*rank, &self.in_job)));
+        format!("{} {names}", if ranks.len() == 1 { "rank" } else { "ranks" })
     }
 
     /// Further details, one per line.
@@ -475,6 +525,39 @@ mod tests {
 
         let healthy = restarted(folder.path(), &["h100-nccl-2.30.7-graphs", "h100-torch-2.11-ddp"]);
         assert_eq!(said(&healthy, Reach::Ends(HEAD)), (2, Vec::new()));
+    }
+
+    #[test]
+    fn an_operation_that_not_all_ranks_run_alike_is_told_from_others() {
+        let simple = |algorithm| Tuning { algorithm, protocol: 39 };
+        let [ring, tree, unknown] = [simple(31), simple(30), Tuning::default()];
+        let mut survey = Survey::default();
+        let mut request = |name: &str| {
+            survey.requests.put(super::super::survey::Request { name: name.into(), count: None, root: None })
+        };
+        let (all_reduce, other) = (request("AllReduce 1 MiB f32"), request("AllReduce 2 MiB f32"));
+        let of = |ranks: &[(u32, Tuning)], seq, replay| {
+            let made = |(request, tuning): &(u32, Tuning)| {
+                let mut calls = Calls::default();
+                calls.take(1, Call { seq: 4, request: *request, tuning: ring });
+                calls.take(1, Call { seq: 5, request: *request, tuning: *tuning });
+                calls
+            };
+            let made: Vec<Calls> = ranks.iter().map(made).collect();
+            let calls: Vec<(u32, &Calls)> = (0..).zip(&made).collect();
+            let operation = Operation { name: "AllReduce 1 MiB f32".into(), seq, replay, ..Operation::default() };
+            ways(&survey, &operation, &calls)
+        };
+        let ranks = [(all_reduce, ring), (all_reduce, tree), (all_reduce, ring)];
+        assert_eq!(of(&ranks, Some(5), None), [(ring, vec![0, 2]), (tree, vec![1])]);
+        // Of another call, of a graph's run, without a number, or where one rank does not say.
+        for (seq, replay) in [(Some(4), None), (Some(5), Some(1)), (None, None)] {
+            assert_eq!(of(&ranks, seq, replay), []);
+        }
+        assert_eq!(of(&[(all_reduce, ring), (all_reduce, unknown)], Some(5), None), []);
+        // What was called otherwise is a mismatch.
+        assert_eq!(of(&[(all_reduce, ring), (other, tree)], Some(5), None), []);
+        assert_eq!(ring.to_string(), "RING SIMPLE");
     }
 
     #[test]

@@ -61,6 +61,10 @@ pub(in crate::cli) fn hang(hang: &Hang) -> Value {
         "seq": hang.operation.seq,
         "comm": hash(hang.operation.hash),
         "came": hang.came,
+        "ways": hang.ways.iter().map(|(tuning, ranks)| json!({
+            "tuning": tuning.to_string(),
+            "ranks": ranks,
+        })).collect::<Vec<_>>(),
         "missing": hang.missing.iter().map(|missing| json!({
             "rank": missing.rank,
             "world_rank": missing.world,

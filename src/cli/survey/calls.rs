@@ -3,9 +3,12 @@
 //! NCCL numbers the calls of each function on a communicator, from 0 on and on all ranks alike.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+
+use crate::trace::reader::proto::ncclscope::{Algorithm, Protocol};
 
 /// How many calls of a function are kept, the last ones: about as many as the host of one rank can
 /// be ahead of another's.
@@ -18,6 +21,32 @@ pub(in crate::cli) struct Request {
     pub(in crate::cli) name: Arc<str>,
     pub(in crate::cli) count: Option<u64>,
     pub(in crate::cli) root: Option<u64>,
+}
+
+/// How NCCL runs a call, by the numbers that traces have for algorithms and protocols; 0 where one
+/// does not say. All ranks have to run a call alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::cli) struct Tuning {
+    pub(in crate::cli) algorithm: u8,
+    pub(in crate::cli) protocol: u8,
+}
+
+impl fmt::Display for Tuning {
+    /// `RING SIMPLE`, as NCCL names them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let algorithm = Algorithm::try_from(i32::from(self.algorithm)).unwrap_or_default();
+        let protocol = Protocol::try_from(i32::from(self.protocol)).unwrap_or_default();
+        write!(f, "{} {}", algorithm.as_str_name(), protocol.as_str_name())
+    }
+}
+
+/// A call of a function on a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Call {
+    pub(in crate::cli) seq: u64,
+    /// The place of its request.
+    pub(in crate::cli) request: u32,
+    pub(in crate::cli) tuning: Tuning,
 }
 
 /// Different requests, by the place where each was first put.
@@ -57,18 +86,18 @@ pub(in crate::cli) struct OfFunction {
     pub(in crate::cli) function: u64,
     /// The highest number of a call.
     pub(in crate::cli) last: u64,
-    /// The number and the request of the last calls.
-    pub(in crate::cli) recent: VecDeque<(u64, u32)>,
+    /// The last calls.
+    pub(in crate::cli) recent: VecDeque<Call>,
 }
 
 impl Calls {
     #[inline]
-    pub(in crate::cli) fn take(&mut self, function: u64, seq: u64, request: u32) {
-        let calls = self.reached(function, seq);
+    pub(in crate::cli) fn take(&mut self, function: u64, call: Call) {
+        let calls = self.reached(function, call.seq);
         if calls.recent.len() == KEPT {
             calls.recent.pop_front();
         }
-        calls.recent.push_back((seq, request));
+        calls.recent.push_back(call);
     }
 
     /// This call of a function was made, or a later one.
@@ -85,8 +114,8 @@ impl Calls {
 
     /// Names each request by its new place.
     pub(super) fn renumber(&mut self, places: &[u32]) {
-        for (_, request) in self.0.iter_mut().flat_map(|calls| &mut calls.recent) {
-            *request = places[*request as usize];
+        for call in self.0.iter_mut().flat_map(|calls| &mut calls.recent) {
+            call.request = places[call.request as usize];
         }
     }
 

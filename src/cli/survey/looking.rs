@@ -9,7 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::settings;
 use super::{
-    Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Unfinished, Work,
+    Call, Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Tuning,
+    Unfinished, Work,
 };
 use crate::cli::{Fault, must_be_trace};
 use crate::model::time::HostNs;
@@ -318,7 +319,9 @@ impl Survey {
                         if let (Some(seq), Some(function)) = (seq, numbers.get(nccl::FUNCTION)) {
                             let (count, root) = (numbers.get(nccl::COUNT), numbers.get(nccl::ROOT));
                             let request = Request { name: event.shared_name(), count, root };
-                            track.calls.take(function, seq, self.requests.put(request));
+                            let word = |field| u8::try_from(number(field)).unwrap_or_default();
+                            let tuning = Tuning { algorithm: word(nccl::ALGORITHM), protocol: word(nccl::PROTOCOL) };
+                            track.calls.take(function, Call { seq, request: self.requests.put(request), tuning });
                         }
                         match self.lists_work {
                             true => Open::Operation(begun(&mut self.operations, time)),

@@ -228,9 +228,14 @@ impl Report {
         }
         let is_said = |text: &String| causes.iter().any(|cause| cause.differing.contains(text));
         let differing = troubles.differing.iter().map(ToString::to_string).filter(|text| !is_said(text));
-        let differing: Vec<String> = differing.map(|text| format!("Settings differ: {text}")).collect();
+        let mut differing: Vec<String> = differing.map(|text| format!("Settings differ: {text}")).collect();
         let shares = shares::of_ranks(job, step);
         let (verdict, mut text) = verdict(&names, found, troubles, causes.first(), &shares);
+        let mut trouble_lines = troubles.lines(verdict);
+        // They may be why it hangs.
+        if troubles.stuck().is_some() || troubles.standing().next().is_some() {
+            trouble_lines.append(&mut differing);
+        }
         if let Some(since) = job.since.filter(|_| verdict.is_about_steps()) {
             let [now, before] = [found.steps.median, since.before as f64].map(duration);
             let _ = write!(
@@ -263,7 +268,7 @@ impl Report {
             format_version: FORMAT_VERSION,
             verdict,
             text,
-            trouble_lines: troubles.lines(verdict),
+            trouble_lines,
             mismatches: troubles.mismatches.iter().map(info_json::mismatch).collect(),
             hangs: troubles.hangs.iter().map(info_json::hang).collect(),
             ended_first: troubles.ended_first.iter().map(info_json::gone).collect(),

@@ -8,6 +8,7 @@ use super::graph::{Graph, Item};
 use super::job::{Job, Link, Numbering, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::{Repeat, Source};
+use crate::cli::differing::{Differing, Owner};
 use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
 use crate::cli::troubles::Troubles;
@@ -628,6 +629,24 @@ fn a_hang_comes_before_everything_else() {
     let lines: Vec<&str> = says.lines().collect();
     assert!(lines[0].starts_with("The job hangs: AllReduce"), "{says}");
     assert_eq!(lines[1].trim(), "3 operations of its communicator wait behind it", "{says}");
+}
+
+#[test]
+fn settings_that_differ_are_said_below_the_cause_of_these_ranks_or_the_hang_or_at_the_end() {
+    let (job, found) = Made { work: |rank, _| if rank == 2 { 130 } else { 100 }, ..Made::healthy() }.found();
+    let of = |rank: u32, hangs: Vec<Hang>| {
+        let owner = |rank: u32| Owner { rank: Some(rank), pid: 0, file: format!("{rank}.perfetto-trace").into() };
+        let others = (0..4).filter(|other| *other != rank).map(owner).collect();
+        let values = vec![(Some("1".to_owned()), vec![owner(rank)]), (None, others)];
+        let differing = vec![Differing { name: "NCCL_P2P_DISABLE".to_owned(), values, has_usual: true }];
+        let says = written(&Report::of(&job, &found, &Troubles { hangs, differing, ..Troubles::default() }));
+        says.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let said = |rank: u32| format!("NCCL_P2P_DISABLE is 1 on rank {rank}, and unset on the others");
+    assert_eq!(of(2, vec![])[1], format!("  settings differ there: {}", said(2)));
+    assert_eq!(of(3, vec![]).last(), Some(&format!("Settings differ: {}.", said(3))));
+    let hang = Hang { is_numbered: true, is_certain: true, ..Hang::default() };
+    assert_eq!(of(3, vec![hang])[1], format!("  Settings differ: {}", said(3)));
 }
 
 #[test]

@@ -239,7 +239,9 @@
     if (hangs.length < standing.length) {
       hangs.push({text: `${standing.length - hangs.length} more operations; the JSON of diagnose has all.`, details: []});
     }
-    const troubles = diagnosis.verdict === 'shared-gpu' ? [...shared, ...hangs] : [...mismatches, ...hangs, ...shared];
+    // They may be why it hangs.
+    const differing = mismatches.length + standing.length > 0 ? diagnosis.differing.map((it) => ({text: `Settings differ: ${it.text}`, details: []})) : [];
+    const troubles = diagnosis.verdict === 'shared-gpu' ? [...shared, ...hangs, ...differing] : [...mismatches, ...hangs, ...shared, ...differing];
     box.append(el('p', {class: 'kind'}, KINDS[diagnosis.verdict]), el('p', {class: 'answer'}, named(bound(`${diagnosis.text}.`))));
     const isCause = diagnosis.verdict === 'causes';
     if (troubles.length > 0) {

@@ -15,6 +15,10 @@ use tempfile::TempDir;
 
 /// A process that calls AllReduce `operations` times, each launch taking 80 µs.
 fn recorded(operations: usize, count: &str) -> Recording {
+    Recording::of(&script(operations, count))
+}
+
+fn script(operations: usize, count: &str) -> String {
     let mut script = "user init world comm=0x5c09e rank=0 nranks=2 nodes=2 name=dp\n".to_owned();
     for number in 0..operations {
         let _ = write!(
@@ -30,8 +34,7 @@ fn recorded(operations: usize, count: &str) -> Recording {
             200 + number * number * 31 % 400
         );
     }
-    script.push_str("user finalize world\n");
-    Recording::of(&script)
+    script + "user finalize world\n"
 }
 
 fn folder() -> TempDir {
@@ -164,7 +167,7 @@ fn two_runs_without_kernels_are_compared_by_their_calls() {
     let (first, second) = (recorded(20, "1Mi"), recorded(20, "1Mi"));
     let (report, text) = report(&[], &first.traces.file(), &second.traces.file());
     assert_eq!(report["case"], "two-runs");
-    assert_eq!(report["differences"], json!({"of_jobs": [], "others": []}), "{text}");
+    assert_eq!(report["differences"], json!({"of_jobs": [], "settings": [], "others": []}), "{text}");
     let rows = report["slower"]["rows"].as_array().unwrap();
     let call = rows.iter().find(|row| row["class"] == "call").unwrap_or_else(|| panic!("no calls in {rows:?}"));
     assert_eq!((call["part"].as_str(), call["what"].as_str()), (Some("works"), Some("AllReduce 4 MiB f32 on dp")));
@@ -181,6 +184,19 @@ fn two_runs_without_kernels_are_compared_by_their_calls() {
     let only = ["only A has AllReduce 4 MiB f32 on dp", "only B has AllReduce 8 MiB f32 on dp"];
     assert_eq!(report["differences"]["others"], json!(only));
     only.iter().for_each(|only| assert!(text.contains(&format!("They differ: {only}.")), "{text}"));
+}
+
+#[test]
+fn a_variable_of_nccl_that_only_one_run_has_is_said() {
+    let of = |protocol: Option<&str>| {
+        let play = Play::new(script(5, "1Mi")).env("OMP_NUM_THREADS", "1");
+        Recording::by(protocol.into_iter().fold(play, |play, value| play.env("NCCL_PROTO", value)))
+    };
+    let (first, second) = (of(None), of(Some("LL")));
+    let (report, text) = report(&["--as", "two-runs"], &first.traces.file(), &second.traces.file());
+    let said = "NCCL_PROTO is unset in A, and LL in B";
+    assert_eq!(report["differences"]["settings"], json!([said]), "{text}");
+    assert!(text.contains(&format!("Settings differ: {said}.")), "{text}");
 }
 
 /// A recording of one of several ranks.

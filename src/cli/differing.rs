@@ -13,6 +13,12 @@ use crate::trace::writer::TRACK_BITS;
 
 /// How many values are said, beside the usual one.
 const VALUES: usize = 3;
+/// What the model of a process's GPU is called among its settings.
+const GPU: &str = "GPU";
+
+/// A process's settings, by their names.
+type Settings = BTreeMap<String, String>;
+
 /// A process that has a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
@@ -70,10 +76,39 @@ impl fmt::Display for Differing {
 /// The settings in which the processes of these traces differ, and of which at least half of them
 /// have one value: where each host has its own, none is odd.
 pub(super) fn find(survey: &Survey) -> Vec<Differing> {
-    let ranks = survey.ranks();
+    let all = settings(survey);
+    // The attempts of a restarted job may well differ.
     let mut claimed = BTreeSet::new();
+    if all.iter().any(|(owner, _)| owner.rank.is_some_and(|rank| !claimed.insert(rank))) {
+        return Vec::new();
+    }
+    names(&all).into_iter().filter_map(|name| differing(name, &all)).collect()
+}
+
+/// How the settings of two runs differ, in words: what all processes of a run have, and in what
+/// those of one run differ.
+pub(super) fn between([a, b]: [&Survey; 2]) -> Vec<String> {
+    let (of_a, of_b) = (settings(a), settings(b));
+    // The GPUs of both runs are compared anyway.
+    let names: BTreeSet<&String> = names(&of_a).into_iter().chain(names(&of_b)).filter(|name| *name != GPU).collect();
+    let both = names.into_iter().filter_map(|name| {
+        let [a, b] = [value_of_all(name, &of_a)?, value_of_all(name, &of_b)?];
+        let said = |value: Option<&String>| value.map_or("unset", |it| it).to_owned();
+        (a != b).then(|| format!("{} is {} in A, and {} in B", name_to_say(name), said(a), said(b)))
+    });
+    let within = [("A", a, b), ("B", b, a)].into_iter().flat_map(|(name, one, other)| {
+        let others: Vec<String> = find(other).iter().map(ToString::to_string).collect();
+        let own = find(one).into_iter().map(|it| it.to_string()).filter(move |it| !others.contains(it));
+        own.map(move |it| format!("in {name}, {it}"))
+    });
+    both.chain(within).collect()
+}
+
+/// What each process of these traces was set to.
+fn settings(survey: &Survey) -> Vec<(Owner, Settings)> {
+    let ranks = survey.ranks();
     // A process with several GPUs is drawn as several, with one tag.
-    let mut by_tag: BTreeMap<u64, (Owner, BTreeMap<String, String>)> = BTreeMap::new();
+    let mut by_tag: BTreeMap<u64, (Owner, Settings)> = BTreeMap::new();
     let mut uuids: Vec<&u64> = survey.processes.keys().collect();
     uuids.sort_unstable();
     for uuid in uuids {
@@ -85,26 +120,38 @@ pub(super) fn find(survey: &Survey) -> Vec<Differing> {
             (Owner { rank, pid, file: file.clone() }, process.settings.clone())
         });
         if let Some(model) = model(&track.name) {
-            settings.entry("GPU".to_owned()).or_insert_with(|| model.to_owned());
+            settings.entry(GPU.to_owned()).or_insert_with(|| model.to_owned());
         }
     }
-    // The attempts of a restarted job may well differ.
-    if by_tag.values().any(|(owner, _)| owner.rank.is_some_and(|rank| !claimed.insert(rank))) {
-        return Vec::new();
-    }
-    let all: Vec<_> = by_tag.into_values().collect();
-    let names: BTreeSet<&String> = all.iter().flat_map(|(_, settings)| settings.keys()).collect();
-    names.into_iter().filter_map(|name| differing(name, &all)).collect()
+    by_tag.into_values().collect()
 }
 
-fn differing(name: &str, all: &[(Owner, BTreeMap<String, String>)]) -> Option<Differing> {
-    let variable = name.strip_prefix(attribute::ENVIRONMENT);
-    // What else there is, a recording may not know; and it may leave out its environment.
-    let is_known = |settings: &BTreeMap<String, String>| match variable {
-        Some(_) => settings.keys().any(|it| it.starts_with(attribute::ENVIRONMENT)),
+fn names(all: &[(Owner, Settings)]) -> BTreeSet<&String> {
+    all.iter().flat_map(|(_, settings)| settings.keys()).collect()
+}
+
+/// A variable, or what else a setting is.
+fn name_to_say(name: &str) -> &str {
+    name.strip_prefix(attribute::ENVIRONMENT).unwrap_or(name)
+}
+
+/// Whether a process's recording knows a setting: it may leave out its environment.
+fn is_known(name: &str, settings: &Settings) -> bool {
+    match name.strip_prefix(attribute::ENVIRONMENT) {
+        Some(_) => settings.contains_key(attribute::ENVIRONMENT),
         None => settings.contains_key(name),
-    };
-    let known = || all.iter().filter(|(_, settings)| is_known(settings));
+    }
+}
+
+/// The value that all processes have, where that is known of any, and all have the same.
+fn value_of_all<'a>(name: &str, all: &'a [(Owner, Settings)]) -> Option<Option<&'a String>> {
+    let known = all.iter().filter(|(_, settings)| is_known(name, settings));
+    let values: BTreeSet<Option<&String>> = known.map(|(_, settings)| settings.get(name)).collect();
+    (values.len() == 1).then(|| values.into_iter().next()).flatten()
+}
+
+fn differing(name: &str, all: &[(Owner, Settings)]) -> Option<Differing> {
+    let known = || all.iter().filter(|(_, settings)| is_known(name, settings));
     let mut values: BTreeMap<Option<&String>, Vec<&Owner>> = BTreeMap::new();
     known().for_each(|(owner, settings)| values.entry(settings.get(name)).or_default().push(owner));
     if values.len() < 2 {
@@ -114,7 +161,7 @@ fn differing(name: &str, all: &[(Owner, BTreeMap<String, String>)]) -> Option<Di
         values.into_iter().map(|(value, owners)| (value.cloned(), owners.into_iter().cloned().collect())).collect();
     values.sort_by_key(|(_, owners)| owners.len());
     let (count, most) = (known().count(), values.last().map_or(0, |(_, owners)| owners.len()));
-    let name = variable.unwrap_or(name).to_owned();
+    let name = name_to_say(name).to_owned();
     (2 * most >= count).then_some(Differing { name, values, has_usual: 2 * most > count })
 }
 
@@ -130,18 +177,27 @@ mod tests {
     use crate::cli::survey::{Process, setting};
 
     /// Processes with their names and settings, each in a file of its own.
-    fn found(processes: &[(&str, &[(&str, &str)])]) -> Vec<Differing> {
+    fn survey(processes: &[(&str, &[(&str, &str)])]) -> Survey {
         let mut survey = Survey::default();
         for (at, (name, settings)) in processes.iter().enumerate() {
+            let is_known = settings.iter().any(|(key, _)| key.starts_with(attribute::ENVIRONMENT));
             let uuid = (at as u64 + 1) << TRACK_BITS;
             let track = survey.tracks.entry(uuid).or_default();
             (track.name, track.is_process, track.pid) = ((*name).to_owned(), true, Some(70 + at as u64));
             let settings =
                 settings.iter().filter_map(|(key, value)| Some((setting(key)?.to_owned(), (*value).to_owned())));
-            survey.processes.insert(uuid, Process { file: at, settings: settings.collect(), ..Process::default() });
+            let mut settings: Settings = settings.collect();
+            if is_known {
+                settings.insert(attribute::ENVIRONMENT.to_owned(), String::new());
+            }
+            survey.processes.insert(uuid, Process { file: at, settings, ..Process::default() });
             survey.extents.push((format!("{at}").into(), Default::default()));
         }
-        find(&survey)
+        survey
+    }
+
+    fn found(processes: &[(&str, &[(&str, &str)])]) -> Vec<Differing> {
+        find(&survey(processes))
     }
 
     fn said(processes: &[(&str, &[(&str, &str)])]) -> Vec<String> {
@@ -160,6 +216,14 @@ mod tests {
         let unnamed = [("python · a", PLAIN), ("python · a", PLAIN), ("python · b", ODD)];
         assert_eq!(said(&unnamed), ["NCCL_P2P_DISABLE is 1 on process 72, and unset on the others"]);
         assert_eq!(said(&all[..2]), [""; 0]);
+    }
+
+    #[test]
+    fn a_rank_without_any_variable_of_nccl_s_has_none_of_them() {
+        let bare: &[(&str, &str)] = &[("env.RANK", "2")];
+        let odd: &[(&str, &str)] = &[("env.NCCL_P2P_DISABLE", "1")];
+        let all = [("rank 0 · a", odd), ("rank 1 · a", odd), ("rank 2 · b", bare), ("rank 3 · b", &[])];
+        assert_eq!(said(&all), ["NCCL_P2P_DISABLE is unset on rank 2, and 1 on the others"]);
     }
 
     #[test]
@@ -186,6 +250,18 @@ mod tests {
         assert_eq!(said(&each), [""; 0]);
         // Nor between the attempts of a restarted job.
         assert_eq!(said(&[("rank 0 · a", PLAIN), ("rank 0 · a", ODD), ("rank 1 · a", PLAIN)]), [""; 0]);
+    }
+
+    #[test]
+    fn two_runs_differ_in_what_all_of_one_have_and_in_what_some_of_one_have() {
+        let plain = survey(&[("rank 0 · a", PLAIN), ("rank 1 · a", PLAIN), ("rank 2 · b", PLAIN)]);
+        let some = survey(&[("rank 0 · a", PLAIN), ("rank 1 · a", PLAIN), ("rank 2 · b", ODD)]);
+        let all = survey(&[("rank 0 · a", ODD), ("rank 1 · a", ODD)]);
+        let unknown = survey(&[("rank 0 · a", &[])]);
+        assert_eq!(between([&plain, &all]), ["NCCL_P2P_DISABLE is unset in A, and 1 in B"]);
+        let within = "NCCL_P2P_DISABLE is 1 on rank 2, and unset on the others";
+        assert_eq!(between([&plain, &some]), [format!("in B, {within}")]);
+        assert_eq!([between([&some, &some]), between([&plain, &plain]), between([&unknown, &all])], [[""; 0]; 3]);
     }
 
     #[test]

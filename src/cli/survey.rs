@@ -212,7 +212,8 @@ pub(super) struct Process {
     pub(super) file: usize,
     /// The id of its host's boot, if known: several hosts may have the same name.
     pub(super) boot: Option<String>,
-    /// What should be the same on all ranks: its environment and its driver, by name.
+    /// What should be the same on all ranks: its driver, and variables of its environment with the
+    /// trace's prefix. The prefix alone says that the recording has the environment.
     pub(super) settings: BTreeMap<String, String>,
     /// The UUID of its GPU, in hexadecimal digits, if known.
     pub(super) gpu: Option<String>,

@@ -21,6 +21,8 @@ pub(crate) struct Differences {
     /// What makes them different jobs: ranks, sizes, GPUs, NCCL. A difference in times may be due
     /// to that alone.
     pub(crate) of_jobs: Vec<String>,
+    /// What NCCL, CUDA and the driver were set to, where two runs or the ranks of one run differ.
+    pub(crate) settings: Vec<String>,
     /// The rest: hosts, communicators, what was recorded, what only one of them has.
     pub(crate) others: Vec<String>,
 }
@@ -58,7 +60,7 @@ pub(crate) fn find(a: &Profile, b: &Profile, [ranks_a, ranks_b]: [&Ranks; 2], ca
             }
         }
     }
-    Differences { of_jobs: of_jobs.0, others: others.0 }
+    Differences { of_jobs: of_jobs.0, settings: Vec::new(), others: others.0 }
 }
 
 #[derive(Default)]

@@ -33,6 +33,7 @@ use self::case::Case;
 use self::ranks::Ranks;
 pub(super) use self::report::Side;
 use self::report::{Knowledge, Report, Style};
+use crate::cli::differing;
 use crate::cli::reason::Reason;
 use crate::cli::survey::Survey;
 use crate::cli::troubles::Troubles;
@@ -71,6 +72,9 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
             None => reason,
         })?;
     [report.a.troubles, report.b.troubles] = troubles;
+    if report.recognised.case == Case::TwoRuns {
+        report.differences.settings = differing::between([&looked_a, &looked_b]);
+    }
     if let Some(path) = &wish.json {
         super::write_json(path, &report, out)?;
     }

@@ -15,6 +15,7 @@ use super::slower::{LEAST, Link, Part, RankRow, Row as SlowerRow, Slower};
 use super::starts::Starts;
 use super::statistics::Distribution;
 use super::steps::{Repeat, Source};
+use crate::cli::LISTED;
 use crate::cli::colour;
 use crate::cli::said;
 use crate::cli::survey::attempts::LEFT_OUT;
@@ -155,6 +156,13 @@ impl Report {
             lines.push(format!("{warning}: {}.", of_jobs.join("; ")));
         }
         lines.extend(self.answer.as_ref().map(|answer| answer.text.clone()));
+        // They may be why one of them is slower.
+        let settings = &self.differences.settings;
+        let more = settings.len().saturating_sub(LISTED);
+        let more = if more > 0 { format!("; and {more} more, which the JSON lists") } else { String::new() };
+        if !settings.is_empty() {
+            lines.push(format!("Settings differ: {}{more}.", settings[..settings.len().min(LISTED)].join("; ")));
+        }
         lines
     }
 

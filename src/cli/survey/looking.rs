@@ -146,6 +146,10 @@ impl Looking {
     fn attributes(&mut self, packet: &Packet<'_>) {
         let tag = tag_of_sequence(packet.sequence);
         for (key, value) in packet.attributes() {
+            // Any variable shows that the recording does not leave them out.
+            if key.starts_with(attribute::ENVIRONMENT) {
+                self.settings.entry(tag).or_default().entry(attribute::ENVIRONMENT.to_owned()).or_default();
+            }
             if let Some(name) = settings::setting(&key) {
                 self.settings.entry(tag).or_default().insert(name.to_owned(), value);
                 continue;

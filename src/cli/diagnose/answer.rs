@@ -144,7 +144,7 @@ struct Told {
     doubt_ns: u64,
     share: f64,
     text: String,
-    /// The settings that only ranks have of which these are some, in words.
+    /// The settings that set its ranks apart, in words.
     differing: Vec<String>,
     look_at: LookAt,
 }

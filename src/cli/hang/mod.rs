@@ -226,9 +226,9 @@ fn ways(survey: &Survey, operation: &Operation, calls: &[(u32, &Calls)]) -> Vec<
     let mut ways: BTreeMap<Tuning, BTreeSet<u32>> = BTreeMap::new();
     for (rank, calls) in calls {
         let made = calls.by_function().flat_map(|of| &of.recent).filter(is_it);
-        made.filter(|call| call.tuning != Tuning::default()).for_each(|call| {
+        for call in made.filter(|call| call.tuning.is_known()) {
             ways.entry(call.tuning).or_default().insert(*rank);
-        });
+        }
     }
     let mut ways: Vec<(Tuning, Vec<u32>)> =
         ways.into_iter().map(|(tuning, ranks)| (tuning, ranks.into_iter().collect())).collect();
@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn an_operation_that_not_all_ranks_run_alike_is_told_from_others() {
         let simple = |algorithm| Tuning { algorithm, protocol: 39 };
-        let [ring, tree, unknown] = [simple(31), simple(30), Tuning::default()];
+        let [ring, tree, unknown] = [31, 30, 0].map(simple);
         let mut survey = Survey::default();
         let mut request = |name: &str| {
             survey.requests.put(super::super::survey::Request { name: name.into(), count: None, root: None })

@@ -31,6 +31,12 @@ pub(in crate::cli) struct Tuning {
     pub(in crate::cli) protocol: u8,
 }
 
+impl Tuning {
+    pub(in crate::cli) fn is_known(self) -> bool {
+        self.algorithm != 0 && self.protocol != 0
+    }
+}
+
 impl fmt::Display for Tuning {
     /// `RING SIMPLE`, as NCCL names them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -47,11 +47,13 @@ pub(super) fn slow_groups(job: &Job, others: &[Suspect]) -> Vec<Suspect> {
 
 fn slow_ones(job: &Job, name: &str, groups: &Groups, slow: &mut BTreeMap<Vec<usize>, Suspect>) {
     let means: Vec<BTreeMap<usize, f64>> = groups.values().map(|all| means(all)).collect();
-    let usual_in = |step: usize| median(&means.iter().filter_map(|of| of.get(&step).copied()).collect::<Vec<_>>());
+    let mut by_step: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    means.iter().flatten().for_each(|(step, mean)| by_step.entry(*step).or_default().push(*mean));
+    let usual: BTreeMap<usize, f64> = by_step.iter().map(|(step, means)| (*step, median(means))).collect();
     for ((ranks, all), own) in groups.iter().zip(&means) {
-        let usual: BTreeMap<usize, f64> = own.keys().map(|step| (*step, usual_in(*step))).collect();
         let lengths: Vec<f64> = own.values().copied().collect();
-        let [each, middle] = [median(&lengths), median(&usual.values().copied().collect::<Vec<_>>())];
+        let usual_then: Vec<f64> = own.keys().map(|step| usual[step]).collect();
+        let [each, middle] = [median(&lengths), median(&usual_then)];
         let longer = own.iter().filter(|(step, length)| **length >= SLOW * usual[step]).count() as f64;
         if each < SLOW * middle || longer < HABIT * own.len() as f64 {
             continue;

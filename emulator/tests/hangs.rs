@@ -525,7 +525,7 @@ fn ranks_that_do_not_run_an_operation_alike_are_named_with_the_setting() {
     let said = Case { limit: Some(Duration::from_secs(9)), ..Case::of(text) }.plan().run().info();
     let line = first_lines(&said)[0];
     let is_hang = line.starts_with("hang          AllReduce 4 MiB f32, seq 0 on world: all 4 ranks have come, ");
-    let ways = "; NCCL does not run it alike on all of them: TREE SIMPLE on ranks 2, 3, but RING SIMPLE on ranks 0, 1";
+    let ways = "; NCCL runs it differently: TREE SIMPLE on ranks 2, 3, but RING SIMPLE on ranks 0, 1";
     assert!(is_hang && line.ends_with(ways), "{said}");
     let setting = "\ndiffers       NCCL_ALGO is Ring on ranks 0 and 1, and Tree on ranks 2 and 3\n";
     assert!(said.contains(setting), "{said}");

@@ -48,7 +48,7 @@ impl Differing {
     /// usual one.
     pub(super) fn sets_apart<'a>(&self, processes: impl Iterator<Item = (&'a Path, i64)> + Clone) -> bool {
         let is_of =
-            |owner: &Owner, (file, pid): (&Path, i64)| owner.file == file && i64::try_from(owner.pid) == Ok(pid);
+            |owner: &Owner, (file, pid): (&Path, i64)| i64::try_from(owner.pid) == Ok(pid) && owner.file == file;
         let has = |owners: &[Owner], process| owners.iter().any(|owner| is_of(owner, process));
         let have = |owners: &[Owner]| processes.clone().all(|process| has(owners, process));
         processes.clone().next().is_some() && self.unusual().iter().any(|(_, owners)| have(owners))

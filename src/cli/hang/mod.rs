@@ -360,7 +360,7 @@ impl Hang {
                     .map(|(tuning, ranks)| format!("{tuning} on {}", self.ranks(ranks)))
                     .collect();
                 if !ways.is_empty() {
-                    write!(f, "; NCCL does not run it alike on all of them: {}", ways.join(", but "))?;
+                    write!(f, "; NCCL runs it differently: {}", ways.join(", but "))?;
                 }
                 if self.may_be_over {
                     f.write_str("; records of kernels were lost, so it may be over, or still to run")?;

@@ -269,7 +269,7 @@ fn handle(number: u64) -> Handle {
 }
 
 fn operation(n: u64, at: u64, event: Event) -> Operation {
-    Operation { id: handle(n), since: HostNs(at), asked: None, event, texts: None, p2p_number: 0 }
+    Operation { id: handle(n), since: HostNs(at), asked: None, event, texts: None, number: 0 }
 }
 
 fn all_reduce(n: u64, at: u64) -> Operation {

@@ -296,7 +296,7 @@ impl Rank<'_> {
         let comm = if is_of_all(step) { self.world.clone() } else { self.host.clone() };
         let (func, count) = if is_of_all(step) { (Word::ALL_REDUCE, 1 << 22) } else { (Word::ALL_GATHER, 1 << 20) };
         let [call, coll, launch] = [self.id(), self.id(), self.id()];
-        let operation = |id, since, event| Operation { id, since, asked: None, event, texts: None, p2p_number: 0 };
+        let operation = |id, since, event| Operation { id, since, asked: None, event, texts: None, number: 0 };
 
         let asked = came - 30_000;
         let event =

@@ -477,5 +477,5 @@ fn operation(of: &import::Operation, id: Handle) -> Operation {
     let since = of.call.map_or(HostNs(0), |call| call.start.in_trace());
     let texts = has_texts.then(|| Box::new(texts));
     let asked = of.call.zip(of.tid).map(|(call, tid)| moment(tid, call));
-    Operation { id, since, asked, event, texts, p2p_number: Operation::UNNUMBERED }
+    Operation { id, since, asked, event, texts, number: Operation::UNNUMBERED }
 }

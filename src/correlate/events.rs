@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::channels::Facts;
+use super::kernels::SILENT_BROADCASTS;
 use super::known::{Details, Known, Work};
+use super::numbers::broadcasts;
 use super::{COPY_ENGINE, Correlator, Out, Started, find};
 use crate::model::event::{self, Event, Kind};
 use crate::model::ids::{Handle, RingId};
@@ -39,7 +41,7 @@ impl Correlator {
 
     /// A communicator has ended, so the one that ended longest ago is forgotten.
     pub(super) fn forget_after(&mut self, context: Handle) {
-        self.p2p_numbers.forget(context);
+        self.numbers.forget(context);
         if let Some(oldest) = self.comms.end(context) {
             self.moved.remove(&oldest);
             self.proxy.connections.retain(|(context, ..)| *context != oldest);
@@ -80,7 +82,7 @@ impl Correlator {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
                 let captured = captured.is_set();
-                known.details = Details::Call { captured, replays: 0, p2p_number: None, group: parent, made: here };
+                known.details = Details::Call { captured, replays: 0, number: None, group: parent, made: here };
             }
             Event::Coll(_) | Event::P2p(_) => known.details = self.handed_over(started, out),
             Event::ProxyOp(op) => known.details = self.start_proxy_op(started, op, out),
@@ -115,7 +117,7 @@ impl Correlator {
             }
             Event::CeColl(_) => {
                 let (captured, group) = (false, Handle::NONE);
-                known.details = Details::Call { captured, replays: 0, p2p_number: None, group, made: here };
+                known.details = Details::Call { captured, replays: 0, number: None, group, made: here };
             }
             Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, here),
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
@@ -137,7 +139,7 @@ impl Correlator {
         };
         let mut operation = self.operation(id, *event, out.now, asked);
         if let Event::P2p(p2p) = event {
-            operation.p2p_number = self.p2p_number(context, p2p, parent);
+            operation.number = self.p2p_number(context, p2p, parent);
         }
         let replay = self.replay(parent);
         let comm = self.comms.get(&context);
@@ -155,8 +157,11 @@ impl Correlator {
     /// A call on a host thread begins.
     fn call_begins(&mut self, started: &Started<'_>, out: &mut Out<'_>) {
         let &Started { id, parent, context, thread, here, event, doubt } = started;
-        let operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
+        let mut operation = matches!(event, Event::CollApi(_) | Event::P2pApi(_) | Event::CeColl(_))
             .then(|| self.operation(id, *event, out.now, here));
+        if let (Some(operation), Event::CollApi(call)) = (&mut operation, event) {
+            operation.number = self.broadcast_number(context, call);
+        }
         let asked_by = match event.kind() {
             Kind::KernelLaunch => self.plans.calls.of(parent, context),
             _ => Vec::new(),
@@ -332,25 +337,37 @@ impl Correlator {
 
     /// The number of a send or receive that the call `parent` asked for.
     fn p2p_number(&mut self, context: Handle, p2p: &event::P2p, parent: Handle) -> u32 {
-        if self.p2p_numbers.is_lossy() {
+        if self.numbers.is_lossy() {
             return Operation::UNNUMBERED;
         }
         let pair = (context, p2p.peer, p2p.func);
         match self.events.details_mut(parent) {
-            Some(Details::Call { captured: true, p2p_number, .. }) => match *p2p_number {
+            Some(Details::Call { captured: true, number, .. }) => match *number {
                 Some(number) => number,
-                None => *p2p_number.insert(self.p2p_numbers.captured(pair)),
+                None => *number.insert(self.numbers.captured(pair)),
             },
             // Nobody knows whether it was captured.
-            None if !parent.is_none() => self.p2p_numbers.uncounted(pair),
-            _ => self.p2p_numbers.next(pair),
+            None if !parent.is_none() => self.numbers.uncounted(pair),
+            _ => self.numbers.next(pair),
+        }
+    }
+
+    /// The number of a broadcast that NCCL will not hand over, by its call.
+    fn broadcast_number(&mut self, context: Handle, call: &event::CollApi) -> u32 {
+        let is_silent = |comm: &Comm| comm.version >= SILENT_BROADCASTS;
+        match call.func {
+            Word::BROADCAST if self.comms.get(&context).is_some_and(is_silent) => match call.captured.is_set() {
+                true => self.numbers.captured(broadcasts(context)),
+                false => self.numbers.next(broadcasts(context)),
+            },
+            _ => Operation::UNNUMBERED,
         }
     }
 
     /// The operation that an event starts, with the texts it refers to.
     fn operation(&self, id: Handle, event: Event, since: HostNs, asked: Moment) -> Operation {
-        let p2p_number = Operation::UNNUMBERED;
-        let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, p2p_number };
+        let number = Operation::UNNUMBERED;
+        let mut operation = Operation { id, since, asked: Some(asked), event, texts: None, number };
         let words = match event {
             Event::Coll(coll) => [coll.func, coll.datatype, coll.algorithm, coll.protocol, coll.variant],
             Event::CeColl(coll) => [coll.func, coll.datatype, Word::ABSENT, Word::ABSENT, coll.sync_strategy],

@@ -11,7 +11,7 @@ use crate::model::time::HostNs;
 use crate::model::timeline::{Around, CopyOf, Entry, Method, Moment, Operation, Owner, Unmatched, What};
 
 /// From this release on NCCL does not report broadcasts, unless NCCL_ALLGATHERV_ENABLE=0.
-const SILENT_BROADCASTS: u32 = 22_900;
+pub(super) const SILENT_BROADCASTS: u32 = 22_900;
 
 /// What a kernel carried.
 pub(super) struct Carried<'a> {

@@ -36,7 +36,7 @@ pub(super) enum Details {
         captured: bool,
         replays: u32,
         /// For a captured send or receive: its number, once it was handed over.
-        p2p_number: Option<u32>,
+        number: Option<u32>,
         /// The GroupApi it was made in.
         group: Handle,
         made: Moment,
@@ -238,7 +238,7 @@ mod tests {
 
     fn call(captured: bool) -> Details {
         let made = Moment { tid: 1, time: HostNs(0) };
-        Details::Call { captured, replays: 0, p2p_number: None, group: Handle::NONE, made }
+        Details::Call { captured, replays: 0, number: None, group: Handle::NONE, made }
     }
 
     #[test]

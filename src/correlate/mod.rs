@@ -15,7 +15,7 @@ mod external;
 mod history;
 mod kernels;
 mod known;
-mod p2p;
+mod numbers;
 mod plans;
 mod proxy;
 mod ranges;
@@ -37,7 +37,7 @@ pub(crate) use self::history::History;
 pub(crate) use self::history::step_of;
 use self::kernels::Carried;
 use self::known::{Details, Known, Table, Work};
-use self::p2p::P2pNumbers;
+use self::numbers::Numbers;
 use self::plans::Plans;
 use self::proxy::Proxy;
 use self::ranges::Ranges;
@@ -75,7 +75,7 @@ pub struct Correlator {
     proxy: Proxy,
     /// When communicators were initialised, as far as nobody has asked for it.
     inits: Vec<(HostNs, i32)>,
-    p2p_numbers: P2pNumbers,
+    numbers: Numbers,
     sessions: Sessions,
     plans: Plans,
     /// Collectives of the copy engines, with their context.
@@ -145,7 +145,7 @@ impl Correlator {
             events: Table::default(),
             proxy: Proxy::default(),
             inits: Vec::new(),
-            p2p_numbers: P2pNumbers::default(),
+            numbers: Numbers::default(),
             sessions: Sessions::default(),
             plans: Plans::default(),
             copy_engine: Bounded::default(),
@@ -375,7 +375,7 @@ impl Correlator {
     /// There was no room for a record, up to this time.
     pub fn lost(&mut self, time: HostNs) {
         self.plans.graphs.lost(time);
-        self.p2p_numbers.lost();
+        self.numbers.lost();
     }
 
     /// There was no room for a launch, or for a node of a graph: the launches of graphs are not

@@ -315,14 +315,14 @@ fn seq_of(operation: &Arc<Operation>) -> Option<u64> {
 /// are common to all runs.
 fn unnumbered(operations: &Operations, are_numbers_common: bool) -> Operations {
     let unnumbered = |operation: &Arc<Operation>| {
-        let (id, since, p2p_number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
+        let (id, since, number) = (Handle::NONE, HostNs(0), Operation::UNNUMBERED);
         let mut event = operation.event;
         if let Event::Coll(coll) = &mut event
             && !are_numbers_common
         {
             coll.seq = Coll::UNNUMBERED;
         }
-        Arc::new(Operation { id, since, p2p_number, event, ..Operation::clone(operation) })
+        Arc::new(Operation { id, since, number, event, ..Operation::clone(operation) })
     };
     Arc::new(operations.iter().map(unnumbered).collect())
 }

@@ -286,6 +286,38 @@ fn a_send_whose_call_is_not_known_ends_the_count_of_its_pair() {
 }
 
 #[test]
+fn a_broadcast_that_is_not_handed_over_has_the_same_mark_on_all_ranks() {
+    let marks = |rank: u32, version: u32, input: &str| {
+        let cast = |name: char, hash: u32| {
+            format!("0 0 comm {name} hash={hash} rank={rank} ranks=2 interface=7 version={version}")
+        };
+        let mut marks = Vec::new();
+        Player::new().play(&format!("{} | {}\n{input}", cast('C', 7), cast('D', 8)), &mut |_, entry| {
+            if let What::CallBegin { operation: Some(operation), comm, .. } = entry.what {
+                marks.push(operation.correlation(comm));
+            }
+        });
+        marks
+    };
+    let two = "1 0 start a CollApi func=Broadcast | 2 0 start b CollApi func=Broadcast in=D
+               3 0 start c CollApi func=AllReduce | 4 0 start d CollApi func=Broadcast";
+    let [a, b, c, d] = marks(0, 22_907, two)[..] else { panic!() };
+    assert!(a.is_some() && b.is_some() && d.is_some());
+    assert!(a != b && a != d && b != d);
+    assert_eq!(c, None, "it is handed over, with a number of NCCL's");
+    assert_eq!(marks(1, 22_907, two), [a, b, c, d]);
+    assert_eq!(marks(1, 22_809, two), [None; 4], "up to 2.28 broadcasts are handed over");
+
+    // What is captured is counted apart.
+    let captured = "1 0 start a CollApi func=Broadcast captured | 2 0 start b CollApi func=Broadcast";
+    let [of_graph, eager] = marks(0, 22_907, captured)[..] else { panic!() };
+    assert_eq!(eager, a);
+    assert!(of_graph.is_some() && of_graph != a && of_graph != d);
+    let lost = marks(0, 22_907, &format!("{two} | 5 0 records-lost | 6 0 start e CollApi func=Broadcast"));
+    assert_eq!(lost[4], None);
+}
+
+#[test]
 fn a_collective_has_the_same_mark_on_all_ranks() {
     let rank = |rank: u32| {
         format!(

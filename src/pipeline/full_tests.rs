@@ -24,7 +24,7 @@ fn all_reduce(pipeline: &mut Pipeline, number: u64, ends: bool) -> Option<Wish> 
     let comm = Comm::named(Handle(1), "dp");
     let coll = event::Coll { seq: number, func: Word::ALL_REDUCE, ..event::Coll::default() };
     let (id, event) = (Handle(1_000 + number), Event::Coll(coll));
-    let operation = Arc::new(Operation { id, since: at, asked: None, event, texts: None, p2p_number: 0 });
+    let operation = Arc::new(Operation { id, since: at, asked: None, event, texts: None, number: 0 });
     let (thread, call, comm) = (ThreadId(0), Handle::NONE, Some(&comm));
     let handed = What::OperationBegin { id, thread, call, comm, operation: &operation, replay: None, doubt: None };
     let span = Span { start: at, end: HostNs(at.0 + 100), error_ns: 0 };

@@ -299,7 +299,7 @@ mod tests {
             let coll = Coll { func: Word::ALL_REDUCE, datatype: Word::FLOAT32, count: 256, ..Coll::default() };
             let (id, since) = (Handle(start), HostNs(0));
             let operation =
-                Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, p2p_number: 0 });
+                Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, number: 0 });
             self.of_kernel(GPU, span(start, end), Owner::of_one(&comm(on), &operation));
         }
     }
@@ -377,7 +377,7 @@ mod tests {
                 asked: None,
                 event: Event::Coll(coll),
                 texts: None,
-                p2p_number: 0,
+                number: 0,
             };
             for step in 0..100_u64 {
                 let now = step * 100_000;

@@ -264,7 +264,7 @@ mod tests {
 
     fn operation(id: Handle) -> Arc<Operation> {
         let event = Event::Coll(bytemuck::Zeroable::zeroed());
-        Arc::new(Operation { id, since: HostNs(0), asked: None, event, texts: None, p2p_number: 0 })
+        Arc::new(Operation { id, since: HostNs(0), asked: None, event, texts: None, number: 0 })
     }
 
     /// The number of operations from each time on.

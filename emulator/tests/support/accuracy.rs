@@ -602,7 +602,7 @@ impl Numbers {
             let func = if is_receive { Word::RECV } else { Word::SEND };
             let id = |number: u32| {
                 let event = Event::P2p(P2p { func, peer, ..P2p::default() });
-                Operation { id: Handle::NONE, since: HostNs(0), asked: None, event, texts: None, p2p_number: number }
+                Operation { id: Handle::NONE, since: HostNs(0), asked: None, event, texts: None, number }
                     .correlation(Some(&comm))
             };
             (0..MOST).filter_map(|number| Some((id(number)?, u64::from(number)))).collect()

@@ -756,7 +756,7 @@ mod tests {
             let func = Word::ALL_REDUCE;
             let event = Called::Coll(event::Coll { seq: number, func, count: 8, ..event::Coll::default() });
             let id = Handle(100 + number);
-            let operation = Operation { id, since: start, asked: None, event, texts: None, p2p_number: 0 };
+            let operation = Operation { id, since: start, asked: None, event, texts: None, number: 0 };
             let late = wait.map(|(ns, why)| Late { begun: HostNs(start.0 + ns), why });
             let owner = Owner::Operations {
                 method,
@@ -800,7 +800,7 @@ mod tests {
             |number, proxy| Drawn::ProxyOpBegin { id: Handle(number), thread, proxy, queued_ns: 1, was_taken: false };
         let sends = |number, peer| {
             let event = Called::P2p(event::P2p { peer, count: 8, func: Word::SEND, ..event::P2p::default() });
-            Arc::new(Operation { id: Handle(number), since: HostNs(1), asked: None, event, texts: None, p2p_number: 0 })
+            Arc::new(Operation { id: Handle(number), since: HostNs(1), asked: None, event, texts: None, number: 0 })
         };
         let [to_5, to_6] = [sends(21, 5), sends(22, 6)];
         let sent = |operation| Drawn::OperationBegin {

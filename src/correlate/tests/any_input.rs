@@ -82,7 +82,7 @@ fn memory_is_bounded_on_any_input() {
     assert!(correlator.events.len() <= 128 << 10, "{}", correlator.events.len());
     assert!(correlator.proxy.pending.len() <= PENDING_OPS);
     assert!(correlator.proxy.untaken.values().map(VecDeque::len).sum::<usize>() <= PENDING_OPS);
-    assert!(correlator.p2p_numbers.len() <= 28 << 10);
+    assert!(correlator.numbers.len() <= 28 << 10);
     assert!(correlator.rings.len() <= 4);
 }
 
@@ -110,10 +110,10 @@ fn ended_communicators_are_forgotten() {
             player.correlator.push(RingId(0), HostNs(n), &record, &mut |_| {});
         }
     }
-    let Correlator { comms, p2p_numbers, proxy, texts, names, moved, .. } = &player.correlator;
+    let Correlator { comms, numbers, proxy, texts, names, moved, .. } = &player.correlator;
     for (kept, what) in [
         (comms.len(), "communicators"),
-        (p2p_numbers.len(), "counters of messages"),
+        (numbers.len(), "counters of messages"),
         (proxy.connections.len(), "connections"),
         (texts.len() + names.len(), "names"),
         (moved.len(), "times of progress"),

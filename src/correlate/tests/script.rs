@@ -418,7 +418,7 @@ pub(in crate::correlate) fn describe(labels: &Labels, marks: &mut Vec<u64>, what
         }
         What::OperationBegin { id, thread, call: _, comm, operation, replay, doubt: why } => {
             let number = match operation.event {
-                Event::P2p(_) => format!(" number {}", operation.p2p_number),
+                Event::P2p(_) => format!(" number {}", operation.number),
                 _ => String::new(),
             };
             let replay = replay.map_or(String::new(), |replay| format!(" replay {replay}"));

@@ -23,9 +23,11 @@ pub struct Operation {
     /// algorithm, protocol, variant or sync strategy. Nearly always `None`.
     pub texts: Option<Box<Texts>>,
     /// For a send or receive: its number among those with the same peer and direction on this
-    /// communicator, from 0; or [`Operation::UNNUMBERED`]. Captured ones are counted apart, from
-    /// [`Operation::CAPTURED`], and have the same number in each run of their graph.
-    pub p2p_number: u32,
+    /// communicator, from 0. For the call of a broadcast that NCCL does not hand over: its number
+    /// among these on this communicator. Otherwise [`Operation::UNNUMBERED`]. Captured ones are
+    /// counted apart, from [`Operation::CAPTURED`], and have the same number in each run of their
+    /// graph.
+    pub number: u32,
 }
 
 /// Texts of an operation that are not a [`Word`] of the table.
@@ -40,11 +42,11 @@ pub struct Texts {
 }
 
 impl Operation {
-    /// The number of a send or receive if those before it are not known, as in other tools' files.
+    /// The number if those before it are not known, as in other tools' files.
     pub const UNNUMBERED: u32 = u32::MAX;
     /// At which bit of its [correlation](Operation::correlation) the number of a collective begins.
     pub const SEQ_BIT: u32 = 28;
-    /// The number of the first captured send or receive.
+    /// The number of the first captured one.
     pub const CAPTURED: u32 = 1 << 31;
 
     /// The function.
@@ -103,17 +105,20 @@ impl Operation {
     /// The number that marks this operation in every rank's trace: 32 bits of sequence, 5 of
     /// function, 23 of communicator. The sequence is in the upper bits, because starting with small
     /// numbers keeps it short in the file; and it starts at bit 28, where its bytes are those of
-    /// the argument `seq`, which compresses well. Sends and receives have 35 bits made of both
-    /// ranks and their number instead: of a million in one communicator, some 15 share theirs with
-    /// another. `None` if the ranks have nothing in common by which to identify it.
+    /// the argument `seq`, which compresses well. Where NCCL has no sequence, it is our own
+    /// [number](Operation::number): that of a broadcast, or 35 bits made of it and both ranks of a
+    /// send or receive; of a million in one communicator, some 15 share theirs with another. `None`
+    /// if the ranks have nothing in common by which to identify it.
     #[must_use]
     pub fn correlation(&self, comm: Option<&Comm>) -> Option<u64> {
         let comm = comm.filter(|comm| comm.hash != 0)?;
         let (function, sequence) = match &self.event {
             Event::Coll(coll) if coll.seq != event::Coll::UNNUMBERED => (coll.func.0 as u8, u64::from(coll.seq as u32)),
-            Event::P2p(p2p) if comm.rank >= 0 && self.p2p_number != Self::UNNUMBERED => {
+            _ if self.number == Self::UNNUMBERED => return None,
+            Event::CollApi(call) => (call.func.0 as u8, u64::from(self.number)),
+            Event::P2p(p2p) if comm.rank >= 0 => {
                 let (from, to) = if p2p.func == Word::RECV { (p2p.peer, comm.rank) } else { (comm.rank, p2p.peer) };
-                (Word::SEND_RECV.0 as u8, transfer(from, to, self.p2p_number))
+                (Word::SEND_RECV.0 as u8, transfer(from, to, self.number))
             }
             _ => return None,
         };

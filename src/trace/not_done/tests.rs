@@ -34,7 +34,7 @@ impl Job {
     fn operation(number: u64) -> Arc<Operation> {
         let coll = event::Coll { seq: number, func: Word::ALL_REDUCE, ..event::Coll::default() };
         let (id, since) = (Handle(number), HostNs(0));
-        Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, p2p_number: 0 })
+        Arc::new(Operation { id, since, asked: None, event: Event::Coll(coll), texts: None, number: 0 })
     }
 
     fn draw(&mut self, time: u64, what: What<'_>) {

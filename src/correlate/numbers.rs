@@ -1,6 +1,6 @@
-//! The numbers of sends and receives: NCCL has none, so both ends count them (pure).
+//! The numbers of sends, receives and broadcasts that NCCL gives none: all ranks count them (pure).
 //!
-//! A number is right only if both ends counted alike. They cannot once a record was lost, so from
+//! A number is right only if all ranks counted alike. They cannot once a record was lost, so from
 //! then on there are none. NCCL may hand over a captured operation once on one rank and at each
 //! run on the other; so captured ones are counted apart, when they are handed over first, and keep
 //! their number.
@@ -14,12 +14,17 @@ use crate::model::word::Word;
 /// How many combinations of communicator, peer and direction are counted.
 const PEERS: usize = 28 << 10;
 
-/// Communicator, peer and direction.
+/// Communicator, peer and direction; those of broadcasts are [`broadcasts`].
 pub(super) type Pair = (Handle, i32, Word);
 
-/// Sends and receives so far.
+/// What the broadcasts of a communicator are counted by: all ranks call them in the same order.
+pub(super) const fn broadcasts(context: Handle) -> Pair {
+    (context, -1, Word::BROADCAST)
+}
+
+/// What was counted so far.
 #[derive(Debug, Default)]
-pub(super) struct P2pNumbers {
+pub(super) struct Numbers {
     /// The next number, of those that were captured and of others; [`Operation::UNNUMBERED`] once
     /// one may have been left out.
     next: FxHashMap<(Pair, bool), u32>,
@@ -28,7 +33,7 @@ pub(super) struct P2pNumbers {
     was_full: bool,
 }
 
-impl P2pNumbers {
+impl Numbers {
     /// The number of the next operation that was not captured.
     pub(super) fn next(&mut self, pair: Pair) -> u32 {
         self.count(pair, false)
@@ -65,7 +70,7 @@ impl P2pNumbers {
     fn count(&mut self, pair: Pair, is_captured: bool) -> u32 {
         let key = (pair, is_captured);
         self.was_full |= self.next.len() >= PEERS;
-        if self.was_full && !self.next.contains_key(&key) {
+        if self.is_lossy || self.was_full && !self.next.contains_key(&key) {
             return Operation::UNNUMBERED;
         }
         let next = self.next.entry(key).or_default();
@@ -89,7 +94,7 @@ mod tests {
 
     #[test]
     fn without_room_there_are_no_numbers() {
-        let mut numbers = P2pNumbers::default();
+        let mut numbers = Numbers::default();
         assert_eq!(numbers.next(PAIR), 0);
         for peer in 0..2 * PEERS as i32 {
             numbers.next((Handle(2), peer, Word::SEND));
@@ -104,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_pair_in_which_something_may_not_count_has_no_numbers() {
-        let mut numbers = P2pNumbers::default();
+        let mut numbers = Numbers::default();
         assert_eq!([numbers.next(PAIR), numbers.uncounted(PAIR), numbers.next(PAIR)], [0, NONE, NONE]);
         assert_eq!(numbers.captured(PAIR), Operation::CAPTURED);
         assert_eq!(numbers.next((Handle(1), 2, Word::RECV)), 0, "another pair");

@@ -2,7 +2,8 @@
 //!
 //! What repeats is found by a kind of thing that divides everything a rank did into stretches of
 //! the same content: a kernel that runs once per step or, if there is none, one that always runs
-//! the same number of times. If there are several, the one with the shortest stretches is taken.
+//! the same number of times. If there are several, the one with the shortest stretches is taken. A
+//! few stretches may hold more than the others, as where a run is evaluated or saved in between.
 //!
 //! Where sizes change from step to step, other kernels compute each. Then what a rank communicates
 //! divides a run that is looked at by itself; for comparing the work of two runs that is not
@@ -20,9 +21,14 @@ use crate::trace::names;
 
 /// With fewer stretches, nothing counts as repeating.
 const FEWEST: usize = 4;
+/// With fewer, it cannot be said what holds up a job: the first ones warm up.
+const MANY: usize = 6;
 /// The fraction of the stretches, and of the time of what ran in them, that must have the same
-/// content if something repeats; and if it repeats strictly.
-const ALIKE: (f64, f64) = (0.8, 0.95);
+/// content if something repeats strictly, and if it repeats.
+const STRICT: f64 = 0.95;
+const ALIKE: f64 = 0.8;
+/// The fraction of the time, if what comes between steps takes long.
+const MOST: f64 = 0.5;
 /// How often what divides a rank's work may run in each step.
 const MOST_OFTEN: usize = 256;
 /// How many kinds are tried for that: those that run least often.
@@ -84,8 +90,7 @@ pub(crate) fn of_both(
     }
     let (found_a, found_b) = (repeating(ranks_a, a), repeating(ranks_b, b));
     let both = found_a.iter().filter_map(|(name, one)| Some((one, found_b.get(name)?)));
-    // Strict ones first, then those with the shortest steps, then the first in a step.
-    let best = both.min_by_key(|(a, b)| (!(a.is_strict && b.is_strict), a.items + b.items, a.first));
+    let best = both.min_by_key(|(a, b)| (a.grade.max(b.grade), a.items + b.items, a.first));
     match best {
         Some((a, b)) => Some([a.steps.clone(), b.steps.clone()]),
         // The contents of their steps differ, so what a step begins with may differ, too.
@@ -93,10 +98,10 @@ pub(crate) fn of_both(
     }
 }
 
-/// The steps of what divides a rank by itself: strict ones first, then the shortest, then the
+/// The steps of what divides a rank by itself: those of the best grade, then the shortest, then the
 /// first.
 fn own(found: BTreeMap<Repeat, Repeating>) -> Option<Steps> {
-    found.into_values().min_by_key(|it| (!it.is_strict, it.items, it.first)).map(|it| it.steps)
+    found.into_values().min_by_key(|it| (it.grade, it.items, it.first)).map(|it| it.steps)
 }
 
 /// The steps of a rank: those that the program marked, or else from what repeats, or from what
@@ -144,9 +149,20 @@ fn marked(profile: &Profile, rank: &Rank) -> Option<Steps> {
     (is_whole && edges.len() > FEWEST).then_some(Steps { source: Source::Ranges, edges })
 }
 
+/// How well something repeats; the best comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Grade {
+    Strictly,
+    Mostly,
+    /// What comes between its stretches takes long.
+    Interrupted,
+    /// There are so few stretches that they may be made of many steps.
+    Few,
+}
+
 struct Repeating {
     steps: Steps,
-    is_strict: bool,
+    grade: Grade,
     /// Items per step on average, in thousandths.
     items: usize,
     /// How many items of the rank come before the first one.
@@ -171,18 +187,21 @@ fn repeating_among(ranks: &Ranks, rank: &Rank, is_in: fn(Class) -> bool) -> BTre
     // two sums is the content between them, except with a chance of 1 in 2^64.
     let mut before = Vec::with_capacity(items.len());
     let (mut content, mut ran) = (0_u64, 0);
+    // Communication takes as long as others are waited for, so it only counts without other work.
+    let communicates = |item: &Item| ranks.kinds[item.kind].class == Class::Communication;
+    let has_work = items.iter().any(|item| !communicates(item));
     for item in &items {
         before.push((content, ran));
         content = content.wrapping_add(mixed(item.kind as u64 + 1));
-        ran += item.span.duration();
+        ran += if has_work && communicates(item) { 0 } else { item.span.duration() };
     }
     let divided = |kind: usize, places: &[usize], times: usize| {
         let repeat = Repeat { name: ranks.kinds[kind].name.clone(), times };
         let found = stretches(&items, &before, places, &repeat)?;
         Some((repeat, found))
     };
-    let once: BTreeMap<_, _> = places.iter().filter_map(|(kind, places)| divided(*kind, places, 1)).collect();
-    if !once.is_empty() {
+    let mut once: BTreeMap<_, _> = places.iter().filter_map(|(kind, places)| divided(*kind, places, 1)).collect();
+    if once.values().any(|it| it.grade <= Grade::Mostly) {
         return once;
     }
     // Steps of equal blocks, such as layers, have nothing that runs only once.
@@ -192,7 +211,8 @@ fn repeating_among(ranks: &Ranks, rank: &Rank, is_in: fn(Class) -> bool) -> BTre
         let most = (places.len() / (FEWEST + 1)).min(MOST_OFTEN);
         (2..=most).filter(|times| seem_alike(&before, places, *times)).find_map(|times| divided(*kind, places, times))
     });
-    found.collect()
+    once.extend(found);
+    once
 }
 
 /// Whether half of some stretches have the same content, if a thing runs this often in each.
@@ -236,16 +256,23 @@ fn stretches(items: &[&Item], before: &[(u64, u64)], places: &[usize], repeat: &
     }
     let (count, of_them) = contents.into_values().max()?;
     // A long pause in a step does not count: what it holds is what repeats.
-    let alike = (count as f64 / all as f64).min(of_them as f64 / (ran(first, last) as f64).max(1.0));
+    let (alike, of_time) = (count as f64 / all as f64, of_them as f64 / (ran(first, last) as f64).max(1.0));
+    let grade = match alike.min(of_time) {
+        _ if alike < ALIKE || of_time < MOST => return None,
+        _ if all < MANY => Grade::Few,
+        least if least >= STRICT => Grade::Strictly,
+        least if least >= ALIKE => Grade::Mostly,
+        _ => Grade::Interrupted,
+    };
     // If it repeats at all, what lies before the first and after the last is only what a program
     // does around its steps.
     let is_most = (last - first) * 2 > items.len();
-    (alike >= ALIKE.0 && is_most).then(|| Repeating {
+    is_most.then(|| Repeating {
         steps: Steps {
             source: Source::Repeats(repeat.clone()),
             edges: edges.iter().map(|at| items[*at].span.start).collect(),
         },
-        is_strict: alike >= ALIKE.1,
+        grade,
         items: (last - first) * 1000 / all,
         first,
     })

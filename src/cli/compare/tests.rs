@@ -623,6 +623,46 @@ fn steps_repeat_in_spite_of_a_long_pause_that_cost_records() {
     assert!(ranks.iter().all(|rank| rank.source == Some(Source::Repeats(Repeat::once("forward")))));
 }
 
+/// The job with so many more kernels of 3 ms before each step of which the number can be divided by
+/// `every`.
+fn with_more(job: &Job, every: usize, name: &str, count: i64) -> Profile {
+    const NS: i64 = 3_000_000;
+    let mut profile = job.profile();
+    profile.kernels.sort_by_key(|kernel| (kernel.process, kernel.span.start));
+    let (mut steps, mut added) = ([0_usize; 4], Vec::new());
+    for kernel in &mut profile.kernels {
+        let step = &mut steps[kernel.process];
+        let before = *step / every;
+        *step += usize::from(&*kernel.name == "forward");
+        let late = |ns| Shift { ns, error_ns: 0 };
+        kernel.span = kernel.span.shifted(late(before as i64 * count * NS));
+        if *step / every > before {
+            let of = |at| Kernel { name: name.into(), span: kernel.span.shifted(late(at * NS)), ..kernel.clone() };
+            added.extend((0..count).map(of));
+            kernel.span = kernel.span.shifted(late(count * NS));
+        }
+    }
+    profile.kernels.append(&mut added);
+    profile
+}
+
+#[test]
+fn steps_repeat_though_more_is_done_in_between() {
+    let source = |job: &Job, every, name, count| {
+        let of = |seed| with_more(&Job { seed, ..job.clone() }, every, name, count);
+        let ranks = compare(&of(1), &of(2), Some(Case::TwoRuns)).unwrap().slower.unwrap().ranks;
+        assert!(ranks.iter().all(|rank| rank.source == ranks[0].source));
+        ranks[0].source.clone()
+    };
+    let forward = Some(Source::Repeats(Repeat::once("forward")));
+    // A third of the time evaluates.
+    assert_eq!(source(&HEALTHY, 10, "evaluate", 20), forward);
+    // What saves always has as much before it, but happens too rarely.
+    assert_eq!(source(&Job { steps: 60, ..HEALTHY }, 11, "save", 1), forward);
+    // Most of the time evaluates, and nothing else runs as often.
+    assert_ne!(source(&HEALTHY, 10, "evaluate", 100), forward);
+}
+
 #[test]
 fn a_gpu_is_not_idle_where_its_kernels_have_no_record() {
     let mut profile = HEALTHY.profile();

@@ -32,6 +32,8 @@ const NOISE: f64 = 0.25;
 /// What happened once is a cause if it took as long, ns: on a busy machine many things take long,
 /// but less.
 const ONCE_NS: f64 = 1e9;
+/// A step that takes as many times the median is a long one.
+const LONG: f64 = 1.5;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;
 /// With fewer steps, nothing is a habit.
@@ -140,7 +142,7 @@ pub(super) struct Measure {
     pub(super) spread: f64,
     /// The longest step, and its number.
     pub(super) longest: (f64, usize),
-    /// How many steps take more than 1.5 times the median.
+    /// How many are long.
     pub(super) long: usize,
 }
 
@@ -152,6 +154,9 @@ pub(super) struct Findings {
     /// Those that cost less than the normal spread of steps.
     pub(super) doubtful: Vec<Cause>,
     pub(super) steps: Measure,
+    /// The same without those that are long because all ranks have more work in them; and these.
+    pub(super) usual: Measure,
+    pub(super) fuller: Vec<usize>,
     /// How far a replay without changes is off, ns per step.
     pub(super) error: f64,
     /// What steps waited for; the largest part comes first.
@@ -180,6 +185,9 @@ pub(super) fn find(job: &Job) -> Findings {
     let replayed = job.graph.replay(&plan);
     let before = measure(job, &replayed);
     let sums = Sums::of(job);
+    let mut steps = durations(job, &times);
+    let fuller = sums.fuller(job, &steps);
+    steps.retain(|it| !fuller.contains(&it.0));
     let mut suspects = Vec::new();
     if job.steps.len() >= ENOUGH && job.has_kernels() && job.gaps.is_none() {
         if job.has_own_work() {
@@ -206,6 +214,8 @@ pub(super) fn find(job: &Job) -> Findings {
         causes,
         doubtful,
         steps: recorded,
+        usual: Measure::of(&steps),
+        fuller,
         error: (before.median - recorded.median).abs(),
         path: path(job, &replayed),
         without_transfers: measure(job, &job.graph.replay(&no_transfers)),
@@ -273,7 +283,7 @@ impl Measure {
             median: middle,
             spread: median(&off),
             longest: (longest.1, longest.0),
-            long: ns.iter().filter(|step| **step > 1.5 * middle).count(),
+            long: ns.iter().filter(|step| **step > LONG * middle).count(),
         }
     }
 }

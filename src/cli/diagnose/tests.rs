@@ -36,8 +36,8 @@ struct Made {
     pause: fn(usize, usize) -> i64,
     /// How long the link from a rank takes for an operation, us, in a step.
     link: fn(usize, usize) -> i64,
-    /// The rank that checks something in each step.
-    checks: &'static [usize],
+    /// How often a rank checks something in a step.
+    checks: fn(usize, usize) -> usize,
     /// The rank whose second kernel stands still in a step, if any does.
     stood: Option<usize>,
     /// How many kernels each of the others is divided into, and by how many percent their lengths
@@ -54,7 +54,7 @@ impl Made {
             work: |rank, step| 100 + noise(rank, step) % 3,
             pause: |rank, step| 10 + noise(rank, step) % 30,
             link: |rank, step| 900 + noise(rank, step) % 100,
-            checks: &[],
+            checks: |_, _| 0,
             stood: None,
             parts: (1, 0),
         }
@@ -70,10 +70,10 @@ impl Made {
             for (rank, items) in ranks.iter_mut().enumerate() {
                 edges[rank].push(items.len());
                 let mut at = done[rank] + 1_000 * (self.pause)(rank, step);
-                let checks = if self.checks.contains(&rank) { 3_000_000 } else { 0 };
-                for (kind, ns) in [(FORWARD, 30_000), (BACKWARD, 60_000), (CHECK, checks / 100)] {
-                    let all = if kind == CHECK { checks } else { ns * (self.work)(rank, step) };
-                    let (parts, percent) = if kind == CHECK { (1, 0) } else { self.parts };
+                for (kind, ns) in [(FORWARD, 30_000), (BACKWARD, 60_000), (CHECK, 30_000)] {
+                    let checks = (self.checks)(rank, step);
+                    let (parts, percent) = if kind == CHECK { (checks, 0) } else { self.parts };
+                    let all = ns * if kind == CHECK { 100 * checks as i64 } else { (self.work)(rank, step) };
                     for part in (0..parts).filter(|_| all > 0) {
                         let off = noise(rank * 31 + part, step * 7 + kind as usize) % (2 * percent + 1) - percent;
                         let length = all / parts as i64 * (100 + off) / 100;
@@ -237,8 +237,31 @@ fn two_ranks_that_hide_each_other_are_both_named() {
 }
 
 #[test]
+fn slow_links_are_named_by_what_they_have_in_common() {
+    let says = |ranks, link: fn(usize, usize) -> i64, host: fn(usize) -> usize| {
+        let mut job = Made { ranks, link, ..Made::healthy() }.job();
+        (0..).zip(&mut job.ranks).for_each(|(rank, facts)| facts.host = Some(format!("node{}", host(rank))));
+        first_line(&job)
+    };
+    const fn slow(is_slow: bool) -> i64 {
+        if is_slow { 9_000 } else { 900 }
+    }
+    // A ring of four hosts, of which one is at both slow links.
+    let of_host = says(8, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2);
+    assert!(of_host.starts_with("The links of node2 are slow: a transfer of AllReduce"), "{of_host}");
+    let some = says(12, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2 % 3);
+    assert!(some.starts_with("2 of the 4 links of node2 are slow"), "{some}");
+    let between = says(4, |rank, _| slow(rank % 2 == 0), |rank| rank % 2);
+    assert!(between.starts_with("2 of the 4 links between node0 and node1 are slow"), "{between}");
+    let of_rank = says(4, |rank, _| slow([1, 2].contains(&rank)), |rank| rank);
+    assert!(of_rank.starts_with("The links of rank 2 are slow"), "{of_rank}");
+    let of_none = says(8, |rank, _| slow([1, 5].contains(&rank)), |rank| rank / 2);
+    assert!(of_none.starts_with("The link from rank 1 to rank 2 and 1 more are slow"), "{of_none}");
+}
+
+#[test]
 fn a_kernel_that_no_other_rank_runs_is_named() {
-    let says = Made { checks: &[1], ..Made::healthy() }.says();
+    let says = Made { checks: |rank, _| usize::from(rank == 1), ..Made::healthy() }.says();
     assert!(
         says.starts_with("Rank 1 on node0 runs `check` for 3.00 ms a step, which the other ranks do not"),
         "{says}"
@@ -247,7 +270,7 @@ fn a_kernel_that_no_other_rank_runs_is_named() {
 
 #[test]
 fn kernels_without_a_record_are_not_said_to_be_a_rank_s_own() {
-    let mut job = Made { checks: &[1], ..Made::healthy() }.job();
+    let mut job = Made { checks: |rank, _| usize::from(rank == 1), ..Made::healthy() }.job();
     job.kinds[CHECK as usize].name = UNRECORDED.to_owned();
     assert!(causes::find(&job).causes.is_empty(), "{}", first_line(&job));
 }
@@ -287,7 +310,7 @@ fn a_gpu_that_stood_still_once_is_named() {
 #[test]
 fn a_rank_with_most_of_the_work_is_named() {
     // It may be its part of the model, so it is not said to have something extra.
-    let says = Made { work: |_, _| 20, checks: &[1], ..Made::healthy() }.says();
+    let says = Made { work: |_, _| 20, checks: |rank, _| usize::from(rank == 1), ..Made::healthy() }.says();
     let expected = "Rank 1 on node0 has most of the work: 4.80 ms a step, where the ranks have 2.55 ms on average; \
                     most of the difference is `check`. Without it each step would be 2.24 ms shorter";
     assert!(says.starts_with(expected), "{says}");
@@ -296,7 +319,12 @@ fn a_rank_with_most_of_the_work_is_named() {
 #[test]
 fn all_ranks_of_a_larger_stage_are_named() {
     // Which of them has most of the work differs from step to step.
-    let made = Made { ranks: 8, work: |rank, step| 20 + noise(rank, step) % 3, checks: &[2, 3], ..Made::healthy() };
+    let made = Made {
+        ranks: 8,
+        work: |rank, step| 20 + noise(rank, step) % 3,
+        checks: |rank, _| usize::from(rank > 1 && rank < 4),
+        ..Made::healthy()
+    };
     let says = made.says();
     let expected = "Ranks 2 and 3 on node1 have most of the work: 4.9";
     assert!(says.starts_with(expected), "{says}");
@@ -549,7 +577,7 @@ fn a_job_whose_long_steps_have_no_known_cause_is_not_called_healthy() {
 
 #[test]
 fn steps_keep_their_numbers_if_only_some_are_looked_at() {
-    let mut job = Made { checks: &[1], ..Made::healthy() }.job();
+    let mut job = Made { checks: |rank, _| usize::from(rank == 1), ..Made::healthy() }.job();
     job.numbering.first = 100;
     let found = causes::find(&job);
     let says = written(&Report::of(&job, &found, &Troubles::default()));
@@ -564,7 +592,7 @@ fn a_cause_says_how_to_see_it_on_all_ranks() {
         written(&Report::of(&job, &found, &Troubles::default()).with_all_ranks(&["the job".into(), "b".into()]))
     };
     let expected = "\n    ncclscope merge -o job.perfetto-trace 'the job' b && ncclscope open job.perfetto-trace\n";
-    let sick = says(Made { checks: &[1], ..Made::healthy() });
+    let sick = says(Made { checks: |rank, _| usize::from(rank == 1), ..Made::healthy() });
     assert_eq!(sick.matches(expected).count(), 1, "{sick}");
     assert!(!says(Made::healthy()).contains("ncclscope merge"));
 }
@@ -617,6 +645,25 @@ fn a_single_very_long_step_is_named() {
     assert!(says.starts_with("Cannot tell: one step takes much longer"), "{says}");
     let step = found.steps.longest.1;
     assert!((11..=12).contains(&step) && says.contains(&format!("  look at step {step} of ")), "{says}");
+}
+
+#[test]
+fn steps_with_more_work_on_every_rank_are_no_riddle() {
+    let says = |checks: fn(usize, usize) -> usize| {
+        let (job, found) = Made { checks, ..Made::healthy() }.found();
+        written(&Report::of(&job, &found, &Troubles::default()))
+    };
+    let all = says(|_, step| if step % 12 == 11 { 20 } else { 0 });
+    assert!(all.starts_with("Healthy: no rank, host or link holds up the others in 37 steps"), "{all}");
+    let note = "3 of the 37 steps hold more work on every rank, as where a run is evaluated in between: the first is \
+                step 11.";
+    assert!(all.contains(note), "{all}");
+    // One rank alone holds up the others.
+    let one = says(|rank, step| if rank == 2 && step % 12 == 11 { 20 } else { 0 });
+    assert!(!one.starts_with("Healthy") && !one.contains("more work on every rank"), "{one}");
+    // As much work that takes longer shows that something is wrong.
+    let slow = Made { work: |_, step| if step % 12 == 11 { 700 } else { 100 }, ..Made::healthy() }.says();
+    assert!(slow.starts_with("Cannot tell: now and then a step takes much longer"), "{slow}");
 }
 
 #[test]

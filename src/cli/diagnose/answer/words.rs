@@ -168,7 +168,7 @@ impl Names<'_> {
     }
 
     /// The links of a cause: `the link from rank 1 to rank 2`, `the link between rank 1 and rank
-    /// 2`, `the links of rank 2`; and whether it is one.
+    /// 2`, `the links of rank 2`, `the links of node3`; and whether it is one.
     fn links(&self, cause: &Cause) -> (String, bool) {
         let label = |rank: usize| self.job.ranks[rank].label.as_str();
         let all: Vec<&Link> = cause.links.iter().map(|link| &self.job.links[*link]).collect();
@@ -176,18 +176,49 @@ impl Names<'_> {
         let peer = format!("peer {}", first.peer);
         let to = first.to.map_or(peer.as_str(), label);
         let on = cause.channel.map_or_else(String::new, |channel| format!(" on channel {channel}"));
-        let of = |rank: &usize| all.iter().all(|link| link.from == *rank || link.to == Some(*rank));
         match all[1..] {
             [] => (format!("the link from {} to {to}{on}", label(first.from)), true),
             [back] if back.to == Some(first.from) && first.to == Some(back.from) => {
                 (format!("the link between {} and {to}{on}", label(first.from)), true)
             }
-            [_] => (format!("the link from {} to {to}{on} and 1 more", label(first.from)), false),
-            ref more => match [Some(first.from), first.to].into_iter().flatten().find(of) {
-                Some(rank) => (format!("the links of {}", label(rank)), false),
-                None => (format!("the link from {} to {to}{on} and {} more", label(first.from), more.len()), false),
-            },
+            ref more => {
+                let first_and_more =
+                    || format!("the link from {} to {to}{on} and {} more", label(first.from), more.len());
+                (self.in_common(cause).unwrap_or_else(first_and_more), false)
+            }
         }
+    }
+
+    /// What several links have in common: a rank, two hosts, or one.
+    fn in_common(&self, cause: &Cause) -> Option<String> {
+        let host = |rank: usize| self.job.ranks[rank].host.as_deref();
+        let hosts = |link: &Link| Some([host(link.from)?, host(link.to?)?]).filter(|[from, to]| from != to);
+        let is_direct = |link: usize| self.job.uses.iter().any(|it| it.link == link && it.is_direct);
+        let are_direct = is_direct(cause.links[0]);
+        let known =
+            (0..self.job.links.len()).filter(|link| cause.links.contains(link) || is_direct(*link) == are_direct);
+        let known: Vec<&Link> = known.map(|link| &self.job.links[link]).collect();
+        let named = |whose: String, is_of: &dyn Fn(&Link) -> bool| {
+            let of_all = cause.links.iter().all(|link| is_of(&self.job.links[*link]));
+            let (some, all) = (cause.links.len(), known.iter().filter(|link| is_of(link)).count());
+            let count = if some < all { format!("{some} of the {all} links") } else { "the links".into() };
+            of_all.then(|| format!("{count} {whose}"))
+        };
+        let first = &self.job.links[cause.links[0]];
+        let of_rank = |rank: usize| {
+            named(format!("of {}", self.job.ranks[rank].label), &|link| link.from == rank || link.to == Some(rank))
+        };
+        let between = |[one, other]: [&str; 2]| {
+            let is_between = |link: &Link| hosts(link).is_some_and(|ends| ends.contains(&one) && ends.contains(&other));
+            named(format!("between {one} and {other}"), &is_between)
+        };
+        let of_host = |of: &str| named(format!("of {of}"), &|link| hosts(link).is_some_and(|ends| ends.contains(&of)));
+        [Some(first.from), first.to]
+            .into_iter()
+            .flatten()
+            .find_map(of_rank)
+            .or_else(|| between(hosts(first)?))
+            .or_else(|| hosts(first)?.into_iter().find_map(of_host))
     }
 
     pub(super) fn without(&self, cause: &Cause) -> String {
@@ -252,8 +283,8 @@ impl Names<'_> {
 
     /// Where to see the longest step, if nothing explains why steps take long.
     pub(super) fn look_at_longest(&self, found: &Findings) -> Option<LookAt> {
-        let is_wanted = found.causes.is_empty() && has_long_steps(&found.steps) && self.job.has_kernels();
-        is_wanted.then(|| self.look_at_step(0, found.steps.longest.1, true, WAITING_FOR_HOST))
+        let is_wanted = found.causes.is_empty() && has_long_steps(&found.usual) && self.job.has_kernels();
+        is_wanted.then(|| self.look_at_step(0, found.usual.longest.1, true, WAITING_FOR_HOST))
     }
 
     fn look_at_step(&self, rank: usize, step: usize, with_idle: bool, query: &'static str) -> LookAt {
@@ -329,16 +360,16 @@ impl Names<'_> {
                 self.text(cause)
             ));
         }
-        if has_long_steps(&found.steps) {
-            let (longest, at) = found.steps.longest;
-            let what = match found.steps.long {
+        if has_long_steps(&found.usual) {
+            let (longest, at) = found.usual.longest;
+            let what = match found.usual.long {
                 1 => "one step takes much longer, and nothing shows that a rank or link is at fault",
                 _ => "now and then a step takes much longer, and no rank or link is at fault in all of them",
             };
             return Some(format!(
                 "Cannot tell: {what}. The median step takes {}, the mean is {}, and step {at} takes {}",
-                duration(found.steps.median),
-                duration(step),
+                duration(found.usual.median),
+                duration(found.usual.mean),
                 duration(longest),
                 at = job.numbering.first + at
             ));
@@ -379,6 +410,15 @@ impl Names<'_> {
                 unrecorded.len(),
                 job.ranks.len(),
                 duration(most)
+            ));
+        }
+        if let Some(first) = found.fuller.first() {
+            let (of, count) = (job.steps.len(), found.fuller.len());
+            let (these, hold) = if count == 1 { ("1", "holds") } else { (&*count.to_string(), "hold") };
+            notes.push(format!(
+                "{these} of the {of} steps {hold} more work on every rank, as where a run is evaluated in between: the \
+                 first is step {}",
+                job.numbering.first + first
             ));
         }
         if job.ranks.len() > 1 && job.has_kernels() && job.graph.meetings().len() == 0 {

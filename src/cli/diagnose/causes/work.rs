@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::job::Job;
-use super::{ALIKE, HABIT, ONCE_NS, Suspect, What, largest, measure, median, quarter};
+use super::{ALIKE, HABIT, LONG, ONCE_NS, Suspect, What, largest, measure, median, quarter};
 use crate::cli::compare::ranks::Class;
 
 /// Work is unequal if the longest in a step exceeds the average by at least this fraction. Where it
@@ -28,12 +28,19 @@ const COUNTS: f64 = 0.01;
 const STRETCH: usize = 10;
 const STRETCHES: f64 = 0.25;
 
+/// A step holds more work than usual if it has as many times the kernels, on each rank, and this
+/// part of what it takes beyond the median is theirs.
+const FULLER: f64 = 1.2;
+const THEIRS: f64 = 0.5;
+
 /// What ranks do themselves, by step.
 pub(super) struct Sums {
     /// The application's items in these steps.
     own: Vec<Own>,
-    /// By rank and step: work, and the work beyond that of the median rank, ns.
+    /// By rank and step: work, ns, how many items it is, and the work beyond that of the median
+    /// rank, ns.
     work: Vec<Vec<f64>>,
+    counts: Vec<Vec<f64>>,
     excess: Vec<Vec<f64>>,
     /// By rank and step: how long nothing ran, ns; and how often.
     idle: Vec<Vec<f64>>,
@@ -66,6 +73,7 @@ impl Sums {
         let mut sums = Sums {
             own: Vec::new(),
             work: vec![vec![0.0; steps]; ranks],
+            counts: vec![vec![0.0; steps]; ranks],
             excess: vec![vec![0.0; steps]; ranks],
             idle: vec![vec![0.0; steps]; ranks],
             gaps: vec![vec![0; steps]; ranks],
@@ -83,6 +91,7 @@ impl Sums {
                     }
                     let (kind, length) = (it.kind, it.end - it.start);
                     sums.work[rank][at] += length as f64;
+                    sums.counts[rank][at] += 1.0;
                     let (middle, mean, is_common) = (length, length, false);
                     sums.own.push(Own { step: at, kind, rank, item, length, is_common, middle, mean });
                 }
@@ -135,6 +144,20 @@ impl Sums {
         for it in &self.own {
             self.excess[it.rank][it.step] += (it.length - it.middle) as f64;
         }
+    }
+
+    /// Of these steps, with what each takes, ns, those that take longer because they hold more work
+    /// on every rank, as where a run is evaluated in between.
+    pub(super) fn fuller(&self, job: &Job, steps: &[(usize, f64)]) -> Vec<usize> {
+        let usual = median(&steps.iter().map(|it| it.1).collect::<Vec<_>>());
+        let is_fuller = |(step, ns): &&(usize, f64)| {
+            let at = step - job.steps.start;
+            let explains = |(work, counts): (&Vec<f64>, &Vec<f64>)| {
+                counts[at] >= FULLER * median(counts).max(1.0) && work[at] - median(work) >= THEIRS * (ns - usual)
+            };
+            *ns > LONG * usual && self.work.iter().zip(&self.counts).all(explains)
+        };
+        steps.iter().filter(is_fuller).map(|it| it.0).collect()
     }
 
     /// Whether something holds in nearly every step.

@@ -8,7 +8,9 @@
 //!
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
 //! last waits for nobody. The rest of the other ranks' kernels is waiting, and every
-//! [`replay`](Graph::replay) computes it anew. A send that fits into a buffer ends before its data
+//! [`replay`](Graph::replay) computes it anew. Where a kernel exchanges data with several ranks, as
+//! in a ring of sends and receives, that does not divide its time; but if they are on one clock, it
+//! waits until the last of them has begun. A send that fits into a buffer ends before its data
 //! has arrived: there, the transfer takes at least as long as the network did. Whether it fits is
 //! guessed from durations; where all would then wait for each other, it did.
 
@@ -92,13 +94,16 @@ pub(super) struct Graph {
     joins: Vec<Range<u32>>,
     /// When each rank's first item began, on a common clock, ns.
     begins: Vec<i64>,
+    /// The clock of each rank, as that of the first one that has it: their times can be compared.
+    clocks: Vec<usize>,
 }
 
 impl Graph {
     /// `ranks` has each rank's items in order of start. `joined` has the items that share an
     /// operation's number: the number, the rank, and the item's place among those of the rank.
-    pub(super) fn new(ranks: Vec<Vec<Item>>, mut joined: Vec<(u64, u32, u32)>) -> Graph {
-        let mut graph = Graph::default();
+    /// `clocks` tells which ranks' times can be compared: those with the same number.
+    pub(super) fn new(ranks: Vec<Vec<Item>>, mut joined: Vec<(u64, u32, u32)>, clocks: Vec<usize>) -> Graph {
+        let mut graph = Graph { clocks, ..Graph::default() };
         let mut bases = Vec::new();
         for items in ranks {
             let base = graph.items.len();
@@ -246,7 +251,11 @@ impl Graph {
         let divided: Vec<[i64; 2]> = (self.items.iter().enumerate())
             .map(|(at, item)| {
                 let took = item.took();
-                if free[at] { [took; 2] } else { [&transfers, &shortest].map(|of| took.min(self.least(at, of))) }
+                match self.since_all_began(at) {
+                    _ if free[at] => [took; 2],
+                    Some(ns) => [ns; 2],
+                    None => [&transfers, &shortest].map(|of| took.min(self.least(at, of))),
+                }
             })
             .collect();
         for (((node, item), is_free), [length, own]) in self.nodes.iter_mut().zip(&self.items).zip(free).zip(divided) {
@@ -255,9 +264,25 @@ impl Graph {
         }
     }
 
-    /// Puts the begins of all ranks on one clock: the first item in which ranks meet ends for them
-    /// at the same time. A send may end before its receive: those only count where nothing else
-    /// relates two ranks.
+    /// How long an item went on once everything had begun with which it exchanges data, ns; `None`
+    /// if it meets the same ranks in all its operations, so that their kernels show it, or if not
+    /// all are on its clock.
+    pub(super) fn since_all_began(&self, at: usize) -> Option<i64> {
+        let ranks_of = |meeting| self.members_of(meeting).map(|item| self.rank_of(item as u32));
+        let mut meetings = self.meetings_of(at);
+        let first = meetings.next()?;
+        if meetings.all(|other| ranks_of(other).eq(ranks_of(first))) {
+            return None;
+        }
+        let clock_of = |item: usize| self.clocks[self.rank_of(item as u32)];
+        let is_on_one = self.partners(at).all(|item| clock_of(item) == clock_of(at));
+        let last = self.partners(at).map(|item| self.items[item].start).max().filter(|_| is_on_one)?;
+        Some(self.items[at].end - last).filter(|ns| *ns > 0)
+    }
+
+    /// Puts the begins of all ranks on one clock: the first item in which ranks with different ones
+    /// meet ends for them at the same time. A send may end before its receive: those only count
+    /// where nothing else relates two clocks.
     fn align(&mut self) {
         let mut offsets: Vec<Option<i64>> = vec![None; self.ranks.len()];
         let mut firsts: Vec<(bool, i64, usize)> = Vec::new();
@@ -268,11 +293,12 @@ impl Graph {
             firsts.push((is_send, items().map(|item| place(*item)).min().unwrap_or(0), meeting));
         }
         firsts.sort_unstable();
-        for rank in 0..self.ranks.len() {
-            if offsets[rank].is_some() {
+        let clock_of = |item: u32| self.clocks[self.rank_of(item)];
+        for clock in &self.clocks {
+            if offsets[*clock].is_some() {
                 continue;
             }
-            offsets[rank] = Some(0);
+            offsets[*clock] = Some(0);
             let mut grows = true;
             while grows {
                 grows = false;
@@ -280,10 +306,10 @@ impl Graph {
                     let members = &self.members[self.meetings[*meeting].clone()];
                     let known = members
                         .iter()
-                        .find_map(|item| Some(self.items[*item as usize].end - offsets[self.rank_of(*item)]?));
+                        .find_map(|item| Some(self.items[*item as usize].end - offsets[clock_of(*item)]?));
                     let Some(end) = known else { continue };
                     for item in members {
-                        let offset = &mut offsets[self.rank_of(*item)];
+                        let offset = &mut offsets[clock_of(*item)];
                         if offset.is_none() {
                             *offset = Some(self.items[*item as usize].end - end);
                             grows = true;
@@ -293,8 +319,8 @@ impl Graph {
             }
         }
         let begin = |rank: &Range<usize>| self.items.get(rank.start).filter(|_| !rank.is_empty()).map(|it| it.start);
-        self.begins = (self.ranks.iter().zip(&offsets))
-            .map(|(rank, offset)| begin(rank).unwrap_or(0) - offset.unwrap_or(0))
+        self.begins = (self.ranks.iter().zip(&self.clocks))
+            .map(|(rank, clock)| begin(rank).unwrap_or(0) - offsets[*clock].unwrap_or(0))
             .collect();
     }
 
@@ -379,6 +405,12 @@ mod tests {
 
     const US: i64 = 1_000;
 
+    /// Each rank has a clock of its own.
+    fn apart(ranks: Vec<Vec<Item>>, joined: Vec<(u64, u32, u32)>) -> Graph {
+        let clocks = (0..ranks.len()).collect();
+        Graph::new(ranks, joined, clocks)
+    }
+
     /// Times are in us.
     fn item(stream: u32, start: i64, end: i64) -> Item {
         Item { stream, start: start * US, end: end * US, ..Item::default() }
@@ -396,7 +428,7 @@ mod tests {
     fn two() -> Graph {
         let fast = vec![item(0, 0, 100), collective(100, 310), item(0, 310, 360)];
         let slow = vec![item(0, 5_000, 5_300), collective(5_300, 5_310), item(0, 5_310, 5_360)];
-        Graph::new(vec![fast, slow], vec![(1, 0, 1), (1, 1, 1)])
+        apart(vec![fast, slow], vec![(1, 0, 1), (1, 1, 1)])
     }
 
     #[test]
@@ -430,20 +462,20 @@ mod tests {
         let rank =
             |own: i64| vec![item(0, 0, own), collective(own, 250), item(0, 250, 250 + own), collective(250 + own, 500)];
         let both = |rank: u32| [(1, rank, 1), (1, rank, 3)];
-        let graph = Graph::new(vec![rank(100), rank(200)], [both(0), both(1)].concat());
+        let graph = apart(vec![rank(100), rank(200)], [both(0), both(1)].concat());
         let meetings: Vec<&[u32]> = graph.meetings().collect();
         assert_eq!(meetings, [[1, 5], [3, 7]]);
         let path = graph.path(&graph.replay(&graph.plan()), 7, 0);
         let path: Vec<(u32, i64)> = path.iter().map(|it| (it.item, it.ns / US)).collect();
         assert_eq!(path, [(6, 200), (5, 50), (4, 200)]);
         // If one of a rank's is missing, it is unclear which.
-        let graph = Graph::new(vec![rank(100), rank(200)], [&both(0)[..], &both(1)[1..]].concat());
+        let graph = apart(vec![rank(100), rank(200)], [&both(0)[..], &both(1)[1..]].concat());
         assert_eq!(graph.meetings().len(), 0);
     }
 
     #[test]
     fn idle_time_is_on_the_critical_path() {
-        let graph = Graph::new(vec![vec![item(0, 0, 100), item(0, 160, 200), item(0, 200, 210)]], Vec::new());
+        let graph = apart(vec![vec![item(0, 0, 100), item(0, 160, 200), item(0, 200, 210)]], Vec::new());
         let path = graph.path(&graph.replay(&graph.plan()), 2, 50 * US);
         let path: Vec<(u32, bool, i64)> = path.iter().map(|it| (it.item, it.is_idle, it.ns / US)).collect();
         assert_eq!(path, [(1, false, 40), (1, true, 60), (0, false, 50)]);
@@ -455,7 +487,7 @@ mod tests {
         // waited.
         let send = Item { only_gives: true, sent: 75 * US, ..collective(100, 110) };
         let ranks = vec![vec![item(0, 0, 100), send], vec![collective(0, 180), item(0, 180, 200)]];
-        let graph = Graph::new(ranks, vec![(1, 0, 1), (1, 1, 0)]);
+        let graph = apart(ranks, vec![(1, 0, 1), (1, 1, 0)]);
         assert_eq!(us(&[graph.length(1), graph.length(2), graph.waited(2)]), [10, 75, 105]);
         let mut plan = graph.plan();
         assert_eq!(us(&graph.replay(&plan).end), [100, 110, 175, 195]);
@@ -482,7 +514,7 @@ mod tests {
             Item { launch: 3, ..item(0, 100, 300) },
             Item { launch: 4, ..item(0, 400, 500) },
         ];
-        let graph = Graph::new(vec![items.clone(), items], vec![(1, 0, 1), (1, 1, 1)]);
+        let graph = apart(vec![items.clone(), items], vec![(1, 0, 1), (1, 1, 1)]);
         let mut plan = graph.plan();
         (plan.length[1], plan.length[5]) = (50 * US, 50 * US);
         let times = graph.replay(&plan);
@@ -496,7 +528,7 @@ mod tests {
     #[test]
     fn idle_time_is_when_no_stream_runs_anything() {
         let items = vec![item(0, 0, 100), item(1, 50, 200), item(0, 150, 180), item(0, 260, 300)];
-        let graph = Graph::new(vec![items], Vec::new());
+        let graph = apart(vec![items], Vec::new());
         let idle: Vec<i64> = (0..4).map(|at| graph.idle(at)).collect();
         assert_eq!(us(&idle), [0, 0, 0, 60]);
     }
@@ -504,7 +536,7 @@ mod tests {
     #[test]
     fn ranks_that_meet_in_different_orders_do_not_stop_a_replay() {
         let one = vec![collective(0, 10), Item { stream: 1, ..collective(10, 20) }];
-        let graph = Graph::new(vec![one.clone(), one], vec![(1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 0)]);
+        let graph = apart(vec![one.clone(), one], vec![(1, 0, 0), (1, 1, 1), (2, 0, 1), (2, 1, 0)]);
         assert!(graph.replay(&graph.plan()).end.iter().all(|end| *end > 0));
     }
 
@@ -513,7 +545,7 @@ mod tests {
         // The sender goes on; the receiver comes later and finds the message there.
         let send = Item { only_gives: true, ..collective(0, 10) };
         let ranks = vec![vec![send, item(0, 10, 60)], vec![item(0, 0, 90), collective(90, 100)]];
-        let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1)]);
+        let graph = apart(ranks, vec![(1, 0, 0), (1, 1, 1)]);
         let mut plan = graph.plan();
         plan.length[2] += 50 * US;
         // If the receiver were later still, nothing would change for the sender.
@@ -528,7 +560,7 @@ mod tests {
         let send = Item { only_gives: true, ..collective(10, 120) };
         let stage = || vec![collective(0, 10), send, item(0, 120, 200), collective(200, 240)];
         let joined = vec![(0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 3), (2, 1, 1), (2, 0, 3)];
-        let graph = Graph::new(vec![stage(), stage()], joined);
+        let graph = apart(vec![stage(), stage()], joined);
         assert_eq!(us(&graph.replay(&graph.plan()).end), [10, 120, 200, 240, 10, 120, 200, 240]);
         let mut plan = graph.plan();
         plan.length[2] += 1_000 * US;
@@ -539,11 +571,27 @@ mod tests {
     fn a_send_waits_for_its_receive_and_no_other_rank() {
         // 0 sends to 1; 2 meets nobody.
         let ranks = vec![vec![collective(0, 100)], vec![item(0, 0, 90), collective(90, 100)], vec![collective(0, 7)]];
-        let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1), (2, 2, 0)]);
+        let graph = apart(ranks, vec![(1, 0, 0), (1, 1, 1), (2, 2, 0)]);
         assert_eq!(us(&[graph.length(0), graph.length(2), graph.length(3)]), [10, 10, 7]);
         let mut plan = graph.plan();
         plan.length[1] += 10 * US;
         let times = graph.replay(&plan);
         assert_eq!(us(&[times.end[0], times.end[2], times.end[3]]), [110, 110, 7]);
+    }
+
+    #[test]
+    fn in_a_ring_a_kernel_takes_as_long_as_its_own_transfers() {
+        // Each sends to the next; rank 3 begins late, and the data from 1 to 2 takes long.
+        let items = [(0, 52), (10, 110), (10, 110), (50, 53)].map(|(start, end)| vec![collective(start, end)]);
+        let joined: Vec<_> =
+            (0..4).flat_map(|from| [(from, from as u32, 0), (from, (from as u32 + 1) % 4, 0)]).collect();
+        let on = |clocks: [usize; 4]| Graph::new(items.to_vec(), joined.clone(), clocks.into());
+        let graph = on([0; 4]);
+        assert_eq!(us(&[0, 1, 2, 3].map(|at| graph.length(at))), [2, 100, 60, 3]);
+        let times = graph.replay(&graph.plan());
+        assert_eq!(us(&times.end), [52, 110, 110, 53]);
+        // Without a common clock, the shortest counts of what each meets.
+        let graph = on([0, 1, 2, 3]);
+        assert_eq!(us(&[0, 1, 2, 3].map(|at| graph.length(at))), [3, 52, 3, 3]);
     }
 }

@@ -12,7 +12,7 @@ use super::since::{Since, since};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
 use crate::cli::compare::steps::Source;
 use crate::import::CpuWait;
-use crate::model::time::{FileNs, UtcNs};
+use crate::model::time::{FileNs, Shift, UtcNs};
 use crate::trace::names;
 
 /// How many names of what runs most often are said.
@@ -41,6 +41,8 @@ pub(super) struct RankFacts {
     pub(super) steps: usize,
     /// When its last item began, if its clock can be related to the wall clock.
     pub(super) last: Option<UtcNs>,
+    /// From its file's clock to the wall clock.
+    pub(super) to_utc: Option<Shift>,
     /// For how long its GPU worked on kernels without a record, ns.
     pub(super) unrecorded_ns: u64,
     /// When a progress thread of its process was ready to run and had no processor for some of the

@@ -157,7 +157,7 @@ mod tests {
             ranks.iter().map(|of| of.iter().map(|(start, end)| collective(*start, *end)).collect()).collect();
         let joined = (0..3).flat_map(|rank| [(1, rank, 0), (2, rank, 1)]).collect();
         Job {
-            graph: Graph::new(items, joined),
+            graph: Graph::new(items, joined, vec![0, 1, 2]),
             ranks: (0..3).map(|number| rank(number, 2)).collect(),
             sizes: [(0, Some(size))].into_iter().collect(),
             steps: 0..2,

@@ -36,6 +36,9 @@ const ITEMS: usize = 6_000_000;
 const STEPS: usize = 30;
 const TIMES: usize = 10;
 const FEWEST: usize = 8;
+/// Files of one host are on one clock if their differences from the wall clock are as near, ns: the
+/// wall clock may be set, and hosts that have the same name were not booted at the same time.
+const SAME_BOOT_NS: u64 = 1_000_000;
 /// How much of the end of a file is read at most, bytes: in memory it takes six times as much.
 const END: u64 = 32 << 20;
 
@@ -75,8 +78,7 @@ struct Loading {
     /// What the network carried: the communicator and the peer there; the link is the rank, the
     /// item its place there.
     uses: Vec<(u64, i32, Use)>,
-    /// All sends: the communicator and the peer there, the rank, and the item's place there.
-    sends: Vec<(u64, i32, usize, usize)>,
+    sends: Vec<Send>,
     /// The rank, the item's place there, and what its GPU took that it had received.
     taken: Vec<(usize, usize, Taken)>,
     /// The rank, the item's place there, the sender by communicator and rank there, and for how
@@ -94,6 +96,17 @@ struct Loading {
     without_kernels: BTreeMap<u64, usize>,
     /// Only the ends of files were read.
     is_of_ends: bool,
+}
+
+/// A send: the communicator and the peer there, the rank, and the item's place there.
+#[derive(Clone, Copy, Debug)]
+struct Send {
+    comm: u64,
+    peer: i32,
+    rank: usize,
+    item: usize,
+    /// All that the item sent and received is of one size.
+    is_even: bool,
 }
 
 /// An operation that an item carried: its number, and its communicator by hash.
@@ -221,7 +234,7 @@ impl Loading {
         self.sources.append(&mut of_file.sources);
         self.joined.extend(of_file.joined.into_iter().map(|(what, rank, item)| (what, before as u32 + rank, item)));
         let sends = of_file.sends.into_iter();
-        self.sends.extend(sends.map(|(comm, peer, rank, item)| (comm, peer, before + rank, item)));
+        self.sends.extend(sends.map(|it| Send { rank: before + it.rank, ..it }));
         self.taken.extend(of_file.taken.into_iter().map(|(rank, item, it)| (before + rank, item, it)));
         self.untaken.extend(of_file.untaken.into_iter().map(|(rank, item, by, ns)| (before + rank, item, by, ns)));
         let uses = of_file.uses.into_iter();
@@ -315,6 +328,7 @@ impl Loading {
             first: kept.start,
             steps: count,
             last: last.map(|(item, to_utc)| item.span.start.to_utc(to_utc)),
+            to_utc: profile.clock.to_utc,
             cpu_waits: longest(profile.cpu_waits.iter().filter(|it| it.process == rank.process)),
             unrecorded_ns: rank.items.iter().filter(|it| it.unrecorded.is_some()).map(|it| it.span.duration()).sum(),
         });
@@ -334,6 +348,10 @@ impl Loading {
             let is_kept = places.contains(&at);
             let kernel = item.kernel.map(|kernel| &profile.kernels[kernel]);
             let recorded = kernel.map_or(&[][..], |it| &it.carried.operations);
+            let is_even = recorded.windows(2).all(|two| {
+                let [one, other] = [two[0], two[1]].map(|at| profile.operations[at].bytes);
+                one == other
+            });
             for operation in item.unrecorded.map_or(recorded, |at| &ranks.unrecorded[at]) {
                 let operation = &profile.operations[*operation];
                 let Some(shared) = operation.correlation.or(operation.seq) else { continue };
@@ -342,8 +360,10 @@ impl Loading {
                 let turn = turns.entry(mixed(&(comm, shared, operation.function == "Recv"))).or_default();
                 *turn += 1;
                 let turn = kernel.and_then(|it| it.carried.replay).unwrap_or(*turn);
-                let peer = operation.peer.filter(|_| operation.function == "Send" && item.unrecorded.is_none());
-                self.sends.extend(peer.filter(|_| is_kept).map(|peer| (comm, peer, rank_number as usize, items.len())));
+                let is_send = operation.function == "Send" && item.unrecorded.is_none();
+                if let Some(peer) = operation.peer.filter(|_| is_kept && is_send) {
+                    self.sends.push(Send { comm, peer, rank: rank_number as usize, item: items.len(), is_even });
+                }
                 if is_kept {
                     self.joined.push((mixed(&(comm, shared, turn)), rank_number, items.len() as u32));
                     carriers.push(Carrier { shared, item: items.len(), comm });
@@ -450,7 +470,8 @@ impl Loading {
         let more = faults.len().saturating_sub(LISTED);
         notes.extend((more > 0).then(|| format!("Left out: {more} more files")));
         let (steps, numbering) = self.steps(wish, &mut notes)?;
-        let graph = Graph::new(self.items, self.joined);
+        let clocks = clocks(&self.ranks);
+        let graph = Graph::new(self.items, self.joined, clocks);
         let rank_of = |comm: &u64, peer: &i32| self.members.get(comm)?.1.get(peer).copied();
         let (links, uses) = links::all(&graph, &self.ranks, rank_of, &self.uses, &self.sends);
         let mut untaken: FxHashMap<(usize, usize), f64> = FxHashMap::default();
@@ -521,6 +542,21 @@ impl Loading {
         let numbering = Numbering { source, first, all: most, is_of_ends: self.is_of_ends };
         Ok((if has_all { warm..kept } else { 0..0 }, numbering))
     }
+}
+
+/// The clock of each rank, as the first rank that has it: that of a host, as long as that runs.
+fn clocks(ranks: &[RankFacts]) -> Vec<usize> {
+    let mut known: HashMap<&str, Vec<(usize, i64)>> = HashMap::new();
+    let mut clocks: Vec<usize> = (0..ranks.len()).collect();
+    for (clock, facts) in clocks.iter_mut().zip(ranks) {
+        let (Some(host), Some(to_utc)) = (&facts.host, facts.to_utc) else { continue };
+        let of_host = known.entry(host).or_default();
+        match of_host.iter().find(|(_, ns)| ns.abs_diff(to_utc.ns) < SAME_BOOT_NS) {
+            Some((same, _)) => *clock = *same,
+            None => of_host.push((*clock, to_utc.ns)),
+        }
+    }
+    clocks
 }
 
 /// Of steps with these edges, as many of the last ones as there is room for.

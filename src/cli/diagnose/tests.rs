@@ -103,7 +103,7 @@ impl Made {
                 done[rank] = end;
             }
         }
-        let graph = Graph::new(ranks, joined);
+        let graph = Graph::new(ranks, joined, (0..self.ranks).collect());
         let kind = |class, name: &str| Kind { class, name: name.to_owned() };
         let facts = |rank: usize| RankFacts {
             label: format!("rank {rank}"),
@@ -249,14 +249,16 @@ fn slow_links_are_named_by_what_they_have_in_common() {
     // A ring of four hosts, of which one is at both slow links.
     let of_host = says(8, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2);
     assert!(of_host.starts_with("The links of node2 are slow: a transfer of AllReduce"), "{of_host}");
-    let some = says(12, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2 % 3);
-    assert!(some.starts_with("2 of the 4 links of node2 are slow"), "{some}");
-    let between = says(4, |rank, _| slow(rank % 2 == 0), |rank| rank % 2);
-    assert!(between.starts_with("2 of the 4 links between node0 and node1 are slow"), "{between}");
+    let some = says(12, |rank, _| slow([3, 5, 9].contains(&rank)), |rank| rank / 2 % 3);
+    assert!(some.starts_with("3 of the 4 links of node2 are slow"), "{some}");
+    let between = says(8, |rank, _| slow([0, 2, 4].contains(&rank)), |rank| rank % 2);
+    assert!(between.starts_with("3 of the 8 links between node0 and node1 are slow"), "{between}");
     let of_rank = says(4, |rank, _| slow([1, 2].contains(&rank)), |rank| rank);
     assert!(of_rank.starts_with("The links of rank 2 are slow"), "{of_rank}");
     let of_none = says(8, |rank, _| slow([1, 5].contains(&rank)), |rank| rank / 2);
     assert!(of_none.starts_with("The link from rank 1 to rank 2 and 1 more are slow"), "{of_none}");
+    let few = says(12, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2 % 3);
+    assert!(few.starts_with("The link from rank 3 to rank 4 and 1 more are slow"), "{few}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The sentences about a job.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LookAt, OfLink, Told, capitalized, look_at, percent};
 use crate::cli::compare::ranks::UNRECORDED;
 use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
+use crate::cli::diagnose::graph::Item;
 use crate::cli::diagnose::job::{Job, Link, RankFacts, often};
 use crate::cli::diagnose::shares::OfRank;
 use crate::cli::said;
@@ -189,7 +190,7 @@ impl Names<'_> {
         }
     }
 
-    /// What several links have in common: a rank, two hosts, or one.
+    /// What several links have in common: a rank, two hosts, or one. Two of more are too few.
     fn in_common(&self, cause: &Cause) -> Option<String> {
         let host = |rank: usize| self.job.ranks[rank].host.as_deref();
         let hosts = |link: &Link| Some([host(link.from)?, host(link.to?)?]).filter(|[from, to]| from != to);
@@ -202,7 +203,7 @@ impl Names<'_> {
             let of_all = cause.links.iter().all(|link| is_of(&self.job.links[*link]));
             let (some, all) = (cause.links.len(), known.iter().filter(|link| is_of(link)).count());
             let count = if some < all { format!("{some} of the {all} links") } else { "the links".into() };
-            of_all.then(|| format!("{count} {whose}"))
+            (of_all && (some > 2 || some == all)).then(|| format!("{count} {whose}"))
         };
         let first = &self.job.links[cause.links[0]];
         let of_rank = |rank: usize| {
@@ -384,7 +385,7 @@ impl Names<'_> {
             let OfRank { exposed_ns, waits_ns, .. } = shares[*rank];
             exposed_ns + waits_ns > MUCH * step
         });
-        let missing = missing(job)?;
+        let Some(missing) = missing(job) else { return self.alone(shares, step).filter(|_| job.ranks.len() > 1) };
         let rank = waiting?;
         let OfRank { exposed_ns, waits_ns, .. } = shares[rank];
         Some(format!(
@@ -392,6 +393,30 @@ impl Names<'_> {
             job.ranks[rank].label,
             duration(exposed_ns + waits_ns),
             duration(step)
+        ))
+    }
+
+    /// That much time goes into communication of which it is not known with whom.
+    fn alone(&self, shares: &[OfRank], step: f64) -> Option<String> {
+        let job = self.job;
+        let (rank, ns, kind) = (0..job.ranks.len()).find_map(|rank| {
+            let mut by_kind: BTreeMap<u32, i64> = BTreeMap::new();
+            for item in job.looked_at(rank).filter(|item| job.graph.meetings_of(*item).next().is_none()) {
+                let Item { kind, is_communication, .. } = job.graph.items[item];
+                *by_kind.entry(kind).or_default() += if is_communication { job.graph.length(item) } else { 0 };
+            }
+            let each = by_kind.values().sum::<i64>() as f64 / job.steps.len().max(1) as f64;
+            let ns = each.min(shares[rank].exposed_ns);
+            let most = by_kind.into_iter().max_by_key(|it| it.1).filter(|_| ns > MUCH * step)?;
+            Some((rank, ns, most.0))
+        })?;
+        Some(format!(
+            "Cannot tell for whom the ranks wait: {} spends {} of each step of {} in kernels of which it is not known \
+             with whom they exchange data, most of it in `{}`",
+            job.ranks[rank].label,
+            duration(ns),
+            duration(step),
+            short(&job.kinds[kind as usize].name)
         ))
     }
 

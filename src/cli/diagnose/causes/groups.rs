@@ -222,7 +222,7 @@ mod tests {
                     kind(Class::Communication, "AllReduce 4 B f32 on world"),
                 ],
                 steps: 1..STEPS - 1,
-                graph: Graph::new(items, joined),
+                graph: Graph::new(items, joined, (0..RANKS).collect()),
                 ..Job::default()
             }
         }

@@ -139,7 +139,11 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
         for (turn, it) in uses.iter().enumerate() {
             // Stalls are another cause.
             let longer = it.busy.min(2.0 * usual) * (1.0 - middle / each);
-            shorten(job, it.item, others.saved(job, turn, it, longer), slow);
+            let saved = others.saved(job, turn, it, longer);
+            match job.links[it.link].to.filter(|_| it.is_direct) {
+                Some(to) => shorten_direct(job, it.item, to, [saved, middle], slow),
+                None => shorten(job, it.item, saved, slow),
+            }
         }
     }
 }
@@ -348,6 +352,19 @@ fn transfer(job: &Job, item: usize) -> f64 {
 /// ns.
 fn delivered(job: &Job, item: usize) -> Option<i64> {
     job.graph.through(item).filter(|through| *through > 0)
+}
+
+/// Shortens what an item exchanges with this rank by so much, ns. What the kernels at both ends
+/// exchange with others may wait for that; without it, it would take no longer than usual.
+fn shorten_direct(job: &Job, item: usize, to: usize, [by, usual]: [f64; 2], suspect: &mut Suspect) {
+    let rank_of = |it: usize| job.graph.rank_of(it as u32);
+    for meeting in job.graph.partners_on(item, to).chain([item]).flat_map(|end| job.graph.meetings_of(end)) {
+        let members = || job.graph.members_of(meeting);
+        let is_between = members().any(|it| it == item) && members().any(|it| rank_of(it) == to);
+        let least = members().map(|it| job.graph.length(it)).min().unwrap_or(0) as f64;
+        let of_it = if is_between { by } else { (least - usual).clamp(0.0, by.max(0.0)) };
+        shorten_meeting(suspect, meeting, of_it as i64);
+    }
 }
 
 /// Shortens the transfer of an operation on all its ranks.

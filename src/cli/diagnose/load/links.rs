@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::super::graph::Graph;
 use super::super::job::{Link, RankFacts, Taken, Use};
-use super::{Carrier, Loading};
+use super::{Carrier, Loading, Send};
 use crate::import::{Profile, Span};
 use crate::trace::words::wait;
 
@@ -112,7 +112,7 @@ pub(super) fn all(
     ranks: &[RankFacts],
     rank_of: impl Fn(&u64, &i32) -> Option<usize>,
     uses: &[(u64, i32, Use)],
-    sends: &[(u64, i32, usize, usize)],
+    sends: &[Send],
 ) -> (Vec<Link>, Vec<Use>) {
     let mut known: BTreeMap<Link, usize> = BTreeMap::new();
     let (mut links, mut all) = (Vec::new(), Vec::new());
@@ -128,17 +128,24 @@ pub(super) fn all(
         all.push(Use { link, item: graph.rank(it.link).start + it.item, ..*it });
     }
     let is_by_network: BTreeSet<(usize, usize)> = all.iter().map(|it| (it.link, it.item)).collect();
-    for (comm, peer, from, item) in sends {
-        let (to, item) = (rank_of(comm, peer), graph.rank(*from).start + item);
+    for Send { comm, peer, rank: from, item, is_even } in sends {
+        let (Some(to), item) = (rank_of(comm, peer).filter(|to| to != from), graph.rank(*from).start + item) else {
+            continue;
+        };
         // Between hosts the network carries it, even if its work was not recorded.
-        let is_near =
-            to.is_some_and(|to| to != *from && ranks[*from].host.is_some() && ranks[*from].host == ranks[to].host);
-        // What a kernel also exchanges with others may be what takes long.
-        let others = || graph.partners(item).filter(|it| *it != item).map(|it| graph.rank_of(it as u32));
-        if !is_near || others().next().is_none() || others().any(|rank| Some(rank) != to) {
+        let is_near = ranks[*from].host.is_some() && ranks[*from].host == ranks[to].host;
+        // What a kernel also exchanges with others may be what takes long. On one clock, the kernel
+        // at the other end tells that: it takes at least as long as what both exchange.
+        let others = |of: usize| graph.partners(of).filter(move |it| *it != of).map(|it| graph.rank_of(it as u32));
+        let is_apart = |of: usize, peer: usize| {
+            others(of).all(|rank| rank == peer) || *is_even && graph.since_all_began(of).is_some()
+        };
+        let ends = || graph.partners_on(item, to);
+        if !is_near || ends().next().is_none() || !is_apart(item, to) || !ends().all(|end| is_apart(end, *from)) {
             continue;
         }
-        let (link, took) = (link_of(*from, to, *peer), graph.length(item) as f64);
+        let took = ends().chain([item]).map(|end| graph.length(end)).min().unwrap_or(0) as f64;
+        let link = link_of(*from, Some(to), *peer);
         if !is_by_network.contains(&(link, item)) {
             all.push(Use { link, item, is_direct: true, busy: took, each: took, channel: None });
         }

@@ -316,6 +316,17 @@ fn in_a_pipeline_the_slow_rank_or_link_is_named() {
 }
 
 /// Within a host NCCL reports no transfers: only the groups that do the same show where it is slow.
+/// A job of four ranks on so many hosts, and what `diagnose` says of it.
+fn answered(hosts: u32, program: &str, planted: &str, slower: u32) -> Value {
+    let text = format!(
+        "title = \"a job\"\n[job]\nhosts = {hosts}\nranks_per_host = {}\nprogram = \"\"\"\n{program}\"\"\"\n{planted}",
+        4 / hosts
+    );
+    let answer = Plan::of_text("2.30.7", &text).slower(slower).with_cupti(CUPTI).quiet().run().answer("diagnose");
+    println!("{}", answer["text"]);
+    answer
+}
+
 #[test]
 fn the_group_with_a_slow_link_within_its_host_is_named() {
     let layer = "compute attention 2 ms\nall_reduce 256 KiB bf16 sum on tp\nwait tp\ncompute mlp 3 ms\n\
@@ -324,14 +335,7 @@ fn the_group_with_a_slow_link_within_its_host_is_named() {
         "communicator world = all\ncommunicator tp = blocks 2\n\
          repeat 15 {{\nrepeat 3 {{\n{layer}}}\nall_reduce 4 B f32 sum on world\nwait world\nsync\n}}\n"
     );
-    let says = |planted: &str, slower: u32| {
-        let text = format!(
-            "title = \"tensor parallelism\"\n[job]\nhosts = 2\nranks_per_host = 2\nprogram = \"\"\"\n{program}\"\"\"\n{planted}"
-        );
-        let answer = Plan::of_text("2.30.7", &text).slower(slower).with_cupti(CUPTI).quiet().run().answer("diagnose");
-        println!("{}", answer["text"]);
-        answer
-    };
+    let says = |planted: &str, slower: u32| answered(2, &program, planted, slower);
     let slow = "[[link]]\nfrom = 2\nto = 3\nbandwidth = \"100 MB/s\"\n";
     assert!([4, 8].into_iter().any(|slower| {
         let causes = &says(slow, slower)["causes"];
@@ -348,6 +352,31 @@ fn the_group_with_a_slow_link_within_its_host_is_named() {
         let is_told = cause["kind"] == "group" && cause["ranks"] == json!([2, 3]);
         let differing = "NCCL_SHM_DISABLE is 0 on ranks 0 and 1, and 1 on ranks 2 and 3";
         is_told && cause["links"].as_array().map(Vec::len) == Some(2) && cause["differing"] == json!([differing])
+    }));
+}
+
+#[test]
+fn the_slow_link_of_a_ring_within_a_host_is_named() {
+    let program = "communicator cp = all\ncommunicator dp = all\n\
+                   repeat 10 {\nrepeat 3 {\nsend_recv ring 64 KiB bf16 on cp\ncompute block 1 ms\nwait cp\n}\n\
+                   compute backward 3 ms\nall_reduce 64 KiB f32 avg on dp\nwait dp\nahead 2\n}\n";
+    let slow = "[[link]]\nfrom = 2\nto = 3\nbandwidth = \"10 MB/s\"\n";
+    assert!([4, 8].into_iter().any(|slower| {
+        let causes = &answered(1, program, slow, slower)["causes"];
+        let is_only = causes.as_array().is_some_and(|all| all.len() == 1);
+        is_only && causes[0]["kind"] == "link" && causes[0]["links"] == json!([{ "from": 2, "to": 3 }])
+    }));
+    assert!([4, 8].into_iter().any(|slower| answered(1, program, "", slower)["verdict"] == "healthy"));
+}
+
+/// From 2.29 on NCCL does not hand broadcasts over, and they are all in which the ranks meet.
+#[test]
+fn a_root_that_saves_now_and_then_keeps_the_receivers_of_its_broadcasts_waiting() {
+    let program = "repeat 5 {\nrepeat 12 {\ncompute forward 4 ms\nbroadcast 64 KiB bf16 root 1\nwait world\n}\n\
+                   sync\nonly rank 1 {\nsleep 100 ms\n}\nbroadcast 4 B i32 root 1\nwait world\n}\n";
+    assert!([2, 4].into_iter().any(|slower| {
+        let cause = &answered(2, program, "", slower)["causes"][0];
+        cause["kind"] == "pauses" && cause["ranks"] == json!([1]) && cause["every"] == 12
     }));
 }
 

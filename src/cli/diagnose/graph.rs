@@ -9,8 +9,8 @@
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
 //! last waits for nobody. The rest of the other ranks' kernels is waiting, and every
 //! [`replay`](Graph::replay) computes it anew. Where a kernel exchanges data with several ranks, as
-//! in a ring of sends and receives, that does not divide its time; but if they are on one clock, it
-//! waits until the last of them has begun. A send that fits into a buffer ends before its data
+//! in a ring of sends and receives, that does not divide its time, nor theirs; but if they are on one
+//! clock, it waits until the last of them has begun. A send that fits into a buffer ends before its data
 //! has arrived: there, the transfer takes at least as long as the network did. Whether it fits is
 //! guessed from durations; where all would then wait for each other, it did.
 
@@ -265,13 +265,16 @@ impl Graph {
     }
 
     /// How long an item went on once everything had begun with which it exchanges data, ns; `None`
-    /// if it meets the same ranks in all its operations, so that their kernels show it, or if not
-    /// all are on its clock.
+    /// if all of that meets the same ranks in all its operations, so that their kernels show it, or
+    /// if not all are on its clock.
     pub(super) fn since_all_began(&self, at: usize) -> Option<i64> {
         let ranks_of = |meeting| self.members_of(meeting).map(|item| self.rank_of(item as u32));
-        let mut meetings = self.meetings_of(at);
-        let first = meetings.next()?;
-        if meetings.all(|other| ranks_of(other).eq(ranks_of(first))) {
+        let meets_several = |item: usize| {
+            let mut meetings = self.meetings_of(item);
+            let first = meetings.next();
+            first.is_some_and(|first| meetings.any(|other| !ranks_of(other).eq(ranks_of(first))))
+        };
+        if !self.partners(at).any(meets_several) {
             return None;
         }
         let clock_of = |item: usize| self.clocks[self.rank_of(item as u32)];

@@ -9,10 +9,10 @@
 //! The transfer of a collective is the shortest of its ranks' kernels, because the rank that comes
 //! last waits for nobody. The rest of the other ranks' kernels is waiting, and every
 //! [`replay`](Graph::replay) computes it anew. Where a kernel exchanges data with several ranks, as
-//! in a ring of sends and receives, that does not divide its time, nor theirs; but if they are on one
-//! clock, it waits until the last of them has begun. A send that fits into a buffer ends before its data
-//! has arrived: there, the transfer takes at least as long as the network did. Whether it fits is
-//! guessed from durations; where all would then wait for each other, it did.
+//! in a ring of sends and receives, that does not divide its time, nor theirs; but if they are on
+//! one clock, it waits until the last of them has begun. A send that fits into a buffer ends before
+//! its data has arrived: there, the transfer takes at least as long as the network did. Whether it
+//! fits is guessed from durations; where all would then wait for each other, it did.
 
 mod replay;
 

@@ -223,11 +223,16 @@ impl Job {
 
     /// Whether a rank made the call for an operation without a mark from NCCL.
     pub(super) fn has_called(&self, key: Key, index: usize) -> bool {
-        let mark =
-            usize::try_from(UNNUMBERED - 1 - key.1.min(UNNUMBERED - 1)).ok().and_then(|mark| self.marks.get(mark));
-        mark.is_some_and(|(_, function, number)| {
-            self.calls_of.get(&(index, function.clone())).is_some_and(|(all, _)| all >= number)
-        })
+        self.calls(key, index).is_some_and(|(_, made, number)| made >= number)
+    }
+
+    /// Of an operation without a mark from NCCL, its function, how many calls of it a rank made,
+    /// and which one asked for it, counted from 1.
+    pub(super) fn calls(&self, key: Key, index: usize) -> Option<(&str, u64, u64)> {
+        let mark = usize::try_from(UNNUMBERED - 1 - key.1.min(UNNUMBERED - 1)).ok()?;
+        let (_, function, number) = self.marks.get(mark)?;
+        let (made, _) = self.calls_of.get(&(index, function.clone()))?;
+        Some((function, *made, *number))
     }
 
     pub(super) fn stand(&mut self, member: usize, slice: &Unfinished) {
@@ -238,7 +243,10 @@ impl Job {
             _ => name,
         };
         let name = name.strip_prefix("nccl").unwrap_or(name);
-        let key = key(self.members[member].hash, slice.correlation.unwrap_or(UNNUMBERED), slice.replay, name);
+        // A broadcast without a number of NCCL's was not handed over: its calls tell who has come.
+        let is_told = seq.is_some() || function(name) != "Broadcast";
+        let mark = slice.correlation.filter(|_| is_told).unwrap_or(UNNUMBERED);
+        let key = key(self.members[member].hash, mark, slice.replay, name);
         let peer = peer.filter(|_| seq.is_none());
         let (name, note) = (name.to_owned(), note.clone());
         self.standing.push(Standing { member, key, begin, kind, name, seq, peer, note, is_doubted });

@@ -585,7 +585,16 @@ impl Job {
                 let seq = seq.map_or_else(String::new, |(seq, _)| format!(", seq {seq}"));
                 format!("last seen: {name}{seq}, {}", before(*time))
             }
-            None => "it handed over nothing".to_owned(),
+            None => match self.calls(of.key, index) {
+                Some((function, made, number)) => {
+                    let [made, number] = [made, number].map(|count| match count {
+                        1 => "once".to_owned(),
+                        _ => format!("{count} times"),
+                    });
+                    format!("it called {function} {made}, the others {number}")
+                }
+                None => "it handed over nothing".to_owned(),
+            },
         };
         let call = self.calls.iter().filter(|(of, ..)| *of == process).min_by_key(|(.., since)| *since);
         let state = self.processes.get(&process);

@@ -1,6 +1,6 @@
 //! What is decided about jobs that are made up.
 
-use super::super::super::survey::{Collective, Process};
+use super::super::super::survey::{Collective, Process, Unfinished};
 use super::super::job::Seen;
 use super::*;
 
@@ -77,6 +77,41 @@ fn the_missing_rank_is_named() {
     let expected = "AllReduce 1 MiB f32, seq 5 on comm 7: 3 of 4 ranks have come and waited 4.0 s, missing: 2 (last seen: \
                     AllReduce 1 MiB f32, seq 4, 5.0 s before the end)";
     assert_eq!(said(&job(7, 4, 0, &[0, 1, 3])), [(true, expected.to_owned())]);
+}
+
+#[test]
+fn a_broadcast_that_was_not_handed_over_is_told_by_its_calls() {
+    let missing = |calls: [u64; 3]| {
+        let mut job = job(7, 3, 0, &[0, 1]);
+        job.seen.clear();
+        job.members.iter_mut().for_each(|member| (member.last, member.collective) = (None, None));
+        for Standing { member, begin, kind, .. } in std::mem::take(&mut job.standing) {
+            let slice = Unfinished {
+                kind,
+                begin,
+                place: 0,
+                track: 0,
+                hash: Some(7),
+                correlation: Some(mark(7, 5)),
+                name: "Broadcast 64 KiB bf16".into(),
+                seq: None,
+                peer: None,
+                replay: None,
+                note: String::new(),
+                is_doubted: false,
+            };
+            job.stand(member, &slice);
+        }
+        let of = |(rank, made): (usize, u64)| ((rank, "Broadcast".to_owned()), (made, made));
+        job.calls_of = calls.into_iter().enumerate().filter(|it| it.1 > 0).map(of).collect();
+        job.number();
+        said(&job).into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+    };
+    let start = "Broadcast 64 KiB bf16 on comm 7: ranks 0 and 1 have come and waited 4.0 s, missing: 2";
+    assert_eq!(missing([11, 11, 10]), [format!("{start} (it called Broadcast 10 times, the others 11 times)")]);
+    assert_eq!(missing([2, 2, 1]), [format!("{start} (it called Broadcast once, the others 2 times)")]);
+    assert_eq!(missing([1, 1, 0]), [format!("{start} (it handed over nothing)")]);
+    assert!(!missing([11, 11, 11])[0].contains("missing"), "{:?}", missing([11, 11, 11]));
 }
 
 #[test]

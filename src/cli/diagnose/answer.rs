@@ -31,6 +31,10 @@ const ROWS: usize = 16;
 /// The fraction of the critical path that is listed for people.
 const LITTLE: f64 = 0.005;
 
+/// The fraction of a step in which transfers have nothing beside them, from which on a healthy
+/// job's answer says so.
+const EXPOSED: f64 = 0.2;
+
 /// The fraction by which two runs of the same job differ.
 const PLAYS: f64 = 0.02;
 /// The uncertainty of what a job would save without a slow link, as a fraction.
@@ -255,6 +259,9 @@ impl Report {
         // Calls do not show what GPUs did.
         let is_of_gpus = job.has_kernels();
         let operations = if is_of_gpus { shares::of_operations(job, step) } else { Vec::new() };
+        if verdict == Verdict::Healthy {
+            text.push_str(&exposed(&shares, &operations, step));
+        }
         let (by, from) = match &job.numbering.source {
             Some(Source::Ranges) => ("ranges", None),
             Some(Source::Repeats(from)) => ("repeats", Some(from)),
@@ -469,6 +476,16 @@ pub(super) fn capitalized(text: &str) -> String {
 }
 
 /// The first line, without its full stop, and what it says in one word.
+/// `. 19.9 ms of each …` if much of a healthy job's steps is communication that nothing hides.
+fn exposed(shares: &[OfRank], operations: &[OfOperation], step: f64) -> String {
+    let ns = shares.iter().map(|it| it.exposed_ns).sum::<f64>() / shares.len().max(1) as f64;
+    let of = |it: &OfOperation| it.kernels * (it.transfer_ns - it.hidden_ns);
+    let most = operations.iter().max_by(|one, other| of(one).total_cmp(&of(other)));
+    let Some(most) = most.filter(|_| ns > EXPOSED * step) else { return String::new() };
+    let (each, name) = (duration(ns), short(&most.name));
+    format!(". {each} of each ({}) is communication with no kernel beside it, mostly {name}", percent(ns / step))
+}
+
 fn verdict(
     names: &Names<'_>,
     found: &Findings,

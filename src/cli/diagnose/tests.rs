@@ -180,6 +180,14 @@ fn a_healthy_job_is_called_healthy() {
 }
 
 #[test]
+fn of_a_healthy_job_it_is_said_if_communication_takes_much_of_it() {
+    let says = Made { link: |_, _| 9_000, ..Made::healthy() }.says();
+    let expected =
+        ". 9.00 ms of each (49 %) is communication with no kernel beside it, mostly AllReduce 1 MiB f32 on dp.";
+    assert!(says.starts_with("Healthy: ") && says.ends_with(expected), "{says}");
+}
+
+#[test]
 fn nobody_is_blamed_for_the_noise_of_single_kernels() {
     for ranks in [2, 4] {
         let made = Made { ranks, parts: (150, 20), work: |_, _| 100, ..Made::healthy() };

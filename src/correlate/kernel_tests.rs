@@ -564,6 +564,36 @@ fn a_broadcast_without_a_launch_event_is_found_by_its_call() {
 }
 
 #[test]
+fn the_kernels_of_a_captured_broadcast_are_found_by_its_call() {
+    let captured = |calls: &str| {
+        format!(
+            "100 0 start g GroupApi | {calls} | 102 0 launch corr=7 group=g | 102 0 node 70 in=g | 103 0 stop g
+             104 0 clone 71 of=70 | 104 0 graph 9 | 110 0 graph 9 corr=3 | 120 0 graph 9 corr=4
+             118 0 kernel 113 corr=3 node=71 | 130 0 kernel 125 corr=4 node=71"
+        )
+    };
+    let broadcast = "100 0 start b CollApi parent=g func=Broadcast captured count=9 | 101 0 stop b";
+    check(
+        &captured(broadcast),
+        "113 kernel to 118 inferred (call bracket) C replay 1: Broadcast 9
+         125 kernel to 130 inferred (call bracket) C replay 2: Broadcast 9",
+    );
+    // Its group may ask for something else, too.
+    let other =
+        format!("{broadcast} | 101 0 start d CollApi in=D parent=g func=Broadcast captured count=8 | 102 0 stop d");
+    check(
+        &captured(&other),
+        "113 kernel to 118 unmatched: which of its group's calls it carried cannot be told
+         125 kernel to 130 unmatched: which of its group's calls it carried cannot be told",
+    );
+    // The captured call itself ran nothing.
+    let mut player = Player::new();
+    player.correlator.expect_kernels();
+    player.play(&format!("0 0 thread 100 python3 | {}", captured(broadcast)), &mut |_, _| {});
+    assert_eq!(player.correlator.unseen_launches(), None);
+}
+
+#[test]
 fn old_interfaces_use_the_order_on_the_thread() {
     let mut player = Player::new();
     let mut said = Vec::new();

@@ -295,7 +295,10 @@ impl Correlator {
                 self.plans.graph_launched(graph, call, asked, time);
             }
             Body::GraphChange { graph } => self.plans.graphs.changed(graph),
-            Body::GraphNode { node, original: 0, launch } => self.plans.node(node, launch),
+            Body::GraphNode { node, original: 0, launch } => {
+                let tid = self.rings.get(&ring).map_or(0, |&(_, tid)| tid);
+                self.plans.node(node, launch, Moment { tid, time });
+            }
             Body::GraphNode { node, original, .. } => self.plans.node_cloned(node, original),
             Body::GraphUpdate { node, source, graph } => self.plans.node_updated(node, source, graph, time),
         }

@@ -135,6 +135,8 @@ struct Launch {
     group_api: Handle,
     /// The plans handed over for it.
     runs: Runs,
+    /// NCCL reports no KernelLaunch for it: it is known by the calls in its GroupApi.
+    is_of_calls: bool,
 }
 
 #[derive(Debug)]
@@ -239,7 +241,7 @@ impl Plans {
     /// A KernelLaunch begins.
     pub(super) fn launch(&mut self, id: Handle, context: Handle, group_api: Handle, stream: u64, begun: Moment) {
         let Moment { time: start, tid: thread } = begun;
-        let launch = Launch { context, start, thread, stream, group_api, runs: Runs::default() };
+        let launch = Launch { context, start, thread, stream, group_api, runs: Runs::default(), is_of_calls: false };
         let bound = if self.kernels_expected { self.most_launches() } else { LAUNCHES_ALONE };
         self.launches.insert(id, launch, bound);
     }
@@ -490,10 +492,26 @@ impl Plans {
         }
     }
 
-    /// A node was made inside a KernelLaunch, so the launch is captured.
-    pub(super) fn node(&mut self, node: u64, launch: Handle) {
+    /// A node was made inside a KernelLaunch, so the launch is captured; or in a GroupApi, for calls
+    /// that NCCL does not hand over.
+    pub(super) fn node(&mut self, node: u64, launch: Handle, made: Moment) {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);
+        } else if let Some((context, operations)) = self.calls.captured(launch) {
+            let mut runs = Runs::default();
+            let run = Run { group: Handle::NONE, operations: Arc::new(operations), is_doubtful: false };
+            runs.push(run, made.time);
+            runs.fall_silent();
+            let Moment { time: start, tid: thread } = made;
+            let of_calls = Launch { context, start, thread, stream: 0, group_api: launch, runs, is_of_calls: true };
+            self.captured.insert(launch, of_calls, CAPTURED);
+            // No kernel will have the id of the call that was captured.
+            if let Some(&(_, Unseen::Calls(call))) = self.unseen.back()
+                && matches!(self.claims.get(&call), Some(Claim::Calls(group)) if *group == launch)
+            {
+                self.unseen.pop_back();
+                self.claims.remove(&call);
+            }
         }
         self.nodes.insert(node, launch, false);
     }
@@ -625,7 +643,8 @@ impl Plans {
         let begun = trail::before(known.start, kernel.span);
         let is_captured = self.captured.get(&launch).is_some();
         let what = if is_captured { "captured " } else { "" };
-        let mut steps = vec![format!("candidates: the {what}KernelLaunch that began {begun}")];
+        let of = if known.is_of_calls { "calls, whose graph node was made" } else { "KernelLaunch that began" };
+        let mut steps = vec![format!("candidates: the {what}{of} {begun}")];
         let launches = self.behind(kernel.graph_node, kernel.call).map_or(0, |behind| behind.launches);
         let seen = self.graphs.seen(kernel.call, kernel.span).ok().filter(|_| is_captured);
         let seen = seen.map(|seen| seen.after(launches));
@@ -667,9 +686,13 @@ impl Plans {
             if operations.is_empty() {
                 return Err(Unmatched::NoGroup);
             }
-            let method = if is_exact { method } else { Method::GraphReplay };
+            let method = match is_exact {
+                _ if launch.is_of_calls => Method::ApiBracket,
+                true => method,
+                false => Method::GraphReplay,
+            };
             return Ok(Found {
-                launch: id,
+                launch: if launch.is_of_calls { Handle::NONE } else { id },
                 replay: number,
                 replayed: seen.asked(),
                 since: seen.asked().map(|moment| moment.time),
@@ -678,7 +701,9 @@ impl Plans {
                 ..Found::new(method, launch.context, operations, group)
             });
         }
-        let launch = self.launches.get_mut(&id).ok_or(Unmatched::Forgotten)?;
+        let Some(launch) = self.launches.get_mut(&id) else {
+            return Err(if self.calls.is_group(id) { Unmatched::SeveralCalls } else { Unmatched::Forgotten });
+        };
         let plan = launch.runs.pop().filter(|plan| !plan.operations.is_empty());
         let Run { group, operations, is_doubtful } = plan.ok_or(Unmatched::NoGroup)?;
         let method = if is_doubtful { Method::ThreadOrder } else { method };

@@ -505,7 +505,8 @@ pub enum Body<'a> {
         node: u64,
         /// The node that it was cloned from, or 0.
         original: u64,
-        /// The KernelLaunch that is open on this thread, if any: it recorded this node.
+        /// The KernelLaunch that is open on this thread, if any: it recorded this node. Otherwise
+        /// the GroupApi, if NCCL's kernel was launched in one.
         launch: Handle,
     },
     /// An executable graph was launched, or made.

@@ -81,6 +81,8 @@ struct Local {
     /// The open KernelLaunch or CeColl of this thread, and its open GroupApi.
     launch: Cell<Handle>,
     group: Cell<Handle>,
+    /// The GroupApi in which one of NCCL's kernels is being launched without a KernelLaunch.
+    silent: Cell<Handle>,
     /// A [`Bracket`] is open on this thread.
     bracket: Cell<bool>,
     /// The executable graph that was updated last on this thread, and with which graph.
@@ -306,6 +308,7 @@ pub fn stop(handle: Handle) {
         }
     } else if local.group.get() == handle {
         local.group.set(Handle::NONE);
+        local.silent.set(Handle::NONE);
     }
     local.push(kind::STOP, 0, 0, &[handle.0]);
 }
@@ -321,20 +324,22 @@ pub fn launch(correlation: u32, is_nccl: impl FnOnce() -> bool) {
     let _ = LOCAL.try_with(|local| {
         let open = local.launch.get();
         let nccl = is_nccl();
+        local.silent.set(if nccl && open.is_none() { local.group.get() } else { Handle::NONE });
         if nccl || !open.is_none() {
             local.note_of_launch(kind::LAUNCH, u16::from(nccl), correlation, &[open.0, local.group.get().0]);
         }
     });
 }
 
-/// Records a graph node created while a KernelLaunch or a CeColl is open on this thread; other
-/// nodes do not concern NCCL.
+/// Records a graph node created while a KernelLaunch or a CeColl is open on this thread, or for a
+/// kernel of NCCL's that is launched in a GroupApi; other nodes do not concern NCCL.
 pub fn graph_node_created(node: u64) {
     if !is_on() {
         return;
     }
     let _ = LOCAL.try_with(|local| {
-        let open = local.launch.get();
+        let silent = local.silent.replace(Handle::NONE);
+        let open = if local.launch.get().is_none() { silent } else { local.launch.get() };
         if open.is_none() {
             return;
         }
@@ -525,6 +530,7 @@ impl Local {
             in_vain: Cell::new(false),
             launch: Cell::new(Handle::NONE),
             group: Cell::new(Handle::NONE),
+            silent: Cell::new(Handle::NONE),
             bracket: Cell::new(false),
             update: Cell::new((0, 0)),
             updated: Cell::new(0),

@@ -53,6 +53,11 @@ impl Calls {
         self.all(group_api).filter(|call| call.context == context).map(|call| call.id).collect()
     }
 
+    /// Whether this is a GroupApi with calls that no plan has carried.
+    pub(super) fn is_group(&self, id: Handle) -> bool {
+        self.by_group.get(&id).is_some()
+    }
+
     /// The operations that the calls ask for.
     pub(super) fn operations(&self, group_api: Handle) -> Vec<Arc<Operation>> {
         self.all(group_api).map(|call| Arc::clone(&call.operation)).collect()
@@ -62,6 +67,18 @@ impl Calls {
     pub(super) fn broadcasts(&self, group_api: Handle, context: Handle) -> u32 {
         let is_one = |call: &&Call| call.context == context && call.operation.func() == Word::BROADCAST;
         self.all(group_api).filter(is_one).count() as u32
+    }
+
+    /// Takes the captured broadcasts of a group if there is nothing else in it, and their
+    /// communicator.
+    pub(super) fn captured(&mut self, group_api: Handle) -> Option<(Handle, Vec<Arc<Operation>>)> {
+        let context = self.all(group_api).next()?.context;
+        let is_one = |call: &Call| call.context == context && call.operation.number >= Operation::CAPTURED;
+        if !self.all(group_api).all(|call| is_one(call) && call.operation.func() == Word::BROADCAST) {
+            return None;
+        }
+        let calls = self.by_group.remove(&group_api)?;
+        Some((context, calls.into_iter().map(|call| call.operation).collect()))
     }
 
     /// One of NCCL's kernels was launched for calls of this group, without a KernelLaunch.

@@ -492,8 +492,8 @@ impl Plans {
         }
     }
 
-    /// A node was made inside a KernelLaunch, so the launch is captured; or in a GroupApi, for calls
-    /// that NCCL does not hand over.
+    /// A node was made inside a KernelLaunch, so the launch is captured; or in a GroupApi, for
+    /// calls that NCCL does not hand over.
     pub(super) fn node(&mut self, node: u64, launch: Handle, made: Moment) {
         if let Some(captured) = self.launches.remove(&launch) {
             self.captured.insert(launch, captured, CAPTURED);

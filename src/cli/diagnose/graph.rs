@@ -18,7 +18,10 @@ mod replay;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hash::Hasher as _;
 use std::ops::Range;
+
+use rustc_hash::FxHasher;
 
 pub(super) use self::replay::{Plan, Times};
 
@@ -89,6 +92,8 @@ pub(super) struct Graph {
     /// The items that meet, meeting by meeting.
     members: Vec<u32>,
     meetings: Vec<Range<usize>>,
+    /// An item of the meeting meets other ranks in other ones.
+    are_mixed: Vec<bool>,
     /// The meetings of each item, item by item.
     joined: Vec<u32>,
     joins: Vec<Range<u32>>,
@@ -115,6 +120,8 @@ impl Graph {
         joined.sort_unstable();
         joined.dedup();
         let mut by_item: Vec<(u32, u32)> = Vec::new();
+        // The ranks that meet, as a number.
+        let mut who: Vec<u64> = Vec::new();
         for of_number in joined.chunk_by(|one, other| one.0 == other.0) {
             let of_ranks: Vec<_> = of_number.chunk_by(|one, other| one.1 == other.1).collect();
             let times = of_ranks[0].len();
@@ -133,6 +140,9 @@ impl Graph {
                     by_item.push((item, meeting));
                 }
                 graph.meetings.push(from..graph.members.len());
+                let mut ranks = FxHasher::default();
+                of_ranks.iter().for_each(|it| ranks.write_u32(it[time].1));
+                who.push(ranks.finish());
             }
         }
         by_item.sort_unstable();
@@ -144,6 +154,13 @@ impl Graph {
                 at += 1;
             }
             graph.joins.push(from as u32..at as u32);
+        }
+        graph.are_mixed = vec![false; graph.meetings.len()];
+        for joins in &graph.joins {
+            let of_item = &graph.joined[joins.start as usize..joins.end as usize];
+            if of_item.windows(2).any(|two| who[two[0] as usize] != who[two[1] as usize]) {
+                of_item.iter().for_each(|meeting| graph.are_mixed[*meeting as usize] = true);
+            }
         }
         let free = graph.free();
         graph.divide(&free);
@@ -265,16 +282,10 @@ impl Graph {
     }
 
     /// How long an item went on once everything had begun with which it exchanges data, ns; `None`
-    /// if all of that meets the same ranks in all its operations, so that their kernels show it, or
+    /// if all of that meets the same ranks in all its operations, so that the shortest shows it, or
     /// if not all are on its clock.
     pub(super) fn since_all_began(&self, at: usize) -> Option<i64> {
-        let ranks_of = |meeting| self.members_of(meeting).map(|item| self.rank_of(item as u32));
-        let meets_several = |item: usize| {
-            let mut meetings = self.meetings_of(item);
-            let first = meetings.next();
-            first.is_some_and(|first| meetings.any(|other| !ranks_of(other).eq(ranks_of(first))))
-        };
-        if !self.partners(at).any(meets_several) {
+        if !self.meetings_of(at).any(|meeting| self.are_mixed[meeting]) {
             return None;
         }
         let clock_of = |item: usize| self.clocks[self.rank_of(item as u32)];

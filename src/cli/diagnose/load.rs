@@ -350,7 +350,7 @@ impl Loading {
             let recorded = kernel.map_or(&[][..], |it| &it.carried.operations);
             let is_even = recorded.windows(2).all(|two| {
                 let [one, other] = [two[0], two[1]].map(|at| profile.operations[at].bytes);
-                one == other
+                one == other && one.is_some()
             });
             for operation in item.unrecorded.map_or(recorded, |at| &ranks.unrecorded[at]) {
                 let operation = &profile.operations[*operation];

@@ -134,6 +134,11 @@ mod tests {
             let last = clock.last();
             let before = last.ticks.0;
             clock.add(pair(before + 1 + state % 1_000_000_007, last.host.0 + state % 500_000_003));
+            // What was read together is converted into each other.
+            for pair in [last, clock.last()] {
+                let (host, _) = clock.to_host(pair.ticks);
+                assert!(host.0.abs_diff(pair.host.0) <= 1, "{host:?} for {pair:?}");
+            }
             let after = clock.last().ticks.0;
             let mut previous = HostNs(0);
             for step in 0..=100 {

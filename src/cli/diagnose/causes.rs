@@ -32,7 +32,7 @@ const NOISE: f64 = 0.25;
 /// What happened once is a cause if it took as long, ns: on a busy machine many things take long,
 /// but less.
 const ONCE_NS: f64 = 1e9;
-/// A step that takes as many times the median is a long one.
+/// A step that takes this many times the median is long.
 const LONG: f64 = 1.5;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;

@@ -188,6 +188,18 @@ fn of_a_healthy_job_it_is_said_if_communication_takes_much_of_it() {
 }
 
 #[test]
+fn a_job_is_not_called_healthy_if_its_communication_is_not_matched() {
+    let mut job = Made { link: |_, _| 9_000, ..Made::healthy() }.job();
+    // Of two operations only one is known on the other ranks; each step has three items.
+    let items = (0..4).map(|rank| job.graph.items[job.graph.rank(rank)].to_vec()).collect();
+    let joined = (0..40_u32).step_by(2).flat_map(|step| (0..4).map(move |rank| (step.into(), rank, 3 * step + 2)));
+    job.graph = Graph::new(items, joined.collect(), vec![0, 1, 2, 3]);
+    let says = first_line(&job);
+    let expected = "Cannot tell for whom the ranks wait: rank 0 spends ";
+    assert!(says.starts_with(expected) && says.contains("mostly in `AllReduce 1 MiB f32 on dp`"), "{says}");
+}
+
+#[test]
 fn nobody_is_blamed_for_the_noise_of_single_kernels() {
     for ranks in [2, 4] {
         let made = Made { ranks, parts: (150, 20), work: |_, _| 100, ..Made::healthy() };

@@ -190,11 +190,13 @@ impl Names<'_> {
         }
     }
 
-    /// What several links have in common: a rank, two hosts, or one. Two of more are too few.
+    /// What several links have in common: a rank, two hosts, or one. If more than these have it, two
+    /// are too few.
     fn in_common(&self, cause: &Cause) -> Option<String> {
         let host = |rank: usize| self.job.ranks[rank].host.as_deref();
         let hosts = |link: &Link| Some([host(link.from)?, host(link.to?)?]).filter(|[from, to]| from != to);
-        let is_direct = |link: usize| self.job.uses.iter().any(|it| it.link == link && it.is_direct);
+        let direct: BTreeSet<usize> = self.job.uses.iter().filter(|it| it.is_direct).map(|it| it.link).collect();
+        let is_direct = |link: usize| direct.contains(&link);
         let are_direct = is_direct(cause.links[0]);
         let known =
             (0..self.job.links.len()).filter(|link| cause.links.contains(link) || is_direct(*link) == are_direct);
@@ -396,7 +398,7 @@ impl Names<'_> {
         ))
     }
 
-    /// That much time goes into communication of which it is not known with whom.
+    /// Why nothing can be said if a rank is in kernels for long that are not matched to others.
     fn alone(&self, shares: &[OfRank], step: f64) -> Option<String> {
         let job = self.job;
         let (rank, ns, kind) = (0..job.ranks.len()).find_map(|rank| {
@@ -411,8 +413,8 @@ impl Names<'_> {
             Some((rank, ns, most.0))
         })?;
         Some(format!(
-            "Cannot tell for whom the ranks wait: {} spends {} of each step of {} in kernels of which it is not known \
-             with whom they exchange data, most of it in `{}`",
+            "Cannot tell for whom the ranks wait: {} spends {} of each step of {} in NCCL kernels that cannot be \
+             matched to those of other ranks, mostly in `{}`",
             job.ranks[rank].label,
             duration(ns),
             duration(step),

@@ -28,8 +28,8 @@ const COUNTS: f64 = 0.01;
 const STRETCH: usize = 10;
 const STRETCHES: f64 = 0.25;
 
-/// A step holds more work than usual if it has as many times the kernels, on each rank, and this
-/// part of what it takes beyond the median is theirs.
+/// A step holds more work than usual if each rank runs this many times as many kernels in it as in
+/// others, and they take this part of what the step takes beyond the median.
 const FULLER: f64 = 1.2;
 const THEIRS: f64 = 0.5;
 

@@ -36,8 +36,8 @@ const ITEMS: usize = 6_000_000;
 const STEPS: usize = 30;
 const TIMES: usize = 10;
 const FEWEST: usize = 8;
-/// Files of one host are on one clock if their offsets from the wall clock differ by less than this,
-/// ns: the wall clock may be set, and hosts with the same name were not booted at the same time.
+/// Files of one host are on one clock if their offsets from the wall clock differ by less than
+/// this, ns: the wall clock may be set, and hosts with one name were not booted at the same time.
 const SAME_BOOT_NS: u64 = 1_000_000;
 /// How much of the end of a file is read at most, bytes: in memory it takes six times as much.
 const END: u64 = 32 << 20;

@@ -190,8 +190,8 @@ impl Names<'_> {
         }
     }
 
-    /// What several links have in common: a rank, two hosts, or one. If more than these have it, two
-    /// are too few.
+    /// What several links have in common: a rank, two hosts, or one. If more than these have it,
+    /// two are too few.
     fn in_common(&self, cause: &Cause) -> Option<String> {
         let host = |rank: usize| self.job.ranks[rank].host.as_deref();
         let hosts = |link: &Link| Some([host(link.from)?, host(link.to?)?]).filter(|[from, to]| from != to);

@@ -33,6 +33,7 @@ pub(super) struct Stream {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
+    /// How much work was ever queued. What is only kept is no work: no call waits for it.
     queued: u64,
     done: u64,
     /// Whether there is a thread. The first task starts it, since many streams never do anything.
@@ -125,7 +126,6 @@ impl Stream {
     pub(super) fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
         let mut queue = lock(&self.queue);
         if queue.queued != queue.done {
-            queue.queued += 1;
             queue.tasks.push_back(Task::Keep { _kept: kept });
         }
     }
@@ -204,9 +204,10 @@ impl Stream {
                 continue;
             };
             drop(queue);
+            let is_work = !matches!(task, Task::Keep { .. });
             task.run();
             queue = lock(&self.queue);
-            queue.done += 1;
+            queue.done += u64::from(is_work);
             self.drained.notify_all();
         }
     }

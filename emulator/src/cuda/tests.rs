@@ -186,6 +186,30 @@ fn a_stream_does_things_in_order() {
     assert_eq!(*seen.lock().unwrap(), (0..50).collect::<Vec<_>>());
 }
 
+/// Memory that is freed is kept until earlier work is done, on all streams of a device. That is
+/// nothing the users of these streams asked for.
+#[test]
+fn a_stream_that_only_keeps_memory_is_done() {
+    struct Slow(Arc<AtomicU32>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            wait_until(|| self.0.load(Ordering::SeqCst) == 2);
+        }
+    }
+    ready();
+    let stream = Stream::create().unwrap();
+    let number = Arc::new(AtomicU32::new(0));
+    let of_kernel = number.clone();
+    let wait = move || wait_until(|| of_kernel.load(Ordering::SeqCst) != 0);
+    stream.compute("until_kept", [1; 3], [1; 3], 0, wait).unwrap();
+    device::stream(stream.handle()).unwrap().keep(Arc::new(Slow(number.clone())));
+    assert!(!stream.query().unwrap());
+    number.store(1, Ordering::SeqCst);
+    stream.synchronize().unwrap();
+    assert!(stream.query().unwrap());
+    number.store(2, Ordering::SeqCst);
+}
+
 #[test]
 fn a_compute_kernel_takes_its_time_and_is_in_the_truth() {
     ready();

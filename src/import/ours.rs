@@ -345,9 +345,12 @@ impl Reader {
     fn instant(&mut self, uuid: u64, name: &str, time: FileNs, category: Option<Category>, nccl: Nccl) {
         let Some(&process) = self.processes.get(&(uuid >> TRACK_BITS)) else { return };
         match name {
-            instant::COMM_INIT | instant::COMM | instant::PROCESS_GROUP => self.joined(process, &nccl),
+            instant::COMM_INIT => self.joined(process, &nccl).created = Some(time),
+            instant::COMM | instant::PROCESS_GROUP => _ = self.joined(process, &nccl),
             // Where only the ends of a file are read, its initialisation may not be in them.
-            _ if category == Some(Category::Newest) && nccl.comm.is_some() => self.joined(process, &nccl),
+            _ if category == Some(Category::Newest) && nccl.comm.is_some() => {
+                self.joined(process, &nccl);
+            }
             instant::GPU => {
                 self.profile.devices.insert(nccl.device(), nccl.note().to_owned());
             }
@@ -381,7 +384,7 @@ impl Reader {
     }
 
     /// A process is part of a communicator.
-    fn joined(&mut self, process: usize, nccl: &Nccl) {
+    fn joined(&mut self, process: usize, nccl: &Nccl) -> &mut Communicator {
         let at = self.communicator(process, nccl.comm(), nccl.comm_name());
         let communicator = &mut self.profile.communicators[at];
         communicator.name.clone_from(&nccl.comm_name);
@@ -398,6 +401,7 @@ impl Reader {
         if version > 0 {
             self.versions.insert(format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
         }
+        communicator
     }
 
     fn slice(&mut self, uuid: u64, open: &mut Open, end: FileNs, depth: usize) {

@@ -364,6 +364,8 @@ pub struct Communicator {
     pub gpus: BTreeMap<u32, i32>,
     /// World ranks of its members, as the tool writes them.
     pub members: Option<String>,
+    /// When NCCL had created it, in one of our traces.
+    pub created: Option<FileNs>,
 }
 
 impl Communicator {
@@ -538,8 +540,9 @@ impl Profile {
             .chain(self.cpu_waits.iter_mut().map(|it| &mut it.span))
             .chain(self.operations.iter_mut().filter_map(|it| it.call.as_mut()));
         spans.for_each(|span| *span = span.shifted(by));
-        self.flushes.iter_mut().for_each(|(_, time)| *time = time.saturating_add(by.ns));
-        self.begin = self.begin.map(|begin| begin.saturating_add(by.ns));
+        let created = self.communicators.iter_mut().filter_map(|it| it.created.as_mut());
+        let single = self.flushes.iter_mut().map(|it| &mut it.1).chain(created).chain(&mut self.begin);
+        single.for_each(|time| *time = time.saturating_add(by.ns));
         self.clock = Clock { error_ns: self.clock.error_ns.saturating_add(by.error_ns), ..to.clone() };
         self
     }

@@ -516,8 +516,12 @@ fn verdict(
         Some(why) => (Verdict::CannotTell, why),
         None => {
             let (count, step) = (names.job.steps.len(), duration(found.steps.median));
-            let text = format!("Healthy: no rank, host or link holds up the others in {count} steps of {step}");
-            (Verdict::Healthy, text)
+            let nothing = match &names.job.ranks[..] {
+                [only] => format!("nothing holds up {}", only.label),
+                _ => "no rank, host or link holds up the others".to_owned(),
+            };
+            let long_step = names.long_step(found);
+            (Verdict::Healthy, format!("Healthy: {nothing} in {count} steps of {step}{long_step}"))
         }
     }
 }

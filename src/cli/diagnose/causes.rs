@@ -11,6 +11,7 @@ mod taking;
 mod work;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use self::groups::slow_groups;
 use self::links::links;
@@ -34,6 +35,8 @@ const NOISE: f64 = 0.25;
 const ONCE_NS: f64 = 1e9;
 /// A step that takes this many times the median is long.
 const LONG: f64 = 1.5;
+/// The fraction of what makes a step long that is most of it.
+const MOST: f64 = 0.5;
 /// How many suspects are tried.
 const SUSPECTS: usize = 24;
 /// With fewer steps, nothing is a habit.
@@ -161,6 +164,9 @@ pub(super) struct Findings {
     pub(super) error: f64,
     /// What steps waited for; the largest part comes first.
     pub(super) path: Vec<Part>,
+    /// What the longest of the usual steps waited for longer than others do, if one thing is most
+    /// of it; with the rank, if it is not so on most of them.
+    pub(super) of_longest: Option<Part>,
     /// If transfers took no time; if nobody waited for communication at all.
     pub(super) without_transfers: Measure,
     pub(super) overlapped: Measure,
@@ -210,28 +216,67 @@ pub(super) fn find(job: &Job) -> Findings {
     for (at, _) in job.graph.items.iter().enumerate().filter(|(_, item)| item.is_communication) {
         (no_transfers.length[at], no_transfers.through[at], alone.length[at]) = (0, 0, 0);
     }
+    let usual = Measure::of(&steps);
+    let first = begins(job, &replayed, job.steps.start).max();
+    let path = path(job, &replayed, first.unwrap_or(0), job.steps.start..job.steps.end.saturating_sub(1));
     Findings {
         causes,
         doubtful,
         steps: recorded,
-        usual: Measure::of(&steps),
+        usual,
         fuller,
         error: (before.median - recorded.median).abs(),
-        path: path(job, &replayed),
+        of_longest: of_longest(job, &replayed, &usual, &path),
+        path,
         without_transfers: measure(job, &job.graph.replay(&no_transfers)),
         overlapped: measure(job, &job.graph.replay(&alone)),
     }
 }
 
-/// The critical path from the begin of the first step to that of the last one.
-fn path(job: &Job, times: &Times) -> Vec<Part> {
-    let count = job.steps.len().saturating_sub(1);
-    if count == 0 {
-        return Vec::new();
+/// What the longest step waited for, if that is most of what makes it longer than the others, whose
+/// path this is.
+fn of_longest(job: &Job, times: &Times, steps: &Measure, path: &[Part]) -> Option<Part> {
+    let (longest, step) = steps.longest;
+    let usually = |part: &Part| path.iter().find(|it| it.kind == part.kind).map_or(0.0, |it| it.ns);
+    let longer = |part: &Part| part.ns - usually(part);
+    if !job.steps.contains(&step) {
+        return None;
     }
-    let firsts = |step: usize| (0..job.ranks.len()).map(move |rank| job.step(rank, step).start);
-    let since = firsts(job.steps.start).map(|item| times.start[item]).max().unwrap_or(0);
-    let Some(last) = firsts(job.steps.end - 1).max_by_key(|item| times.start[*item]) else { return Vec::new() };
+    // Where one rank is late, others have begun the step before.
+    let parts = self::path(job, times, begins(job, times, step).min()?, step..step + 1);
+    let most = parts.into_iter().max_by(|one, other| longer(one).total_cmp(&longer(other)))?;
+    let of_rank = |rank: usize| -> i64 {
+        let items = job.step(rank, step);
+        let until = job.graph.rank(rank).end;
+        match most.kind {
+            Some(kind) => items.filter(|at| job.graph.items[*at].kind == kind).map(|at| job.graph.length(at)).sum(),
+            None => (items.start + 1..until.min(items.end + 1)).map(|at| job.graph.idle(at)).sum(),
+        }
+    };
+    let alike = (0..job.ranks.len()).filter(|rank| of_rank(*rank) as f64 >= ALIKE * most.ns).count();
+    let is_of_many = 2 * alike > job.ranks.len();
+    let of = |part: Part| Part { rank: part.rank.filter(|_| !is_of_many), ..part };
+    (longer(&most) >= MOST * (longest - steps.median)).then(|| of(most))
+}
+
+/// When the ranks begin a step, ns.
+fn begins(job: &Job, times: &Times, step: usize) -> impl Iterator<Item = i64> {
+    firsts(job, step).map(|item| times.start[item])
+}
+
+/// The first items of a step on all ranks that begin it.
+fn firsts(job: &Job, step: usize) -> impl Iterator<Item = usize> {
+    (0..job.ranks.len()).filter_map(move |rank| {
+        let items = job.graph.rank(rank);
+        Some(items.start + job.ranks[rank].edges.get(step)?).filter(|item| *item < items.end)
+    })
+}
+
+/// The critical path of these steps from this time, in ns, to the begin of the next one.
+fn path(job: &Job, times: &Times, since: i64, steps: Range<usize>) -> Vec<Part> {
+    let count = steps.len();
+    let last = firsts(job, steps.end).max_by_key(|item| times.start[*item]);
+    let Some(last) = last.filter(|_| count > 0) else { return Vec::new() };
     let stretches = job.graph.path(times, last as u32, since);
     let mut parts: BTreeMap<Option<u32>, BTreeMap<Option<usize>, i64>> = BTreeMap::new();
     for stretch in stretches {

@@ -45,6 +45,8 @@ pub(super) struct RankFacts {
     pub(super) to_utc: Option<Shift>,
     /// For how long its GPU worked on kernels without a record, ns.
     pub(super) unrecorded_ns: u64,
+    /// When a communicator had been created, and its name, in order.
+    pub(super) created: Vec<(FileNs, String)>,
     /// When a progress thread of its process was ready to run and had no processor for some of the
     /// time.
     pub(super) cpu_waits: Vec<CpuWait>,
@@ -187,9 +189,10 @@ impl Job {
             let middle = lengths.len() / 2;
             *lengths.select_nth_unstable(middle).1
         };
+        let first = self.steps.start;
         let found = since(&self.steps.clone().map(length).collect::<Vec<_>>());
-        self.since = found.map(|it| Since { step: self.steps.start + it.step, ..it });
-        self.steps.start = self.since.map_or(self.steps.start, |it| it.step);
+        self.since = found.map(|it| Since { first, step: first + it.step, ..it });
+        self.steps.start = self.since.map_or(first, |it| it.step);
     }
 
     /// The items of a rank in the steps that are looked at; without steps, all of them.

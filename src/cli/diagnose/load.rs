@@ -329,6 +329,7 @@ impl Loading {
             steps: count,
             last: last.map(|(item, to_utc)| item.span.start.to_utc(to_utc)),
             to_utc: profile.clock.to_utc,
+            created: created(profile, rank.process),
             cpu_waits: longest(profile.cpu_waits.iter().filter(|it| it.process == rank.process)),
             unrecorded_ns: rank.items.iter().filter(|it| it.unrecorded.is_some()).map(|it| it.span.duration()).sum(),
         });
@@ -565,6 +566,15 @@ fn newest(edges: &[usize], room: usize) -> Range<usize> {
     let fit = |room: usize| edges.iter().rev().take_while(|edge| edges[count] - **edge <= room).count().max(1) - 1;
     let kept = fit(room).max(fit(TIMES * room).min(STEPS)).max(FEWEST.min(count));
     count - kept..count
+}
+
+/// When communicators of a process had been created, and their names.
+fn created(profile: &Profile, process: usize) -> Vec<(FileNs, String)> {
+    let of = |it: &Communicator| {
+        let hash = || it.hash.map(|hash| format!("{hash:x}"));
+        Some((it.created?, it.name.clone().or_else(hash)?))
+    };
+    profile.communicators.iter().filter(|it| it.process == process).filter_map(of).collect()
 }
 
 /// At each moment, of the threads of a process the one that waits most.

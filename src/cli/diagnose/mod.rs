@@ -27,6 +27,7 @@ use serde_json::Value;
 
 pub(super) use self::answer::look_at;
 use self::answer::{Report, capitalized};
+use self::causes::Findings;
 use self::job::Job;
 pub(super) use self::lateness::{Cell as Late, Lateness};
 pub(super) use self::shares::APART_NS;
@@ -83,18 +84,35 @@ fn diagnosed(files: &[PathBuf], named: &[PathBuf], wish: &load::Wish) -> Result<
     let (report, lateness) = match loaded {
         Ok(mut job) => {
             job.shares_gpus = !troubles.shared_gpus.is_empty();
-            let found = causes::find(&job);
+            let found = found(&mut job);
             (Report::of(&job, &found, &troubles), Lateness::of(&job, found.steps.mean))
         }
         // A job that hung in its first operation has no kernels.
         Err(_) if troubles.stuck().is_some() || troubles.standing().next().is_some() => {
-            (Report::of(&Job::default(), &causes::Findings::default(), &troubles), Lateness::default())
+            (Report::of(&Job::default(), &Findings::default(), &troubles), Lateness::default())
         }
         Err(reason) => return Err(reason),
     };
     let is_ours = |path: &PathBuf| matches!(import::format(path), Ok(Format::Perfetto));
     let report = if files.iter().all(is_ours) { report.with_all_ranks(named) } else { report };
     Ok((report, lateness))
+}
+
+/// What costs in the steps that are looked at. If steps have become longer and nothing in these
+/// shows why, all steps may show something that costs more: then these are looked at.
+fn found(job: &mut Job) -> Findings {
+    let found = causes::find(job);
+    let Some(since) = job.since.filter(|_| found.causes.is_empty()) else { return found };
+    let longer = found.steps.median - since.before as f64;
+    let slow_steps = job.steps.clone();
+    job.steps.start = since.first;
+    let of_all = causes::find(job);
+    if of_all.causes.first().is_some_and(|cause| cause.cost > longer) {
+        job.since = None;
+        return of_all;
+    }
+    job.steps = slow_steps;
+    found
 }
 
 /// The same for a report: the JSON of `--json`.
@@ -118,7 +136,8 @@ pub(super) fn causes(traces: &[PathBuf]) -> Vec<Seen> {
     let (survey, loaded) = load::load(traces, &load::Wish::default());
     let Ok(mut job) = loaded else { return Vec::new() };
     job.shares_gpus = !shared_gpus::find(&survey).is_empty();
-    causes_of(&job, &causes::find(&job))
+    let found = found(&mut job);
+    causes_of(&job, &found)
 }
 
 /// The answer about these traces, unless it cannot be told; and the causes, if the job does not
@@ -131,7 +150,7 @@ pub(super) fn answer(traces: &[PathBuf]) -> (Option<Seen>, Vec<Seen>) {
     }
     let Ok(mut job) = loaded else { return (None, Vec::new()) };
     job.shares_gpus = !troubles.shared_gpus.is_empty();
-    let found = causes::find(&job);
+    let found = found(&mut job);
     let text = Report::of(&job, &found, &troubles).told();
     let rank = found.causes.first().and_then(|cause| cause.ranks.first()).copied().unwrap_or(0);
     let answer = text.and_then(|text| seen(&job, text, rank, job.steps.clone(), false));
@@ -147,7 +166,7 @@ fn stuck(text: String, troubles: &Troubles, survey: &Survey) -> Option<Seen> {
 }
 
 /// Each cause in the step in which it shows best.
-fn causes_of(job: &Job, found: &causes::Findings) -> Vec<Seen> {
+fn causes_of(job: &Job, found: &Findings) -> Vec<Seen> {
     let texts = Report::of(job, found, &Troubles::default()).cause_lines();
     let seen = found.causes.iter().zip(texts).filter_map(|(cause, text)| {
         let rank = cause.ranks.first().copied().unwrap_or(0);

@@ -12,6 +12,8 @@ const ROW: usize = 6;
 /// Since when steps have taken longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Since {
+    /// The first of all steps.
+    pub(super) first: usize,
     /// The first of the longer steps.
     pub(super) step: usize,
     /// How long steps took before, in the middle, ns.
@@ -36,7 +38,7 @@ pub(super) fn since(lengths: &[i64]) -> Option<Since> {
     let both = fast.start..count.min(fast.end + ROW);
     let step = fast.start + lengths[both].iter().rposition(|length| *length <= middle)? + 1;
     let before = quarters(&lengths[..step])[1];
-    (count - step >= ENOUGH).then_some(Since { step, before })
+    (count - step >= ENOUGH).then_some(Since { first: 0, step, before })
 }
 
 /// A quarter of the lengths is at most the first of these; half of them, the second; and three

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::answer::Report;
 use super::causes::{self, Findings, What};
+use super::found;
 use super::graph::{Graph, Item};
 use super::job::{Job, Link, Numbering, RankFacts, Taken, Use};
 use crate::cli::compare::ranks::{Class, Kind, UNRECORDED};
@@ -13,6 +14,7 @@ use crate::cli::hang::{Hang, Operation};
 use crate::cli::shared_gpus::SharedGpu;
 use crate::cli::troubles::Troubles;
 use crate::import::{CpuWait, Span};
+use crate::model::time::FileNs;
 
 const FORWARD: u32 = 0;
 const BACKWARD: u32 = 1;
@@ -667,6 +669,63 @@ fn a_single_very_long_step_is_named() {
     assert!(says.starts_with("Cannot tell: one step takes much longer"), "{says}");
     let step = found.steps.longest.1;
     assert!((11..=12).contains(&step) && says.contains(&format!("  look at step {step} of ")), "{says}");
+}
+
+#[test]
+fn one_long_step_is_mentioned_in_a_healthy_job() {
+    let says = Made { pause: |_, step| if step == 12 { 120_000 } else { 100 }, ..Made::healthy() }.says();
+    let expected = ". Step 11 takes 130 ms: the GPUs have nothing to do for 120 ms of it.";
+    assert!(says.starts_with("Healthy: ") && says.ends_with(expected), "{says}");
+    let says = Made { pause: |_, step| if step == 12 { 20_000 } else { 100 }, ..Made::healthy() }.says();
+    assert!(says.starts_with("Healthy: ") && !says.contains("Step "), "too short to matter: {says}");
+}
+
+#[test]
+fn of_the_longest_step_it_is_said_what_it_goes_into() {
+    let says = |made: Made, created: bool| {
+        let mut job = made.job();
+        let (from, _) = job.step_times(1, 13, false);
+        let world = |at: i64| (FileNs(at), "world".to_owned());
+        job.ranks[1].created = if created { vec![world(from - 1), world(from)] } else { vec![world(from - 1)] };
+        first_line(&job)
+    };
+    let slow = Made { work: |rank, step| if (rank, step) == (2, 13) { 800 } else { 100 }, ..Made::healthy() };
+    let expected = ": `backward` on rank 2 takes 48.0 ms of it";
+    assert!(says(slow, false).ends_with(&format!("{expected}.")), "{}", says(slow, false));
+    let with = format!("{expected}, and communicator world is created in it.");
+    assert!(says(slow, true).ends_with(&with), "{}", says(slow, true));
+    let all_slow = Made { work: |_, step| if step == 13 { 800 } else { 100 }, ..Made::healthy() };
+    assert!(says(all_slow, false).ends_with(": `backward` takes 48.0 ms of it."), "{}", says(all_slow, false));
+    let idle = Made { pause: |rank, step| if (rank, step) == (3, 14) { 90_000 } else { 10 }, ..Made::healthy() };
+    let expected = ": the GPU of rank 3 has nothing to do for 90.0 ms of it.";
+    assert!(says(idle, false).ends_with(expected), "{}", says(idle, false));
+    let slow = Made { link: |_, step| if step == 13 { 90_000 } else { 900 }, ..Made::healthy() };
+    assert!(says(slow, false).contains(": AllReduce 1 MiB f32 on dp takes 90.0 ms of it. "), "{}", says(slow, false));
+}
+
+/// Steps 40 to 79 take an eighth longer, and nothing shows why.
+#[test]
+fn what_costs_more_than_a_change_of_pace_is_found_in_all_steps() {
+    let says = |stall: fn(usize, usize) -> i64| {
+        let work = |rank, step| if step < 40 { 100 + noise(rank, step) % 3 } else { 114 + noise(rank, step) % 3 };
+        let mut job = Made { steps: 80, link: stall, work, ..Made::healthy() }.job();
+        job.look_at_slow_steps();
+        let found = found(&mut job);
+        written(&Report::of(&job, &found, &Troubles::default())).lines().next().unwrap().to_owned()
+    };
+    let healthy = says(|rank, step| 900 + noise(rank, step) % 100);
+    assert!(healthy.starts_with("Healthy: ") && healthy.contains(". Since step 4"), "{healthy}");
+    let often = says(|rank, step| if rank == 1 && step % 13 == 5 && step < 45 { 60_000 } else { 900 });
+    assert!(often.starts_with("The link from rank 1 to rank 2 stalls now and then"), "{often}");
+    assert!(!often.contains("Since step"), "{often}");
+    let little = says(|rank, step| if rank == 1 && step % 13 == 5 && step < 45 { 9_000 } else { 900 });
+    assert!(little.starts_with("Healthy: ") && little.contains(". Since step 4"), "{little}");
+}
+
+#[test]
+fn one_rank_alone_is_healthy_if_nothing_holds_it_up() {
+    let says = Made { ranks: 1, ..Made::healthy() }.says();
+    assert!(says.starts_with("Healthy: nothing holds up rank 0 in 37 steps of "), "{says}");
 }
 
 #[test]

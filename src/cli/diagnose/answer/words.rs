@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LookAt, OfLink, Told, capitalized, look_at, percent};
-use crate::cli::compare::ranks::UNRECORDED;
-use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, What};
+use crate::cli::compare::ranks::{Class, UNRECORDED};
+use crate::cli::diagnose::causes::{Cause, ENOUGH, Findings, Measure, Part, What};
 use crate::cli::diagnose::graph::Item;
 use crate::cli::diagnose::job::{Job, Link, RankFacts, often};
 use crate::cli::diagnose::shares::OfRank;
@@ -286,7 +286,8 @@ impl Names<'_> {
 
     /// Where to see the longest step, if nothing explains why steps take long.
     pub(super) fn look_at_longest(&self, found: &Findings) -> Option<LookAt> {
-        let is_wanted = found.causes.is_empty() && has_long_steps(&found.usual) && self.job.has_kernels();
+        let is_long = has_long_steps(&found.usual) || has_a_long_step(&found.usual);
+        let is_wanted = found.causes.is_empty() && is_long && self.job.has_kernels();
         is_wanted.then(|| self.look_at_step(0, found.usual.longest.1, true, WAITING_FOR_HOST))
     }
 
@@ -370,10 +371,11 @@ impl Names<'_> {
                 _ => "now and then a step takes much longer, and no rank or link is at fault in all of them",
             };
             return Some(format!(
-                "Cannot tell: {what}. The median step takes {}, the mean is {}, and step {at} takes {}",
+                "Cannot tell: {what}. The median step takes {}, the mean is {}, and step {at} takes {}{}",
                 duration(found.usual.median),
                 duration(found.usual.mean),
                 duration(longest),
+                self.of_longest(found),
                 at = job.numbering.first + at
             ));
         }
@@ -396,6 +398,52 @@ impl Names<'_> {
             duration(exposed_ns + waits_ns),
             duration(step)
         ))
+    }
+
+    /// Of a healthy job: that one of its steps is long, if that is much of the time.
+    pub(super) fn long_step(&self, found: &Findings) -> String {
+        if !has_a_long_step(&found.usual) {
+            return String::new();
+        }
+        let (longest, at) = found.usual.longest;
+        let what = match self.of_longest(found) {
+            what if what.is_empty() => ", and nothing shows why".to_owned(),
+            what => what,
+        };
+        format!(". Step {} takes {}{what}", self.job.numbering.first + at, duration(longest))
+    }
+
+    /// What the longest step goes into, as the end of a sentence; empty if nothing stands out.
+    fn of_longest(&self, found: &Findings) -> String {
+        let job = self.job;
+        let (_, step) = found.usual.longest;
+        let part = found.of_longest.as_ref().map(|Part { kind, ns, rank }| {
+            let (rank, ns) = (rank.map(|it| &job.ranks[it.0].label), duration(*ns));
+            match (kind.map(|kind| &job.kinds[kind as usize]), rank) {
+                (None, Some(rank)) => format!("the GPU of {rank} has nothing to do for {ns} of it"),
+                (None, None) => format!("the GPUs have nothing to do for {ns} of it"),
+                (Some(kind), _) if kind.class == Class::Communication => {
+                    format!("{} takes {ns} of it", short(&kind.name))
+                }
+                (Some(kind), Some(rank)) => format!("`{}` on {rank} takes {ns} of it", short(&kind.name)),
+                (Some(kind), None) => format!("`{}` takes {ns} of it", short(&kind.name)),
+            }
+        });
+        let created = |rank: usize| {
+            let (from, to) = job.step_times(rank, step, false);
+            job.ranks[rank].created.iter().filter(move |it| (from..to).contains(&it.0.0)).map(|it| it.1.as_str())
+        };
+        let created: BTreeSet<&str> = match part {
+            Some(_) => (0..job.ranks.len()).flat_map(created).collect(),
+            None => BTreeSet::new(),
+        };
+        let created = match created.len() {
+            0 => None,
+            1 => created.first().map(|name| format!("communicator {name} is created in it")),
+            many => Some(format!("{many} communicators are created in it")),
+        };
+        let all: Vec<String> = part.into_iter().chain(created).collect();
+        if all.is_empty() { String::new() } else { format!(": {}", all.join(", and ")) }
     }
 
     /// Why nothing can be said if a rank is in kernels for long that are not matched to others.
@@ -478,6 +526,11 @@ impl Names<'_> {
 /// Whether some steps are so long that the others do not show what the job's time goes into.
 fn has_long_steps(steps: &Measure) -> bool {
     steps.mean > (1.0 + LONG) * steps.median && (steps.long > 1 || steps.longest.0 > SINGLE * steps.median)
+}
+
+/// Whether one step is long, and much of the time.
+fn has_a_long_step(steps: &Measure) -> bool {
+    steps.mean > (1.0 + LONG) * steps.median && steps.long == 1
 }
 
 /// How many ranks are missing, and why.

@@ -72,7 +72,7 @@ fn a_diagnosis_says_what_these_files_do_not_show() {
 
     let text = ncclscope(&["diagnose"], &[&kineto()]).unwrap();
     assert!(text.starts_with("Cannot tell: no steps repeat in these files; name what each step begins with"), "{text}");
-    assert!(text.contains("\nThe file of 1 rank is not here"), "{text}");
+    assert!(text.contains("\nThe file of rank 1 is not here, and that rank may be the cause."), "{text}");
     assert!(text.contains(" times ") && !text.contains("a step") && !text.contains("STEP"), "{text}");
     let refused = ncclscope(&["diagnose", "--step", "nope"], &[&kineto()]).unwrap_err();
     assert!(refused.starts_with("--step: there is no `nope` that runs more than once on each rank; most"), "{refused}");

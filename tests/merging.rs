@@ -199,7 +199,7 @@ fn a_rank_without_kernels_is_not_compared_with_the_others() {
         let answer: Value = serde_json::from_str(&said).unwrap();
         let ranks: Vec<_> = answer["ranks"].as_array().unwrap().iter().map(|row| &row["rank"]).collect();
         assert_eq!(ranks, ["rank 0", "rank 2"], "{said}");
-        let left_out = "The file of 1 rank has no kernels, and one of them may be the cause";
+        let left_out = "The file of 1 rank has no kernels, and that rank may be the cause";
         assert!(answer["notes"].to_string().contains(left_out), "{said}");
     }
 }

@@ -131,6 +131,8 @@ pub(super) struct Job {
     /// where those of others have.
     pub(super) missing: usize,
     pub(super) without_kernels: usize,
+    /// The numbers of those whose files are not here, if that is known of each.
+    pub(super) absent: Vec<u32>,
     /// Some of them share a GPU: if it has nothing to do for one, it may work for another.
     pub(super) shares_gpus: bool,
     /// What the settings of a recording left out, if what ran in between is missing.

@@ -482,10 +482,19 @@ impl Loading {
             }
         }
         let without = |hash: &u64| self.without_kernels.get(hash).copied().unwrap_or(0);
-        let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
-            ((*ranks as usize).saturating_sub(known.len() + without(hash)), without(hash))
+        // The numbers in a communicator are those in the job where that is so of all that are here.
+        let absent = |ranks: i32, known: &BTreeMap<i32, usize>| {
+            let is_of_job = known.iter().all(|(own, rank)| self.ranks[*rank].number == Some(*own));
+            let absent = (0..ranks).filter(|own| is_of_job && !known.contains_key(own));
+            absent.filter_map(|own| u32::try_from(own).ok()).collect::<Vec<_>>()
         };
-        let (missing, without_kernels) = self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
+        let of = |(hash, (ranks, known)): (&u64, &(i32, BTreeMap<i32, usize>))| {
+            let without = without(hash);
+            let missing = (*ranks as usize).saturating_sub(known.len() + without);
+            (missing, without, if without == 0 { absent(*ranks, known) } else { Vec::new() })
+        };
+        let (missing, without_kernels, absent) =
+            self.members.iter().map(of).max_by_key(|of| of.0 + of.1).unwrap_or_default();
         let mut job = Job {
             gaps: self.gaps,
             no_kernels: self.no_kernels,
@@ -502,6 +511,7 @@ impl Loading {
             since: None,
             missing,
             without_kernels,
+            absent,
             shares_gpus: false,
             notes,
             graph,

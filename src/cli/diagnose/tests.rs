@@ -834,6 +834,8 @@ fn ranks_that_wait_for_files_that_are_missing_are_not_healthy() {
     let job = Job { missing: 2, ..Made { link: |_, _| 3_000, ..Made::healthy() }.job() };
     let says = first_line(&job);
     assert!(says.starts_with("Cannot tell for whom the ranks wait. The files of 2 ranks are not here"), "{says}");
+    let says = first_line(&Job { absent: vec![4, 6], ..job });
+    assert!(says.starts_with("Cannot tell for whom the ranks wait. The files of ranks 4 and 6 are not"), "{says}");
 }
 
 #[test]

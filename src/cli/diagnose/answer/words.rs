@@ -503,7 +503,8 @@ impl Names<'_> {
             );
         }
         if let Some(missing) = missing(job) {
-            notes.push(format!("{missing}, and one of them may be the cause"));
+            let which = if job.missing + job.without_kernels == 1 { "that rank" } else { "one of them" };
+            notes.push(format!("{missing}, and {which} may be the cause"));
         }
         let hosts: BTreeSet<&Option<String>> = job.ranks.iter().map(|rank| &rank.host).collect();
         if job.links.is_empty() && hosts.len() > 1 && job.has_kernels() && found.steps.mean > 0.0 {
@@ -543,7 +544,9 @@ fn missing(job: &Job) -> Option<String> {
         (0, 0) => return None,
         (0, 1) => "The file of 1 rank has no kernels".to_owned(),
         (0, without) => format!("{} have no kernels", of(without)),
+        (1, 0) if !job.absent.is_empty() => format!("The file of {} is not here", said::ranks(job.absent.clone())),
         (1, 0) => "The file of 1 rank is not here".to_owned(),
+        (_, 0) if !job.absent.is_empty() => format!("The files of {} are not here", said::ranks(job.absent.clone())),
         (missing, 0) => format!("{} are not here", of(missing)),
         (missing, without) => format!("{} are not here or have no kernels", of(missing + without)),
     })

@@ -643,6 +643,17 @@ fn shorter_pauses_of_other_ranks_hide_none() {
     assert_eq!((cause.what, cause.every, &cause.ranks[..]), (What::Pauses, Some(10), &[1][..]), "{:?}", told(&found));
 }
 
+/// One of four stages has less to do, and which of the others has most is chance.
+#[test]
+fn a_stage_with_less_work_makes_nobody_s_work_unequal() {
+    let work = |rank, step| if rank == 3 { 60 } else { 100 + noise(rank, step) % 6 };
+    let says = Made { work, ..Made::healthy() }.says();
+    assert!(says.starts_with("Healthy: "), "{says}");
+    let work = |rank, step| if rank == 3 { 60 } else { 85 + noise(rank, step) % 60 };
+    let says = Made { work, ..Made::healthy() }.says();
+    assert!(says.starts_with("The work is unequal, and in each step another rank has most"), "{says}");
+}
+
 #[test]
 fn work_that_is_unequal_by_turns_is_no_rank_s_fault() {
     let made = Made { work: |rank, step| 100 + noise(rank, step) % 60, ..Made::healthy() };

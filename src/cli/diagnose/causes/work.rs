@@ -300,8 +300,11 @@ impl Sums {
             let own = work(it.rank, it.step);
             (it.item, if own > 0.0 { (it.length as f64 * means[it.step] / own) as i64 } else { it.length })
         };
+        // Where many ranks always have the most, which of them has more is chance.
+        let fixed = ranks.iter().map(|rank| median(&self.work[*rank])).fold(0.0, f64::max) * steps as f64;
+        let changes = !always.is_empty() || most - fixed >= least * middle;
         // A few long steps are not unequal work: a rank may evaluate something now and then.
-        let is_unequal = most >= (1.0 + least) * middle && self.is_habit(excesses.into_iter());
+        let is_unequal = changes && most >= (1.0 + least) * middle && self.is_habit(excesses.into_iter());
         is_unequal.then(|| Suspect {
             what: What::UnequalWork,
             every: (!always.is_empty()).then_some(1),

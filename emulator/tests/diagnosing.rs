@@ -369,6 +369,24 @@ fn the_slow_link_of_a_ring_within_a_host_is_named() {
     assert!([4, 8, 24].into_iter().any(|slower| answered(1, program, "", slower)["verdict"] == "healthy"));
 }
 
+/// What a stage sends keeps the network busy until the next step and longer, so each message waits
+/// for the one before it.
+#[test]
+fn a_slow_link_between_two_stages_of_a_pipeline_costs_what_it_costs() {
+    let program = "communicator pp = all\nrepeat 14 {\ncompute forward 2 ms\n\
+                   send 256 KiB bf16 from 0 to 1 on pp\nwait pp\nsend 256 KiB bf16 from 1 to 2 on pp\nwait pp\n\
+                   send 256 KiB bf16 from 2 to 3 on pp\nwait pp\ncompute optimizer 500 us\nahead 2\n}\n";
+    let slow = "[network]\nkind = \"plugin\"\n[[route]]\nfrom = 1\nto = 2\nbandwidth = \"20 MB/s\"\n";
+    assert!([4, 8, 24].into_iter().any(|slower| {
+        let answer = answered(4, program, slow, slower);
+        let cause = &answer["causes"][0];
+        let without = answer["what_if"][0]["step_ns"].as_f64().unwrap_or(f64::MAX);
+        println!("{cause}\n{} {without}", answer["steps"]);
+        let is_named = cause["kind"] == "link" && cause["links"] == json!([{ "from": 1, "to": 2 }]);
+        is_named && without < 0.4 * answer["steps"]["median_ns"].as_f64().unwrap_or(0.0)
+    }));
+}
+
 /// From 2.29 on NCCL does not hand broadcasts over, and they are all in which the ranks meet.
 #[test]
 fn a_root_that_saves_now_and_then_keeps_the_receivers_of_its_broadcasts_waiting() {

@@ -407,6 +407,8 @@ impl Suspect {
         }
         for (item, through) in &self.throughs {
             plan.through[*item] = plan.through[*item].min(*through);
+            // A send ends before its data is through.
+            plan.length[*item] = plan.length[*item].min(*through);
         }
         for (item, lag) in &self.lags {
             plan.lag[*item] = plan.lag[*item].min(*lag);

@@ -227,12 +227,14 @@ impl Graph {
         self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX)
     }
 
-    /// Whether each item is a send that took so little longer than its receive that it did not
-    /// wait.
+    /// Whether each item is a send that did not wait: it took little longer than its receive, or its
+    /// data was through long after its end.
     fn free(&self) -> Vec<bool> {
         let shortest = self.shortest();
         let is_short = |at: usize| self.items[at].took() - self.least(at, &shortest) < FREE_NS;
-        let is_free = |at: usize| self.items[at].only_gives && !self.joins[at].is_empty() && is_short(at);
+        let is_early = |at: usize| self.items[at].sent >= 2 * self.items[at].took();
+        let did_not_wait = |at: usize| is_short(at) || is_early(at);
+        let is_free = |at: usize| self.items[at].only_gives && !self.joins[at].is_empty() && did_not_wait(at);
         (0..self.items.len()).map(is_free).collect()
     }
 
@@ -508,6 +510,17 @@ mod tests {
         // On a faster link it would have come earlier, but the receiver takes its time.
         plan.through[1] = 5 * US;
         assert_eq!(us(&graph.replay(&plan).end), [100, 110, 110, 130]);
+    }
+
+    #[test]
+    fn a_send_whose_data_is_long_on_its_way_did_not_wait_for_a_late_receiver() {
+        // What was sent before it keeps the network busy: the send takes long, and its receiver
+        // comes when some of the data has arrived.
+        let send = Item { only_gives: true, sent: 300 * US, ..collective(0, 130) };
+        let ranks = vec![vec![send, item(0, 130, 140)], vec![item(0, 0, 200), collective(200, 300)]];
+        let graph = Graph::new(ranks, vec![(1, 0, 0), (1, 1, 1)], vec![0, 0]);
+        assert_eq!(graph.through(0), Some(300 * US));
+        assert_eq!(us(&graph.replay(&graph.plan()).end), [130, 140, 200, 300]);
     }
 
     #[test]

@@ -278,9 +278,9 @@ fn slow_links_are_named_by_what_they_have_in_common() {
     let of_rank = says(4, |rank, _| slow([1, 2].contains(&rank)), |rank| rank);
     assert!(of_rank.starts_with("The links of rank 2 are slow"), "{of_rank}");
     let of_none = says(8, |rank, _| slow([1, 5].contains(&rank)), |rank| rank / 2);
-    assert!(of_none.starts_with("The link from rank 1 to rank 2 and 1 more are slow"), "{of_none}");
+    assert!(of_none.starts_with("The links from rank 1 to rank 2 and from rank 5 to rank 6 are slow"), "{of_none}");
     let few = says(12, |rank, _| slow([3, 5].contains(&rank)), |rank| rank / 2 % 3);
-    assert!(few.starts_with("The link from rank 3 to rank 4 and 1 more are slow"), "{few}");
+    assert!(few.starts_with("The links from rank 3 to rank 4 and from rank 5 to rank 6 are slow"), "{few}");
 }
 
 #[test]

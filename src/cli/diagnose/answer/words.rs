@@ -183,9 +183,14 @@ impl Names<'_> {
                 (format!("the link between {} and {to}{on}", label(first.from)), true)
             }
             ref more => {
-                let first_and_more =
-                    || format!("the link from {} to {to}{on} and {} more", label(first.from), more.len());
-                (self.in_common(cause).unwrap_or_else(first_and_more), false)
+                let named = || match more {
+                    [Link { from, to: Some(second), .. }] => {
+                        let (from, second) = (label(*from), label(*second));
+                        format!("the links from {} to {to} and from {from} to {second}{on}", label(first.from))
+                    }
+                    _ => format!("the link from {} to {to}{on} and {} more", label(first.from), more.len()),
+                };
+                (self.in_common(cause).unwrap_or_else(named), false)
             }
         }
     }

@@ -136,9 +136,15 @@ fn slow_ones(job: &Job, name: &str, of_links: &Uses, slow: &mut BTreeMap<usize, 
         });
         slow.names.push(name.to_owned());
         let usual = median(&uses.iter().map(|it| it.busy).collect::<Vec<_>>());
+        let mut free_from = i64::MIN;
         for (turn, it) in uses.iter().enumerate() {
+            let begin = job.graph.items[it.item].start;
+            let sent = delivered(job, it.item);
+            // What it sent before may still be on its way.
+            let queued = sent.map_or(0.0, |_| free_from.saturating_sub(begin).max(0) as f64);
+            free_from = begin + sent.unwrap_or(0);
             // Stalls are another cause.
-            let longer = it.busy.min(2.0 * usual) * (1.0 - middle / each);
+            let longer = (it.busy.min(2.0 * usual) + queued) * (1.0 - middle / each);
             let saved = others.saved(job, turn, it, longer);
             match job.links[it.link].to.filter(|_| it.is_direct) {
                 Some(to) => shorten_direct(job, it.item, to, [saved, middle], slow),
@@ -371,7 +377,11 @@ fn shorten_direct(job: &Job, item: usize, to: usize, [by, usual]: [f64; 2], susp
 pub(super) fn shorten(job: &Job, item: usize, by: f64, suspect: &mut Suspect) {
     let by = by as i64;
     if let Some(through) = delivered(job, item) {
-        return suspect.throughs.push((item, (through - by).max(0)));
+        suspect.throughs.push((item, (through - by).max(0)));
+        // The GPU that receives is busy with it for as long.
+        let others = job.graph.partners(item).filter(|other| *other != item);
+        suspect.lengths.extend(others.map(|other| (other, (job.graph.length(other) - by).max(0))));
+        return;
     }
     let mut meetings = job.graph.meetings_of(item).peekable();
     if meetings.peek().is_none() {

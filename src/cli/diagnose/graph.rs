@@ -227,8 +227,8 @@ impl Graph {
         self.meetings_of(at).map(|meeting| of[meeting]).min().unwrap_or(i64::MAX)
     }
 
-    /// Whether each item is a send that did not wait: it took little longer than its receive, or its
-    /// data was through long after its end.
+    /// Whether each item is a send that did not wait: it took little longer than its receive, or
+    /// its data was through long after its end.
     fn free(&self) -> Vec<bool> {
         let shortest = self.shortest();
         let is_short = |at: usize| self.items[at].took() - self.least(at, &shortest) < FREE_NS;

@@ -47,3 +47,5 @@ pub mod process;
 mod profiler;
 pub mod releases;
 pub mod sys;
+#[cfg(not(loom))]
+mod threads;

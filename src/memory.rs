@@ -18,11 +18,9 @@
 //! Before a recording, in a forked child and in the command line, all memory comes from the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use talc::{ErrOnOom, Span, Talc};
 
@@ -67,10 +65,9 @@ static COUNTS: AtomicBool = AtomicBool::new(false);
 static PASSED: AtomicIsize = AtomicIsize::new(0);
 static MOST: AtomicIsize = AtomicIsize::new(0);
 
-thread_local! {
-    /// Whether this is a thread of ours, which may be stopped forever.
-    static OURS_TO_STOP: Cell<bool> = const { Cell::new(false) };
-}
+/// Our threads, which may be stopped forever, by their [numbers](sys::thread::own_number); 0 is a
+/// free place. Not a thread-local: libc ends the process if it has no memory for those.
+static OURS: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
 
 /// Reserves the mapping, and makes it serve all allocations. False if there is no such memory. Once
 /// in a process.
@@ -117,12 +114,21 @@ pub(crate) fn bytes() -> usize {
 
 /// Runs the body of a thread of ours, which stops forever if there is no memory at all.
 pub(crate) fn on_our_thread<T>(body: impl FnOnce() -> T) -> T {
-    OURS_TO_STOP.set(true);
-    // When a thread waits on a channel for the first time, libc allocates a record of its
-    // destructors, and aborts if it cannot. That is better now than later.
-    let (_sender, receiver) = crossbeam_channel::bounded::<()>(0);
-    let _ = receiver.recv_timeout(Duration::ZERO);
+    struct Place(&'static AtomicUsize);
+    impl Drop for Place {
+        fn drop(&mut self) {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+    let own = sys::thread::own_number();
+    let take = |place: &&AtomicUsize| place.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    let _place = OURS.iter().find(take).map(Place);
     body()
+}
+
+fn is_on_our_thread() -> bool {
+    let own = sys::thread::own_number();
+    OURS.iter().any(|place| place.load(Ordering::Relaxed) == own)
 }
 
 /// Whether so much memory is held that the recording has to end.
@@ -182,7 +188,7 @@ impl Heap {
         let held = self.held + layout.size();
         if held > self.ends() {
             SHORT.store(true, Ordering::Relaxed);
-            if held > self.ours() && OURS_TO_STOP.get() {
+            if held > self.ours() && is_on_our_thread() {
                 return None;
             }
         }
@@ -221,7 +227,7 @@ fn beyond(layout: Layout) -> *mut u8 {
     let place = unsafe { System.alloc(layout) };
     if place.is_null() {
         SHORT.store(true, Ordering::Relaxed);
-        if OURS_TO_STOP.get() {
+        if is_on_our_thread() {
             OVER.store(true, Ordering::Relaxed);
             process::switch_off();
             sys::stop_for_ever();

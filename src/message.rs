@@ -204,7 +204,7 @@ impl Drop for Held {
 fn have_sent(mut state: MutexGuard<'_, State>) {
     if state.length > 0 && !state.is_held && !state.is_sending {
         state.is_sending = true;
-        if !sys::start_thread(send_all) {
+        if sys::thread::start_small(send_all).is_err() {
             // Send it here: that no thread can be started may be what the line reports.
             send_waiting(state, 0);
         }
@@ -258,7 +258,7 @@ fn lock() -> MutexGuard<'static, State> {
 }
 
 extern "C" fn send_all(_: *mut c_void) -> *mut c_void {
-    sys::name_thread(c"ncclscope say");
+    sys::thread::set_name(c"ncclscope say");
     send_waiting(lock(), PATIENCE_MS);
     std::ptr::null_mut()
 }

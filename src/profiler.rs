@@ -348,7 +348,7 @@ fn end() {
     // If another thread is in `init` or `finalize`, or CUPTI changes hands, and that takes too
     // long, only what is flushed is in the file.
     if let Some(mut state) = lock_within(left() / 2)
-        && let Phase::Recording(mut session) = std::mem::replace(&mut state.phase, Phase::Over)
+        && let Phase::Recording(session) = std::mem::replace(&mut state.phase, Phase::Over)
     {
         // First of all: what is recorded up to here is drawn, and nothing more is recorded that
         // could not be.

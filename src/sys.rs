@@ -1,6 +1,6 @@
 //! The operating system: safe wrappers for the few calls that the standard library lacks.
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ pub mod libraries;
 pub mod output;
 pub mod socket;
 pub mod stderr;
+pub mod thread;
 
 /// `CLOCK_BOOTTIME` in nanoseconds. Calls libc's symbol, never the vDSO directly: a test host may
 /// replace it.
@@ -327,56 +328,10 @@ impl Drop for Pages {
     }
 }
 
-/// Runs `spawn` with every signal blocked, so that a thread it starts never runs the host's signal
-/// handlers.
-pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are plain memory that the calls fill before they are read; the old mask is
-    // put back.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        let changed = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) == 0;
-        let result = spawn();
-        if changed {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        }
-        result
-    }
-}
-
-/// Starts a thread that nobody joins, with every signal blocked and without memory from Rust's
-/// allocator: if there is no memory, only this call fails. True if the thread was started.
-#[must_use]
-pub fn start_thread(body: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
-    // The libraries' thread-local storage takes a part of it.
-    const STACK: usize = 256 << 10;
-    // SAFETY: the attributes are initialised before use and destroyed once; the body lives as long
-    // as the process.
-    without_signals(|| unsafe {
-        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-        if libc::pthread_attr_init(&raw mut attributes) != 0 {
-            return false;
-        }
-        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
-        let mut thread: libc::pthread_t = std::mem::zeroed();
-        let result = libc::pthread_create(&raw mut thread, &raw const attributes, body, ptr::null_mut());
-        libc::pthread_attr_destroy(&raw mut attributes);
-        result == 0
-    })
-}
-
 /// Registers a function to run at a normal exit of the process.
 pub fn on_exit(at_exit: extern "C" fn()) {
     // SAFETY: the function lives as long as the process: the library is linked with `-z nodelete`.
     unsafe { libc::atexit(at_exit) };
-}
-
-/// Gives the calling thread a name.
-pub fn name_thread(name: &CStr) {
-    // SAFETY: a C string, of which the kernel copies 15 bytes.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Registers a function to run in every forked child.

@@ -7,6 +7,7 @@
 //! This is the I/O around the pipeline: every clock, ring, buffer and limit that the pipeline
 //! depends on is read here and passed on as an [`Input`].
 
+use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -29,10 +30,10 @@ use crate::record::recorder;
 use crate::record::ring::{Reader, Rings};
 use crate::trace::names;
 use crate::trace::not_done::Wish;
-use crate::{fault, memory, message, sys};
+use crate::{fault, memory, message, sys, threads};
 
 /// The thread's name; another copy of this library recognises by it that this one records.
-pub(crate) const THREAD: &str = "ncclscope";
+pub(crate) const THREAD: &CStr = c"ncclscope";
 
 /// How long a record waits in its ring for an earlier one from another thread. A thread publishes
 /// within nanoseconds of reading the clock, unless the kernel preempts it in between.
@@ -157,11 +158,9 @@ impl Collector {
         let disk = self.file.disk();
         let body = move || {
             let run = AssertUnwindSafe(|| {
-                memory::on_our_thread(|| {
-                    theirs.lock().started = true;
-                    theirs.done.notify_all();
-                    Run::new(self).run(&theirs);
-                });
+                theirs.lock().started = true;
+                theirs.done.notify_all();
+                Run::new(self).run(&theirs);
             });
             if catch_unwind(run).is_err() {
                 recorder::switch_off();
@@ -171,8 +170,8 @@ impl Collector {
             state.ended = true;
             theirs.done.notify_all();
         };
-        let thread = sys::without_signals(|| std::thread::Builder::new().name(THREAD.into()).spawn(body))?;
-        Ok(Handle::new(requests, disk, thread))
+        threads::start(THREAD, body)?;
+        Ok(Handle::new(requests, disk))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::sys::socket::{Connection, Port};
-use crate::{fault, memory, sys};
+use crate::{fault, threads};
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,13 +38,11 @@ impl Endpoint {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let body = move || {
-            memory::on_our_thread(|| {
-                if catch_unwind(AssertUnwindSafe(|| answer_all(&port, &theirs))).is_err() {
-                    fault::say(format_args!("ended the metrics at the port"));
-                }
-            });
+            if catch_unwind(AssertUnwindSafe(|| answer_all(&port, &theirs))).is_err() {
+                fault::say(format_args!("ended the metrics at the port"));
+            }
         };
-        sys::without_signals(|| std::thread::Builder::new().name("ncclscope metrics".into()).spawn(body))?;
+        threads::start(c"ncclscope metrics", body)?;
         Ok(Endpoint { shared })
     }
 

@@ -5,18 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::capture::file::CaptureFile;
 use crate::pipeline::CHUNK;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::output::{Append, Output};
+use crate::threads::{self, queue};
 use crate::trace::names;
 use crate::trace::packer::Packer;
-use crate::{fault, memory, message, summary, sys};
+use crate::{fault, message, summary, sys};
 
 /// Chunks waiting to be written. With more, the collector waits; then the rings fill, and what they
 /// cannot hold is dropped and counted.
@@ -67,7 +65,7 @@ struct Shared {
 
 /// Where chunks go.
 pub struct TraceFile {
-    sender: Sender<Command>,
+    sender: queue::Sender<Command>,
     shared: Arc<Shared>,
     path: PathBuf,
     /// The same, also after the program changes its directory.
@@ -75,7 +73,6 @@ pub struct TraceFile {
     has_trace: bool,
     compresses: bool,
     capture: Option<PathBuf>,
-    thread: JoinHandle<()>,
 }
 
 /// How the thread gets its files. It is started before they exist, so that a thread that cannot be
@@ -84,7 +81,7 @@ enum Start {
     /// The files exist.
     With(Box<Files>),
     /// The thread makes them and sends back their paths.
-    Make(Make, Sender<io::Result<Paths>>),
+    Make(Make, queue::Sender<io::Result<Paths>>),
 }
 
 struct Files {
@@ -118,7 +115,7 @@ enum Command {
     /// Such a file is no longer needed.
     Remove(PathBuf),
     /// Answer once everything before this is in the file.
-    Flush(Sender<()>),
+    Flush(queue::Sender<()>),
 }
 
 /// A text for a file of its own.
@@ -159,21 +156,17 @@ impl TraceFile {
     /// The operating system's reason if it refuses the folder, the file or the thread.
     pub fn create(folder: &Path, name: &str, options: Options, limit: Option<Duration>) -> io::Result<TraceFile> {
         let shared = Arc::new(Shared::default());
-        let (start, started) = bounded(1);
-        let (sender, receiver) = bounded(QUEUE);
-        let thread = {
-            let shared = Arc::clone(&shared);
-            let body = move || {
-                memory::on_our_thread(|| {
-                    let run = || write_files(&started, options, &receiver, &shared);
-                    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                        fault::say(format_args!("ended the writing of the file"));
-                        shared.fail("writing failed");
-                    }
-                });
-            };
-            sys::without_signals(|| std::thread::Builder::new().name("ncclscope write".into()).spawn(body))?
-        };
+        let (start, started) = queue::new(1);
+        let (sender, receiver) = queue::new(QUEUE);
+        let theirs = Arc::clone(&shared);
+        threads::start(c"ncclscope write", move || {
+            let run = || write_files(&started, options, &receiver, &theirs);
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                fault::say(format_args!("ended the writing of the file"));
+                theirs.fail("writing failed");
+            }
+        })
+        .map_err(|error| io::Error::new(error.kind(), format!("no thread to write it: {error}")))?;
         let make = Make { folder: folder.to_owned(), name: name.to_owned(), options };
         let (path, capture) = match limit {
             None => {
@@ -184,9 +177,9 @@ impl TraceFile {
                 paths
             }
             Some(limit) => {
-                let (answer, made) = bounded(1);
+                let (answer, made) = queue::new(1);
                 let _ = start.send(Start::Make(make, answer));
-                made.recv_timeout(limit).map_err(|_| {
+                made.last_until(Instant::now() + limit).ok_or_else(|| {
                     let text = format!("its disk has not answered for {} s", limit.as_secs());
                     io::Error::new(io::ErrorKind::TimedOut, text)
                 })??
@@ -194,7 +187,7 @@ impl TraceFile {
         };
         let compresses = options.compress;
         let absolute = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-        Ok(TraceFile { sender, shared, path, absolute, has_trace: options.trace, compresses, capture, thread })
+        Ok(TraceFile { sender, shared, path, absolute, has_trace: options.trace, compresses, capture })
     }
 
     /// The state of the disk, for other threads.
@@ -279,11 +272,11 @@ impl TraceFile {
 
     /// Waits until everything handed over is in the file, or the time is up.
     pub fn flush(&self, limit: Duration) {
-        let (done, wait) = bounded(1);
+        let (done, wait) = queue::new(1);
         let deadline = Instant::now() + limit;
         // While the disk hangs, the queue may be full.
-        if self.sender.send_deadline(Command::Flush(done), deadline).is_ok() {
-            let _ = wait.recv_deadline(deadline);
+        if self.sender.send_until(Command::Flush(done), deadline).is_ok() {
+            let _ = wait.last_until(deadline);
         }
     }
 
@@ -336,12 +329,7 @@ impl TraceFile {
 impl Drop for TraceFile {
     /// Ends the thread, and waits a moment for it: it may have to remove an empty file.
     fn drop(&mut self) {
-        let (sender, _) = bounded(0);
-        drop(std::mem::replace(&mut self.sender, sender));
-        let begin = Instant::now();
-        while !self.thread.is_finished() && begin.elapsed() < END_WAIT {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.sender.close(END_WAIT);
     }
 }
 
@@ -463,10 +451,10 @@ fn numbered(name: &Path, number: u32, ending: &str) -> PathBuf {
     path.into()
 }
 
-fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Command>, shared: &Shared) {
-    let files = match start.recv() {
-        Ok(Start::With(files)) => *files,
-        Ok(Start::Make(make, answer)) => match make.run(shared) {
+fn write_files(start: &queue::Receiver<Start>, options: Options, commands: &queue::Receiver<Command>, shared: &Shared) {
+    let files = match start.receive() {
+        Some(Start::With(files)) => *files,
+        Some(Start::Make(make, answer)) => match make.run(shared) {
             Ok(files) => match answer.send(Ok(files.paths())) {
                 Ok(()) => files,
                 // The caller no longer waits for them.
@@ -474,7 +462,7 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
             },
             Err(error) => return drop(answer.send(Err(error))),
         },
-        Err(_) => return,
+        None => return,
     };
     let files = write_chunks(files, options, commands, shared);
     // A recording that never began leaves no file.
@@ -484,9 +472,9 @@ fn write_files(start: &Receiver<Start>, options: Options, commands: &Receiver<Co
     }
 }
 
-fn write_chunks(mut files: Files, options: Options, commands: &Receiver<Command>, shared: &Shared) -> Files {
+fn write_chunks(mut files: Files, options: Options, commands: &queue::Receiver<Command>, shared: &Shared) -> Files {
     let (mut packer, mut failed, mut summary) = (Packer::new(), Vec::new(), None);
-    for command in commands {
+    while let Some(command) = commands.receive() {
         fault::at("write");
         match command {
             Command::Chunk(chunk) => {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::file::Disk;
@@ -16,7 +15,6 @@ const START_WAIT: Duration = Duration::from_secs(1);
 pub struct Handle {
     requests: Arc<Requests>,
     disk: Disk,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What the collector's thread is asked for.
@@ -47,9 +45,10 @@ pub(super) struct RequestState {
 }
 
 impl Handle {
-    /// Waits until the thread has begun: by then it has its name, and all that it needs from libc.
-    pub(super) fn new(requests: Arc<Requests>, disk: Disk, thread: JoinHandle<()>) -> Handle {
-        let handle = Handle { requests, disk, thread: Some(thread) };
+    /// Waits until the thread has begun: by then it has the name by which another copy of this
+    /// library knows it.
+    pub(super) fn new(requests: Arc<Requests>, disk: Disk) -> Handle {
+        let handle = Handle { requests, disk };
         handle.wait(handle.requests.lock(), START_WAIT, |state| state.started);
         handle
     }
@@ -94,7 +93,7 @@ impl Handle {
     }
 
     /// Ends the recording and closes the file, and waits at most this long.
-    pub fn close(&mut self, limit: Duration) {
+    pub fn close(&self, limit: Duration) {
         let mut state = self.requests.lock();
         state.close = true;
         self.requests.wake.notify_all();
@@ -103,8 +102,6 @@ impl Handle {
             say_that_memory_is_over();
         } else if !ended {
             self.disk.accuse();
-        } else if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 

@@ -104,7 +104,7 @@ mod tests {
         let body = move || {
             tell.send(sys::thread_id()).unwrap();
             gone.recv().unwrap();
-            sys::name_thread(c"second");
+            sys::thread::set_name(c"second");
             tell.send(0).unwrap();
             gone.recv().unwrap();
         };

@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cupti_sys::bindings as cupti;
@@ -20,7 +19,7 @@ use super::shared::Shared;
 use super::subscription::Subscription;
 use super::{Cause, Change, GivenUp, Silence};
 use crate::model::time::HostNs;
-use crate::{fault, memory, sys};
+use crate::{fault, sys, threads};
 
 /// Tries for one reading; the tightest one counts.
 const READING_TRIES: u32 = 3;
@@ -35,7 +34,6 @@ pub(super) const ENDS: usize = 8;
 pub(super) struct Flusher {
     shared: &'static Shared,
     desk: Arc<Desk>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the flushing thread and other threads exchange. NCCL's threads wait for the lock of the
@@ -117,7 +115,7 @@ impl Flusher {
         let theirs = Arc::clone(&desk);
         let (shares, stops) = (subscription.subscriber().shares(), subscription.stops());
         let body = move || {
-            let run = || memory::on_our_thread(|| run(subscription, period, &theirs));
+            let run = || run(subscription, period, &theirs);
             let end = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
                 fault::say(format_args!("ended the collection of kernels"));
                 Some((HostNs(sys::boottime_ns()), Cause::Panic))
@@ -125,12 +123,11 @@ impl Flusher {
             let by = HostNs(sys::boottime_ns());
             theirs.ends(end.map(|(since, cause)| GivenUp { since, by, cause, shares, stops }));
         };
-        let thread = sys::without_signals(|| std::thread::Builder::new().name("ncclscope flush".into()).spawn(body))
-            .inspect_err(|_| {
-                desk.lock().ended = true;
-                desk.keep(None);
-            })?;
-        Ok(Flusher { shared, desk, thread: Mutex::new(Some(thread)) })
+        threads::start(c"ncclscope flush", body).inspect_err(|_| {
+            desk.lock().ended = true;
+            desk.keep(None);
+        })?;
+        Ok(Flusher { shared, desk })
     }
 
     pub(super) fn desk(&self) -> &Arc<Desk> {
@@ -182,14 +179,7 @@ impl Flusher {
         state.release = true;
         state.process_ends |= process_ends;
         self.desk.wake.notify_all();
-        let ended = self.desk.wait(state, limit, |_| false);
-        if ended {
-            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(thread) = thread {
-                let _ = thread.join();
-            }
-        }
-        ended
+        self.desk.wait(state, limit, |_| false)
     }
 }
 

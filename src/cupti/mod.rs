@@ -54,7 +54,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cupti_sys::bindings as cupti;
 use cupti_sys::records;
@@ -73,7 +73,8 @@ use crate::config;
 pub use crate::model::activity::GPU_STAMP_ERROR_NS;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
-use crate::{fault, memory, process, sys};
+use crate::threads::{self, queue};
+use crate::{fault, process};
 
 /// CUPTI of CUDA 12.0, the oldest whose records can be read.
 const OLDEST: u32 = 18;
@@ -280,31 +281,28 @@ fn in_time<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, Absent> + Send + 'static,
     undo: impl FnOnce(T) + Send + 'static,
 ) -> Result<T, Absent> {
-    let (sender, answer) = crossbeam_channel::bounded(0);
+    let (sender, answer) = queue::new(1);
     let body = move || {
-        memory::on_our_thread(|| {
-            let ask = || {
-                fault::at("take");
-                ask()
-            };
-            let answer = catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| {
-                fault::say(format_args!("was caught while CUPTI was taken"));
-                // What had been taken was given back on the way out.
-                HELD.store(false, Ordering::Release);
-                Err(Absent::Panic)
-            });
-            // If it cannot be handed over, nobody waits for it any more.
-            let Err(late) = sender.send(answer) else { return };
-            if let Ok(taken) = late.0 {
-                undo(taken);
-            }
+        let ask = || {
+            fault::at("take");
+            ask()
+        };
+        let answer = catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| {
+            fault::say(format_args!("was caught while CUPTI was taken"));
+            // What had been taken was given back on the way out.
             HELD.store(false, Ordering::Release);
-            SILENT.store(false, Ordering::Release);
+            Err(Absent::Panic)
         });
+        // If it cannot be handed over, nobody waits for it any more.
+        let Err(late) = sender.send(answer) else { return };
+        if let Ok(taken) = late {
+            undo(taken);
+        }
+        HELD.store(false, Ordering::Release);
+        SILENT.store(false, Ordering::Release);
     };
-    sys::without_signals(|| std::thread::Builder::new().name("ncclscope cupti".into()).spawn(body))
-        .map_err(|error| Absent::NoResources(format!("no thread: {error}")))?;
-    answer.recv_timeout(TAKING).unwrap_or_else(|_| {
+    threads::start(c"ncclscope cupti", body).map_err(|error| Absent::NoResources(format!("no thread: {error}")))?;
+    answer.last_until(Instant::now() + TAKING).unwrap_or_else(|| {
         SILENT.store(true, Ordering::Release);
         Err(Absent::Silent)
     })

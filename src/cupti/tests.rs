@@ -17,6 +17,7 @@ use super::intake::{Intake, Standing};
 use super::*;
 use crate::model::activity::Activity;
 use crate::record::recorder;
+use crate::sys;
 
 fn options() -> Options {
     // Flushes only on request.

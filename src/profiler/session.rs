@@ -290,7 +290,7 @@ fn wanted(config: &Config, process: &Process) -> Wanted {
 /// copy if it is in a namespace of its own (`dlmopen`).
 fn has_other_copy() -> bool {
     let main = std::process::id() as i32;
-    sys::threads().iter().any(|(tid, name)| *tid != main && name == collector::THREAD)
+    sys::threads().iter().any(|(tid, name)| *tid != main && name.as_bytes() == collector::THREAD.to_bytes())
 }
 
 pub(super) fn now() -> HostNs {

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr;
 
 use super::descriptor::{Identity, duplicate};
-use super::without_signals;
+use super::thread::without_signals;
 
 /// The file that descriptor 2 referred to when this was made. A program may close it and open a
 /// file of its own, which then has that number: we must not write to it.

@@ -1,7 +1,5 @@
 //! Taking CUPTI, lending it, and giving it back: in which order, and what a refusal leaves.
 
-use std::time::Instant;
-
 use super::fake::{HANG, fresh};
 use super::*;
 use crate::trace::words::remark;

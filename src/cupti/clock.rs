@@ -43,7 +43,8 @@ const CONVERTED_LATE: i64 = 10_000_000_000;
 const BEFORE: i64 = 1_000_000_000;
 /// How far in the future a converted time may lie, in ns.
 const AHEAD: i64 = 1_000_000;
-/// Segments kept. It is rare to have more than one.
+/// Segments kept. It is rare to have more than one. Where the wall clock is set again and again, as
+/// in some virtual machines, older ones are joined.
 const SEGMENTS: usize = 8;
 /// Readings kept of a clock that is not the wall clock, and the shortest piece between two of them
 /// that shows its rate well, in ns.
@@ -232,12 +233,31 @@ impl CuptiClock {
             (_, Domain::Foreign(pair)) => (Rule::Line(VecDeque::from([pair])), Change::Foreign),
         };
         if self.segments.len() == SEGMENTS {
-            self.segments.pop_front();
+            self.make_room(now);
         }
         // The first segment is not a change, unless its clock is not the expected one.
         let told = had_one || matches!(rule, Rule::Line(_));
         self.segments.push_back(Segment { rule, first: now, last: now, checked: now });
         told.then_some(change)
+    }
+
+    /// Joins two successive segments of the wall clock: those whose difference is the smallest part
+    /// of their age. Without such, the oldest segment goes.
+    fn make_room(&mut self, now: i64) {
+        let pairs = self.segments.iter().zip(self.segments.iter().skip(1)).enumerate();
+        let joined = pairs.filter_map(|(index, (one, next))| {
+            let both = one.joined(next)?;
+            let Rule::Wall { low, high, .. } = both.rule else { return None };
+            Some((index, (high - low) as f64 / (now - both.last).max(1) as f64, both))
+        });
+        let Some((index, _, both)) = joined.min_by(|(_, one, _), (_, other, _)| one.total_cmp(other)) else {
+            self.segments.pop_front();
+            return;
+        };
+        self.segments.remove(index + 1);
+        if let Some(segment) = self.segments.get_mut(index) {
+            *segment = both;
+        }
     }
 
     fn confirm(&mut self, now: i64, asked: bool) {
@@ -303,7 +323,7 @@ impl CuptiClock {
             let Some(meant) = segment.candidate(stamp, now) else { continue };
             let from = previous.map_or(segment.first - BEFORE, |previous| segment.begin(previous));
             if meant.1 >= from && meant.0 <= until {
-                range.include(meant);
+                range.include((meant.0.max(from), meant.1.min(until)));
             }
             // A line across the step between two segments of the wall clock.
             if let Some(previous) = previous
@@ -330,6 +350,18 @@ fn instant((low, high): (i64, i64)) -> Option<(HostNs, u32)> {
 }
 
 impl Segment {
+    /// One segment for both, if both are of the wall clock: an instant in it can be meant by either
+    /// rule.
+    fn joined(&self, next: &Segment) -> Option<Segment> {
+        let (Rule::Wall { low, high, slack }, Rule::Wall { low: next_low, high: next_high, slack: next_slack }) =
+            (&self.rule, &next.rule)
+        else {
+            return None;
+        };
+        let rule = Rule::Wall { low: *low.min(next_low), high: *high.max(next_high), slack: *slack.max(next_slack) };
+        Some(Segment { rule, first: self.first, last: next.last, checked: next.checked })
+    }
+
     /// The earliest host time that this segment's rule may apply to.
     fn begin(&self, previous: &Segment) -> i64 {
         let both_wall = matches!((&previous.rule, &self.rule), (Rule::Wall { .. }, Rule::Wall { .. }));

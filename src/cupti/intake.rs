@@ -12,6 +12,7 @@ use super::decode::{Asked, Counts, Decoder, Outside, Times};
 use crate::model::activity::Activity;
 use crate::model::time::HostNs;
 use crate::releases::{self, FaultId};
+use crate::trace::names;
 use crate::trace::words::remark;
 
 /// The CUPTI that the records come from.
@@ -100,8 +101,10 @@ impl Intake {
         let Some(change) = self.clock.add(reading) else { return };
         let (text, aloud) = match change {
             Change::Stepped(by) => {
-                let text =
-                    format!("the wall clock was set by {by} ns; GPU times around this moment are uncertain by as much");
+                let (way, by) = (if by < 0 { "back" } else { "forward" }, names::duration(by.unsigned_abs() as f64));
+                let text = format!(
+                    "the wall clock was set {way} by {by}; GPU times around this moment are uncertain by as much"
+                );
                 (text, false)
             }
             Change::Foreign => {

@@ -135,7 +135,8 @@ pub(super) fn run(wish: &Wish, out: &mut dyn Write) -> Result<(), Reason> {
             writeln!(out, "who waited for whom is not drawn for {tracks} communicators and ranks: there are too many");
     }
     let count = own.len() + usize::from(theirs.is_some());
-    let _ = writeln!(out, "{}: {count} files, {}", output.display(), names::size(bytes));
+    let files = if count == 1 { "file" } else { "files" };
+    let _ = writeln!(out, "{}: {count} {files}, {}", output.display(), names::size(bytes));
     Ok(())
 }
 

@@ -592,7 +592,8 @@ impl Pipeline {
                 self.spoilt.count()
             );
             if let Some(fault) = releases::cupti_fault(self.version, FaultId::SpoiltTimes) {
-                text.push_str(&format!(". A known fault of this release: {} ({})", fault.what, fault.source));
+                let (what, source) = (fault.what, fault.source);
+                text.push_str(&format!(". This may be a known fault of this release: {what} ({source})"));
             }
             self.tracks.note(now, remark::SPOILT, &text);
             self.gist.doubt();

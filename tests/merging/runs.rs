@@ -44,7 +44,7 @@ fn files_of_another_boot_or_run_are_refused() {
     // Two runs of a program one after the other, and files that state their run.
     let later = file("later", 2, &[]);
     let said = join(&[&one, &later]).unwrap();
-    assert!(said.starts_with("Left out: 1 file of earlier attempts") && said.contains(": 1 files, "), "{said}");
+    assert!(said.starts_with("Left out: 1 file of earlier attempts") && said.contains(": 1 file, "), "{said}");
     let run = [("NCCLSCOPE_RUN_ID", "tuesday")];
     let (one, later) = (file("said", 1, &run), file("said later", 2, &run));
     join(&[&one, &later]).unwrap();

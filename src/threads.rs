@@ -1,5 +1,5 @@
-//! Our own threads, and what passes between them. Neither needs anything that libc allocates once
-//! for each thread: where it has no memory for that, it ends the process.
+//! Our own threads, and what passes between them. Neither uses what libc allocates once for each
+//! thread: libc ends the process if it has no memory for that.
 
 use std::ffi::CStr;
 use std::io;

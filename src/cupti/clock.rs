@@ -248,7 +248,7 @@ impl CuptiClock {
         let joined = pairs.filter_map(|(index, (one, next))| {
             let both = one.joined(next)?;
             let Rule::Wall { low, high, .. } = both.rule else { return None };
-            Some((index, (high - low) as f64 / (now - both.last).max(1) as f64, both))
+            Some((index, high.saturating_sub(low) as f64 / (now - both.last).max(1) as f64, both))
         });
         let Some((index, _, both)) = joined.min_by(|(_, one, _), (_, other, _)| one.total_cmp(other)) else {
             self.segments.pop_front();

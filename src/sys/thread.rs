@@ -23,8 +23,8 @@ struct Start {
     body: Box<dyn FnOnce() + Send>,
 }
 
-/// Starts a thread that nobody joins, with every signal blocked. It may have ended, but for its
-/// last few instructions, when the body has. A panic in the body ends only the thread.
+/// Starts a thread that nobody joins, with every signal blocked. It ends soon after the body does.
+/// A panic in the body ends only the thread.
 ///
 /// # Errors
 ///

@@ -443,7 +443,7 @@ fn a_gpu_that_is_stuck_is_named_with_its_kernel() {
         ncclscope(&[Path::new("replay"), Path::new(&capture), Path::new("-o"), &output]).unwrap();
     }
     let said = ncclscope(&[Path::new("diagnose"), folder.path()]).unwrap();
-    let expected = "The job hangs: AllReduce 1 MiB f32, seq 120 on all: all 2 ranks have come, and it has not been seen to end for 5.2 s.
+    let expected = "The job hangs: AllReduce 1 MiB f32, seq 120 on all: all 2 ranks have come, and it has not been seen to end for 5.2 s; the GPU of rank 1 had not finished an earlier kernel.
     rank 1, pid 2820 on vm: the GPU had not finished an earlier kernel: at::cuda::(anonymous namespace)::spin_kernel
     2 operations of its communicator wait behind it
   ranks 0, 1 share a GPU: GPU 0 (H100 80GB HBM3) on vm, GPU-fb103c76-e945-32ef-7584-0ebc327626e8

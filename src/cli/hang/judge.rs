@@ -225,7 +225,9 @@ impl Hang {
         self.behind = self.behind.max(other.behind);
         self.is_call &= other.is_call;
         self.may_be_over |= other.may_be_over;
-        self.is_behind_others |= other.is_behind_others;
+        self.busy.extend(other.busy);
+        self.busy.sort_unstable();
+        self.busy.dedup();
         let more: Vec<String> = other.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
         self.notes.extend(more);
         self.processes.extend(other.processes);
@@ -272,7 +274,7 @@ fn by_order(hangs: &mut [Hang]) -> (Leads, BTreeMap<usize, Vec<u32>>) {
         first.sort_by_key(|at| hangs[*at].missing.is_empty());
     }
     let (mut leads, mut sides) = (vec![Vec::new(); hangs.len()], BTreeMap::<_, Vec<_>>::new());
-    let may_be_deadlock = |hang: &Hang| hang.is_certain && !hang.is_behind_others;
+    let may_be_deadlock = |hang: &Hang| hang.is_certain && hang.busy.is_empty();
     let mut after: Vec<Option<After>> = vec![None; hangs.len()];
     for (index, hang) in hangs.iter().enumerate() {
         let have_all_come = hang.missing.is_empty() && hang.unseen.is_empty();
@@ -370,8 +372,9 @@ impl Job {
             missing => missing.iter().all(|&index| self.is_missing(index, first, (age, over))),
         };
         let in_job = self.in_job(hash);
-        let mut notes = self.notes(on, &in_job);
-        let is_behind_others = !notes.is_empty();
+        let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
+        let busy: BTreeMap<u32, &Standing> = noted.map(|it| (self.members[it.member].rank, *it)).collect();
+        let mut notes = self.notes(&busy, &in_job);
         if missing.is_empty() {
             notes.extend(self.not_begun(key, on, &in_job));
             notes.extend(self.links(hash, &in_job));
@@ -403,7 +406,7 @@ impl Job {
             ways: Vec::new(),
             circle_lacks: false,
             notes,
-            is_behind_others,
+            busy: busy.into_keys().collect(),
             processes,
             came_to_it,
             gone: BTreeMap::new(),
@@ -615,15 +618,13 @@ impl Job {
     }
 
     /// The recordings' remarks, each with its rank and process.
-    fn notes(&self, on: &[&Standing], in_job: &BTreeMap<u32, u32>) -> Vec<String> {
-        let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
-        let text = |it: &&Standing| {
-            let Member { rank, place, .. } = &self.members[it.member];
-            let place = place.as_ref().map_or_else(String::new, |place| format!(", {place}"));
+    fn notes(&self, noted: &BTreeMap<u32, &Standing>, in_job: &BTreeMap<u32, u32>) -> Vec<String> {
+        let text = |(rank, it): (&u32, &&Standing)| {
+            let place = self.members[it.member].place.as_ref();
+            let place = place.map_or_else(String::new, |place| format!(", {place}"));
             format!("rank {}{place}: {}", named(*rank, in_job), it.note)
         };
-        let notes: BTreeSet<String> = noted.map(text).collect();
-        notes.into_iter().take(LISTED).collect()
+        noted.iter().take(LISTED).map(text).collect()
     }
 }
 

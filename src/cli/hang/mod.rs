@@ -105,8 +105,8 @@ pub(super) struct Hang {
     pub(super) circle_lacks: bool,
     /// The recordings' remarks on it, with the rank.
     pub(super) notes: Vec<String>,
-    /// One of these names a kernel of the application that had not ended before.
-    pub(super) is_behind_others: bool,
+    /// The ranks of which these name a kernel of the application that had not ended before.
+    pub(super) busy: Vec<u32>,
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose
     /// process seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
@@ -297,7 +297,9 @@ pub(super) fn told<'a>(hangs: impl Iterator<Item = &'a Hang>) -> (Vec<&'a Hang>,
     let told = hangs.filter(has_room).collect();
     let more = match left_out {
         [0, 0] => None,
+        [0, 1] => Some("1 more operation waits for these; the JSON has all".to_owned()),
         [0, explained] => Some(format!("{explained} more operations wait for these; the JSON has all")),
+        [1, 0] => Some("1 more operation; the JSON has all".to_owned()),
         [others, explained] => Some(format!("{} more operations; the JSON has all", others + explained)),
     };
     (told, more)
@@ -306,7 +308,7 @@ pub(super) fn told<'a>(hangs: impl Iterator<Item = &'a Hang>) -> (Vec<&'a Hang>,
 impl Hang {
     /// Whether it waits for a rank that waits in another operation.
     pub(super) fn is_explained(&self) -> bool {
-        let is_behind = self.after.is_some() && !self.is_behind_others;
+        let is_behind = self.after.is_some() && self.busy.is_empty();
         self.circle.is_empty() && (is_behind || self.missing.iter().any(|it| it.waits.is_some()))
     }
 
@@ -365,6 +367,7 @@ impl Hang {
                 if self.may_be_over {
                     f.write_str("; records of kernels were lost, so it may be over, or still to run")?;
                 }
+                self.write_suspects(f)?;
             }
             ([], unseen) => write!(
                 f,
@@ -392,6 +395,23 @@ impl Hang {
             }
         }
         Ok(())
+    }
+
+    /// If all ranks have come: those that hold up the others, as far as something shows it.
+    fn write_suspects(&self, f: &mut dyn fmt::Write) -> fmt::Result {
+        if self.after.is_some() || !self.circle.is_empty() {
+            return Ok(());
+        }
+        let gone: Vec<u32> = self.came.iter().filter(|rank| self.gone.contains_key(rank)).copied().collect();
+        match (&gone[..], &self.busy[..]) {
+            ([], []) => Ok(()),
+            ([], [one]) => {
+                write!(f, "; the GPU of {} had not finished an earlier kernel", self.ranks(&[*one]))
+            }
+            ([], busy) => write!(f, "; the GPUs of {} had not finished earlier kernels", self.ranks(busy)),
+            ([one], _) => write!(f, "; {} shows no sign of life at the end", self.ranks(&[*one])),
+            (gone, _) => write!(f, "; {} show no sign of life at the end", self.ranks(gone)),
+        }
     }
 
     /// `ranks 0, 1 (rank 5 of the job)`
@@ -509,6 +529,8 @@ mod tests {
             (told.len(), more.unwrap_or_default())
         };
         assert_eq!(of(2, 4), (6, String::new()));
+        assert_eq!(of(2, 5), (6, "1 more operation waits for these; the JSON has all".into()));
+        assert_eq!(of(LISTED + 1, 0), (LISTED, "1 more operation; the JSON has all".into()));
         assert_eq!(of(2, 9), (6, "5 more operations wait for these; the JSON has all".into()));
         assert_eq!(of(LISTED + 3, 5), (LISTED + EXPLAINED, "4 more operations; the JSON has all".into()));
     }

@@ -237,7 +237,8 @@
     // In a large job, thousands of operations wait for the one that hangs.
     const hangs = [...standing.filter((it) => !it.explained).slice(0, 16), ...standing.filter((it) => it.explained).slice(0, 4)];
     if (hangs.length < standing.length) {
-      hangs.push({text: `${standing.length - hangs.length} more operations; the JSON of diagnose has all.`, details: []});
+      const more = standing.length - hangs.length;
+      hangs.push({text: `${more} more operation${more === 1 ? '' : 's'}; the JSON of diagnose has all.`, details: []});
     }
     // They may be why it hangs.
     const differing = mismatches.length + standing.length > 0 ? diagnosis.differing.map((it) => ({text: `Settings differ: ${it.text}`, details: []})) : [];

@@ -1,5 +1,6 @@
 //! What is decided about jobs that are made up.
 
+use super::super::super::running::Gone;
 use super::super::super::survey::{Collective, Process, Unfinished};
 use super::super::job::Seen;
 use super::*;
@@ -613,8 +614,20 @@ fn ranks_of_a_part_of_the_job_are_named_by_their_numbers_in_the_job_too() {
     stuck.standing[1].note = "the GPU had not finished an earlier kernel: forward".into();
     let since = END[1].saturating_sub(4 * SECOND);
     stuck.transfers.push((1, "comm 7 · receive ← 0 · steps".into(), "GPU wait".into(), since));
+    let hang = &judge(&stuck)[0];
+    let end = " s; the GPU of rank 1 (rank 5 of the job) had not finished an earlier kernel";
+    assert!(hang.to_string().ends_with(end), "{hang}");
+    let mut dead = hang.clone();
+    dead.gone = BTreeMap::from([(0, Gone::default()), (1, Gone::default())]);
+    let end = " s; ranks 0 (rank 4 of the job), 1 (rank 5 of the job) show no sign of life at the end";
+    assert!(dead.to_string().ends_with(end), "a process that has ended is more to blame: {dead}");
+    dead.gone.remove(&0);
+    assert!(dead.to_string().ends_with(" s; rank 1 (rank 5 of the job) shows no sign of life at the end"), "{dead}");
+    let after = After { wait: Wait { rank: 4, operation: Operation::default() }, is_in_group: false };
+    let explained = Hang { after: Some(after), ..dead };
+    assert!(explained.to_string().ends_with(" 4.0 s"), "its cause is in another line: {explained}");
     assert_eq!(
-        judge(&stuck)[0].notes,
+        hang.notes,
         [
             "rank 1 (rank 5 of the job), pid 5 on host: the GPU had not finished an earlier kernel: forward",
             "rank 1 (rank 5 of the job): its GPU has not taken 1 transfer from 0 (rank 4 of the job) for 4.0 s"

@@ -228,6 +228,7 @@ impl Hang {
         self.busy.extend(other.busy);
         self.busy.sort_unstable();
         self.busy.dedup();
+        self.link.take_if(|link| other.link.as_ref() != Some(link));
         let more: Vec<String> = other.notes.into_iter().filter(|note| !self.notes.contains(note)).collect();
         self.notes.extend(more);
         self.processes.extend(other.processes);
@@ -375,9 +376,12 @@ impl Job {
         let noted = on.iter().filter(|it| !it.note.is_empty() && it.kind == Work::Overdue);
         let busy: BTreeMap<u32, &Standing> = noted.map(|it| (self.members[it.member].rank, *it)).collect();
         let mut notes = self.notes(&busy, &in_job);
+        let mut link = None;
         if missing.is_empty() {
             notes.extend(self.not_begun(key, on, &in_job));
-            notes.extend(self.links(hash, &in_job));
+            let (links, only) = self.links(hash, &in_job);
+            notes.extend(links);
+            link = only;
         }
         let missing = missing.into_iter().map(|index| self.missing(index, first)).collect();
         // A process with several of its ranks numbers their tracks: `world #2`.
@@ -407,6 +411,7 @@ impl Job {
             circle_lacks: false,
             notes,
             busy: busy.into_keys().collect(),
+            link,
             processes,
             came_to_it,
             gone: BTreeMap::new(),
@@ -647,7 +652,7 @@ impl Job {
 
     /// Transfers of a communicator that show where it hangs: the network does not deliver, or a GPU
     /// does not take the data.
-    fn links(&self, hash: u64, in_job: &BTreeMap<u32, u32>) -> Vec<String> {
+    fn links(&self, hash: u64, in_job: &BTreeMap<u32, u32>) -> (Vec<String>, Option<String>) {
         let mut links: BTreeMap<(u32, &str, bool), (u64, u64)> = BTreeMap::new();
         for (member, track, phase, since) in &self.transfers {
             let Member { hash: of, rank, .. } = self.members[*member];
@@ -666,16 +671,31 @@ impl Job {
             .collect();
         let is_held_up = |rank: u32, peer: &str| peer.parse().is_ok_and(|peer| untaken.contains(&(rank, peer)));
         links.retain(|(rank, peer, is_send), _| !*is_send || !is_held_up(*rank, peer));
-        let text = |((rank, peer, is_send), (count, age)): ((u32, &str, bool), (u64, u64))| {
+        let place = |rank: u32| self.of_comm(hash).find(|(_, it)| it.rank == rank)?.1.place.clone();
+        let peer_named = |peer: &str| peer.parse().map_or_else(|_| peer.to_owned(), |peer| named(peer, in_job));
+        let text = |(&(rank, peer, is_send), &(count, age)): (&(u32, &str, bool), &(u64, u64))| {
             let (transfers, age) = (if count == 1 { "transfer" } else { "transfers" }, age as f64 / 1e9);
-            let rank = named(rank, in_job);
-            let peer = peer.parse().map_or_else(|_| peer.to_owned(), |peer| named(peer, in_job));
-            match is_send {
-                true => format!("rank {rank} → {peer}: {count} {transfers} in flight for {age:.1} s"),
-                false => format!("rank {rank}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s"),
+            let (from, to) = (place(rank), peer.parse().ok().and_then(place));
+            let (rank, peer) = (named(rank, in_job), peer_named(peer));
+            match (is_send, from, to) {
+                (true, Some(from), Some(to)) => {
+                    format!("rank {rank} → {peer}: {count} {transfers} in flight for {age:.1} s, from {from} to {to}")
+                }
+                (true, ..) => format!("rank {rank} → {peer}: {count} {transfers} in flight for {age:.1} s"),
+                (false, place, _) => {
+                    let place = place.map_or_else(String::new, |place| format!(", {place}"));
+                    format!("rank {rank}{place}: its GPU has not taken {count} {transfers} from {peer} for {age:.1} s")
+                }
             }
         };
-        links.into_iter().map(text).take(LISTED).collect()
+        let only = links.keys().next().filter(|_| links.len() == 1).map(|&(rank, peer, is_send)| {
+            let (rank, peer) = (named(rank, in_job), peer_named(peer));
+            match is_send {
+                true => format!("what rank {rank} sent to {peer} was still in flight"),
+                false => format!("the GPU of rank {rank} had not taken what {peer} sent"),
+            }
+        });
+        (links.iter().map(text).take(LISTED).collect(), only)
     }
 }
 

@@ -107,6 +107,8 @@ pub(super) struct Hang {
     pub(super) notes: Vec<String>,
     /// The ranks of which these name a kernel of the application that had not ended before.
     pub(super) busy: Vec<u32>,
+    /// If one of these is about a link, and no other is: what stands still on it.
+    pub(super) link: Option<String>,
     /// The processes of the ranks whose files are here, by their tracks; and the ranks whose
     /// process seems to have ended.
     pub(super) processes: BTreeMap<u32, u64>,
@@ -404,7 +406,7 @@ impl Hang {
         }
         let gone: Vec<u32> = self.came.iter().filter(|rank| self.gone.contains_key(rank)).copied().collect();
         match (&gone[..], &self.busy[..]) {
-            ([], []) => Ok(()),
+            ([], []) => self.link.iter().try_for_each(|link| write!(f, "; {link}")),
             ([], [one]) => {
                 write!(f, "; the GPU of {} had not finished an earlier kernel", self.ranks(&[*one]))
             }

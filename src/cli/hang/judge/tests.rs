@@ -593,10 +593,21 @@ fn transfers_show_where_it_hangs_if_all_ranks_have_come() {
     }
     job.transfers.push((2, "comm 7 · receive ← 1 · steps".into(), "GPU wait".into(), since));
     job.transfers.push((2, "comm 7 · send → 0 · steps".into(), "GPU wait".into(), since));
+    let hang = &judge(&job)[0];
     assert_eq!(
-        judge(&job)[0].notes,
-        ["rank 0 → 1: 2 transfers in flight for 4.0 s", "rank 2: its GPU has not taken 1 transfer from 1 for 4.0 s"]
+        hang.notes,
+        [
+            "rank 0 → 1: 2 transfers in flight for 4.0 s, from pid 0 on host to pid 1 on host",
+            "rank 2, pid 2 on host: its GPU has not taken 1 transfer from 1 for 4.0 s"
+        ]
     );
+    assert!(hang.to_string().ends_with(" for 4.0 s"), "two links, and nothing says which one: {hang}");
+    let taken = job.transfers.remove(3);
+    let end = "; what rank 0 sent to 1 was still in flight";
+    assert!(judge(&job)[0].to_string().ends_with(end), "{}", judge(&job)[0]);
+    job.transfers = vec![taken];
+    let end = "; the GPU of rank 2 had not taken what 1 sent";
+    assert!(judge(&job)[0].to_string().ends_with(end), "{}", judge(&job)[0]);
 }
 
 #[test]
@@ -630,7 +641,7 @@ fn ranks_of_a_part_of_the_job_are_named_by_their_numbers_in_the_job_too() {
         hang.notes,
         [
             "rank 1 (rank 5 of the job), pid 5 on host: the GPU had not finished an earlier kernel: forward",
-            "rank 1 (rank 5 of the job): its GPU has not taken 1 transfer from 0 (rank 4 of the job) for 4.0 s"
+            "rank 1 (rank 5 of the job), pid 5 on host: its GPU has not taken 1 transfer from 0 (rank 4 of the job) for 4.0 s"
         ]
     );
 }
@@ -664,7 +675,10 @@ fn a_wait_ends_when_the_communicator_is_finalized() {
     let mut stuck = job(7, 2, 0, &[0, 1]);
     transfer(&mut stuck);
     finalize(&mut stuck, 10 * SECOND, 60 * SECOND);
-    assert_eq!(judge(&stuck)[0].notes, ["rank 0 → 1: 1 transfer in flight for 10.0 s"]);
+    assert_eq!(
+        judge(&stuck)[0].notes,
+        ["rank 0 → 1: 1 transfer in flight for 10.0 s, from pid 0 on host to pid 1 on host"]
+    );
     // Rank 2 fell silent only after the others had given up.
     let mut late = job(7, 4, 0, &[0, 1, 3]);
     finalize(&mut late, SECOND, 60 * SECOND);

@@ -404,15 +404,18 @@ impl Hang {
         if self.after.is_some() || !self.circle.is_empty() {
             return Ok(());
         }
-        let gone: Vec<u32> = self.came.iter().filter(|rank| self.gone.contains_key(rank)).copied().collect();
-        match (&gone[..], &self.busy[..]) {
-            ([], []) => self.link.iter().try_for_each(|link| write!(f, "; {link}")),
-            ([], [one]) => {
-                write!(f, "; the GPU of {} had not finished an earlier kernel", self.ranks(&[*one]))
-            }
-            ([], busy) => write!(f, "; the GPUs of {} had not finished earlier kernels", self.ranks(busy)),
-            ([one], _) => write!(f, "; {} shows no sign of life at the end", self.ranks(&[*one])),
-            (gone, _) => write!(f, "; {} show no sign of life at the end", self.ranks(gone)),
+        // The files of a whole host may only have been copied earlier.
+        let is_gone = |rank: &u32| self.gone.get(rank).is_some_and(|it| !matches!(it.how, How::WithItsHost { .. }));
+        let gone: Vec<u32> = self.came.iter().copied().filter(is_gone).collect();
+        match gone.len() {
+            0 => {}
+            1 => write!(f, "; {} shows no sign of life at the end", self.ranks(&gone))?,
+            _ => write!(f, "; {} show no sign of life at the end", self.ranks(&gone))?,
+        }
+        match self.busy.len() {
+            0 => self.link.iter().try_for_each(|link| write!(f, "; {link}")),
+            1 => write!(f, "; the GPU of {} had not finished an earlier kernel", self.ranks(&self.busy)),
+            _ => write!(f, "; the GPUs of {} had not finished earlier kernels", self.ranks(&self.busy)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is decided about jobs that are made up.
 
-use super::super::super::running::Gone;
+use super::super::super::running::{Gone, How};
 use super::super::super::survey::{Collective, Process, Unfinished};
 use super::super::job::Seen;
 use super::*;
@@ -630,10 +630,15 @@ fn ranks_of_a_part_of_the_job_are_named_by_their_numbers_in_the_job_too() {
     assert!(hang.to_string().ends_with(end), "{hang}");
     let mut dead = hang.clone();
     dead.gone = BTreeMap::from([(0, Gone::default()), (1, Gone::default())]);
-    let end = " s; ranks 0 (rank 4 of the job), 1 (rank 5 of the job) show no sign of life at the end";
-    assert!(dead.to_string().ends_with(end), "a process that has ended is more to blame: {dead}");
+    let busy = "; the GPU of rank 1 (rank 5 of the job) had not finished an earlier kernel";
+    let both = " 4.0 s; ranks 0 (rank 4 of the job), 1 (rank 5 of the job) show no sign of life at the end";
+    assert!(dead.to_string().ends_with(&format!("{both}{busy}")), "{dead}");
     dead.gone.remove(&0);
-    assert!(dead.to_string().ends_with(" s; rank 1 (rank 5 of the job) shows no sign of life at the end"), "{dead}");
+    let one = " 4.0 s; rank 1 (rank 5 of the job) shows no sign of life at the end";
+    assert!(dead.to_string().ends_with(&format!("{one}{busy}")), "{dead}");
+    let with_its_host = Gone { how: How::WithItsHost { others: 1 }, ..Gone::default() };
+    let copied = Hang { gone: BTreeMap::from([(0, with_its_host)]), ..dead.clone() };
+    assert!(copied.to_string().ends_with(&format!(" 4.0 s{busy}")), "its files may be older: {copied}");
     let after = After { wait: Wait { rank: 4, operation: Operation::default() }, is_in_group: false };
     let explained = Hang { after: Some(after), ..dead };
     assert!(explained.to_string().ends_with(" 4.0 s"), "its cause is in another line: {explained}");

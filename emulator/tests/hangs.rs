@@ -672,18 +672,30 @@ fn what_is_queued_behind_kernels_without_records_is_not_reported_as_a_hang() {
 #[test]
 fn calls_that_differ_between_ranks_are_named() {
     let other_size = "except rank 3 {\nall_reduce 4 MiB f32 sum\n}\nonly rank 3 {\nall_reduce 8 MiB f32 sum\n}\n";
+    let other_transfer =
+        "except rank 2 {\nsend 8 MiB f32 from 1 to 2\n}\nonly rank 2 {\nsend 6 MiB f32 from 1 to 2\n}\n";
     let other_function = "only rank 1 {\nall_reduce 1 MiB f32 sum\n}\nexcept rank 1 {\nall_gather 1 MiB f32\n}\n";
-    for (nccl, differing, expected) in [
+    let (collectives, transfer) =
+        ("The ranks do not call the same collectives", "A send and its receive have different sizes");
+    for (nccl, differing, kind, expected) in [
         (
             "2.28.9",
             other_size,
+            collectives,
             "seq 2 on world is AllReduce 4 MiB f32 on ranks 0, 1, 2, but AllReduce 8 MiB f32 on rank 3",
         ),
         (
             "2.32.3",
             other_function,
+            collectives,
             "on world, ranks 0, 2, 3 called AllGather 1 MiB, seq 0, but rank 1 did not; rank 1 called AllReduce 1 MiB \
              f32, seq 2, but ranks 0, 2, 3 did not",
+        ),
+        (
+            "2.30.7",
+            other_transfer,
+            transfer,
+            "on world, rank 1 called Send 8 MiB → 2, but rank 2 called Recv 6 MiB ← 1",
         ),
     ] {
         let program = format!("repeat 2 {{\ncompute forward 2 ms\nall_reduce 1 MiB f32 sum\n}}\n{differing}sync\n");
@@ -691,7 +703,7 @@ fn calls_that_differ_between_ranks_are_named() {
         let job = Case { nccl, ..Case::of(text) }.plan().run();
         let (said, diagnosis) = (job.info(), job.answer("diagnose"));
         assert_eq!(said.lines().next(), Some(&*format!("mismatch      {expected}")), "{said}");
-        assert_eq!(diagnosis["text"], format!("The ranks do not call the same collectives: {expected}"));
+        assert_eq!(diagnosis["text"], format!("{kind}: {expected}"));
     }
 }
 

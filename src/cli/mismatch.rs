@@ -1,7 +1,8 @@
-//! Collectives that the ranks of a communicator do not agree on: a call with another size, type or
-//! root than on other ranks, or a call of another function in its place.
+//! Calls that the ranks of a communicator do not agree on: a collective with another size, type or
+//! root than on other ranks, a call of another function in its place, or a send and its receive
+//! with different sizes.
 //!
-//! NCCL checks neither. The job then hangs, or its results are wrong.
+//! NCCL checks none of this. The job then hangs, or its results are wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,11 +12,16 @@ use rustc_hash::FxHashMap;
 use super::LISTED;
 use super::hang::{list, named};
 use super::survey::attempts::started_again;
-use super::survey::{self, Calls, OfFunction, Request, Requests, Survey, placed};
+use super::survey::{self, Calls, OfFunction, Request, Requests, Survey, Transfer, placed};
+use crate::trace::names;
 use crate::trace::reader::proto::ncclscope::Function;
 
 /// The function whose size may be another on each rank.
 const VARIABLE: u64 = Function::AllGatherV as u64;
+
+/// The first version of NCCL's profiler interface that reports calls. Without them the numbers of
+/// sends and receives are those of the order in which NCCL handed them over, which may be another.
+const CALLS: u64 = 5;
 
 /// How many different requests for one call are named.
 const SIDES: usize = 4;
@@ -50,6 +56,8 @@ pub(super) enum What {
     Request { seq: u64, sides: Vec<Side>, more: usize },
     /// Each of two groups of ranks made a call that the other did not make.
     Order([Side; 2]),
+    /// A send and its receive, and so many others, have different sizes.
+    Transfer { sides: [Side; 2], more: usize },
 }
 
 impl fmt::Display for Mismatch {
@@ -78,6 +86,15 @@ impl fmt::Display for Mismatch {
                     more => write!(f, "; {more} calls after it differ, too"),
                 }
             }
+            What::Transfer { sides: [send, receive], more } => {
+                let (comm, from, to) = (&self.comm, ranks(send), ranks(receive));
+                write!(f, "on {comm}, {from} called {}, but {to} called {}", send.call, receive.call)?;
+                match more {
+                    0 => Ok(()),
+                    1 => write!(f, "; 1 other transfer differs, too"),
+                    more => write!(f, "; {more} other transfers differ, too"),
+                }
+            }
             What::Order([one, other]) => write!(
                 f,
                 "on {}, {} called {}, but {} did not; {} called {}, but {} did not",
@@ -94,11 +111,19 @@ impl fmt::Display for Mismatch {
 }
 
 impl What {
+    /// What is wrong, without who did it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            What::Request { .. } | What::Order(_) => "the ranks do not call the same collectives",
+            What::Transfer { .. } => "a send and its receive have different sizes",
+        }
+    }
+
     /// The calls, each with the ranks that made it; the one of the fewest comes last.
     pub(super) fn sides(&self) -> &[Side] {
         match self {
             What::Request { sides, .. } => sides,
-            What::Order(sides) => sides,
+            What::Order(sides) | What::Transfer { sides, .. } => sides,
         }
     }
 }
@@ -116,8 +141,9 @@ struct Comm<'a> {
 struct Member<'a> {
     world: Option<u32>,
     place: Option<String>,
-    /// NCCL created the communicator while it was recorded.
-    has_init: bool,
+    /// The version of NCCL's profiler interface, if NCCL created the communicator while it was
+    /// recorded.
+    interface: Option<u64>,
     /// Records were dropped, or settings left calls out.
     is_partial: bool,
     calls: Vec<&'a Calls>,
@@ -141,7 +167,7 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
             label.clone_into(&mut comm.label);
         }
         let member = comm.members.entry(rank).or_default();
-        member.has_init |= track.has_init;
+        member.interface = member.interface.or(track.interface);
         member.calls.push(&track.calls);
         if let Some(known) = survey.tracks.get(&process) {
             member.world = survey::rank(&known.name).filter(|rank| !twice.contains(rank));
@@ -150,7 +176,7 @@ pub(super) fn find(survey: &Survey) -> Vec<Mismatch> {
         member.is_partial |= survey.processes.get(&process).is_none_or(|it| it.is_lossy || it.is_partial);
     }
     // Other tools number operations in their own way.
-    comms.retain(|_, comm| comm.members.values().any(|member| member.has_init));
+    comms.retain(|_, comm| comm.members.values().any(|member| member.interface.is_some()));
     let all = comms.into_iter().flat_map(|(hash, comm)| comm.mismatches(hash, &survey.requests));
     let (earlier, mut last): (Vec<_>, Vec<_>) = all.partition(|it| it.is_again);
     last.extend(earlier);
@@ -187,14 +213,17 @@ impl Comm<'_> {
             let (comm, in_job, is_again) = (self.label.clone(), in_job.clone(), self.is_again);
             Mismatch { comm, hash, in_job, what, details, is_again }
         };
-        order.into_iter().chain(differing).map(of).collect()
+        order.into_iter().chain(differing).chain(self.transfer()).map(of).collect()
     }
 
-    /// The calls of each rank, by function.
+    /// The calls of each rank.
+    fn all_calls(&self) -> impl Iterator<Item = (u32, &Calls)> {
+        self.members.iter().flat_map(|(rank, member)| member.calls.iter().map(|calls| (*rank, *calls)))
+    }
+
+    /// The collectives of each rank, by function.
     fn calls(&self) -> impl Iterator<Item = (u32, &OfFunction)> {
-        self.members.iter().flat_map(|(rank, member)| {
-            member.calls.iter().flat_map(|calls| calls.by_function()).map(|calls| (*rank, calls))
-        })
+        self.all_calls().flat_map(|(rank, calls)| calls.by_function().map(move |calls| (rank, calls)))
     }
 
     /// The first call of a function with which ranks asked for different things.
@@ -232,10 +261,41 @@ impl Comm<'_> {
         Some(What::Request { seq, sides: sides.collect(), more: differing.len() - 1 })
     }
 
+    /// The first send of the lowest rank whose receive has another size.
+    fn transfer(&self) -> Option<What> {
+        let known = |rank: &u32| {
+            let member = &self.members[rank];
+            member.interface.is_some_and(|version| version >= CALLS) && !member.is_partial
+        };
+        // A mark that occurs twice between two ranks says nothing.
+        let mut received: FxHashMap<_, Option<u64>> = FxHashMap::default();
+        for (to, calls) in self.all_calls().filter(|(rank, _)| known(rank)) {
+            for Transfer { mark, peer, bytes } in &calls.receives {
+                received.entry((*peer, to, *mark)).and_modify(|known| *known = None).or_insert(Some(*bytes));
+            }
+        }
+        let mut differing = Vec::new();
+        for (from, calls) in self.all_calls().filter(|(rank, _)| known(rank)) {
+            let mut times: FxHashMap<_, u32> = FxHashMap::default();
+            calls.sends.iter().for_each(|it| *times.entry((it.peer, it.mark)).or_default() += 1);
+            let single = calls.sends.iter().filter(|it| times[&(it.peer, it.mark)] == 1);
+            differing.extend(single.filter_map(|Transfer { mark, peer: to, bytes }| {
+                let other = received.get(&(from, *to, *mark)).copied()??;
+                (other != *bytes).then_some((from, *to, *bytes, other))
+            }));
+        }
+        let &(from, to, sent, received) = differing.first()?;
+        let is_exact = names::size(sent) == names::size(received);
+        let size = |bytes| if is_exact { format!("{bytes} B") } else { names::size(bytes) };
+        let send = Side { call: format!("Send {} → {to}", size(sent)), ranks: vec![from] };
+        let receive = Side { call: format!("Recv {} ← {from}", size(received)), ranks: vec![to] };
+        Some(What::Transfer { sides: [send, receive], more: differing.len() - 1 })
+    }
+
     /// Two calls, each of which one group of ranks made and the other did not. Ranks that make the
     /// same calls in the same order are merely ahead of each other.
     fn order(&self, requests: &Requests) -> Option<What> {
-        let all_seen = self.members.iter().filter(|(_, member)| member.has_init && !member.is_partial);
+        let all_seen = self.members.iter().filter(|(_, member)| member.interface.is_some() && !member.is_partial);
         let mut made: BTreeMap<u32, BTreeMap<u64, u64>> = all_seen.map(|(rank, _)| (*rank, BTreeMap::new())).collect();
         for (rank, calls) in self.calls() {
             // NCCL 2.29 and later do not report all of these.
@@ -277,12 +337,14 @@ impl Comm<'_> {
         format!("{name}, seq {seq}")
     }
 
-    /// The processes of the ranks on the last side.
+    /// The processes of the ranks on the last side, or of both ranks of a transfer.
     fn details(&self, what: &What, in_job: &BTreeMap<u32, u32>) -> Vec<String> {
-        let ranks = what.sides().last().map_or(&[][..], |side| &side.ranks);
+        let sides = what.sides();
+        let first = if matches!(what, What::Transfer { .. }) { 0 } else { sides.len().saturating_sub(1) };
+        let ranks = sides[first..].iter().flat_map(|side| &side.ranks);
         let place =
             |rank: &u32| Some(format!("rank {} is {}", named(*rank, in_job), self.members[rank].place.as_ref()?));
-        ranks.iter().filter_map(place).take(LISTED).collect()
+        ranks.filter_map(place).take(LISTED).collect()
     }
 }
 
@@ -313,7 +375,7 @@ mod tests {
             survey.processes.insert(process, Process::default());
             let track = survey.tracks.entry(rank as u64).or_default();
             track.name = format!("dp · rank {rank} of {} · handed over", ranks.len());
-            (track.parent, track.communicators, track.has_init) = (Some(process), vec![WORLD], true);
+            (track.parent, track.communicators, track.interface) = (Some(process), vec![WORLD], Some(CALLS));
             for (function, seq, name) in BEFORE.iter().chain(*calls) {
                 let (name, root) =
                     name.split_once(" root ").map_or((*name, None), |(name, root)| (name, root.parse().ok()));
@@ -385,7 +447,7 @@ mod tests {
         let faults: [fn(&mut Survey); 3] = [
             |survey| survey.processes.entry(PROCESS).or_default().is_lossy = true,
             |survey| survey.processes.entry(PROCESS).or_default().is_partial = true,
-            |survey| survey.tracks.entry(1).or_default().has_init = false,
+            |survey| survey.tracks.entry(1).or_default().interface = None,
         ];
         for fault in faults {
             let mut survey = survey(&[&[GATHER], &[SMALL]]);
@@ -403,10 +465,52 @@ mod tests {
     #[test]
     fn only_what_nccl_reports_is_compared() {
         let mut survey = survey(&[&[SMALL], &[LARGE]]);
-        survey.tracks.values_mut().for_each(|track| track.has_init = false);
+        survey.tracks.values_mut().for_each(|track| track.interface = None);
         assert_eq!(find(&survey), []);
         let variable = |name| (Function::AllGatherV, 0, name);
         assert_eq!(said(&[&[variable("AllGatherV 1 MiB i8")], &[variable("AllGatherV 2 MiB i8")]]), [""; 0]);
+    }
+
+    #[test]
+    fn a_send_and_its_receive_of_another_size_are_named() {
+        let mut survey = survey(&[&[], &[], &[]]);
+        let mut calls = |rank: u64| std::mem::take(&mut survey.tracks.entry(rank).or_default().calls);
+        let (mut zero, mut one, mut two) = (calls(0), calls(1), calls(2));
+        let transfer = |mark, peer, bytes| Transfer { mark, peer, bytes };
+        // Rank 2 has received the first only, and the marks of some are those of others.
+        for (mark, bytes) in [(1, 8 << 20), (2, 4 << 20), (2, 4 << 20), (3, 64)] {
+            one.send(transfer(mark, 2, bytes));
+            zero.receive(transfer(mark, 2, 7));
+        }
+        two.receive(transfer(1, 1, 8 << 20));
+        two.receive(transfer(2, 1, 1 << 20));
+        let found = |zero: &Calls, one: &Calls, two: &Calls, survey: &mut Survey| {
+            for (rank, calls) in (0..).zip([zero, one, two]) {
+                survey.tracks.entry(rank).or_default().calls = calls.clone();
+            }
+            find(survey)
+        };
+        assert_eq!(found(&zero, &one, &two, &mut survey), []);
+        one.send(transfer(4, 2, 2 << 20));
+        two.receive(transfer(4, 1, 1 << 20));
+        let all = found(&zero, &one, &two, &mut survey);
+        assert_eq!(all.len(), 1);
+        let text = "on dp, rank 1 (rank 5 of the job) called Send 2 MiB → 2, but rank 2 (rank 6 of the job) called \
+                    Recv 1 MiB ← 1";
+        assert_eq!(all[0].to_string(), text);
+        assert_eq!(all[0].what.kind(), "a send and its receive have different sizes");
+        let places = ["rank 1 (rank 5 of the job) is pid 101 on node", "rank 2 (rank 6 of the job) is pid 102 on node"];
+        assert_eq!(all[0].details, places);
+        // What is written alike is told to the byte. That of a lower rank comes first.
+        two.receive(transfer(9, 0, 1 << 30));
+        zero.send(transfer(9, 2, (1 << 30) + 4));
+        let all = found(&zero, &one, &two, &mut survey);
+        assert!(all[0].to_string().contains("called Send 1073741828 B → 2, but"), "{}", all[0]);
+        assert!(
+            all[0].to_string().ends_with("called Recv 1073741824 B ← 0; 1 other transfer differs, too"),
+            "{}",
+            all[0]
+        );
     }
 
     #[test]
@@ -452,7 +556,7 @@ mod tests {
             survey.processes.insert(process, times(20, 30));
             let track = survey.tracks.entry(10 + rank).or_default();
             track.name = format!("dp · rank {rank} of 2 · handed over");
-            (track.parent, track.communicators, track.has_init) = (Some(process), vec![WORLD + 1], true);
+            (track.parent, track.communicators, track.interface) = (Some(process), vec![WORLD + 1], Some(CALLS));
         }
         assert!(find(&survey)[0].is_again);
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
-pub(super) use self::calls::{Call, Calls, OfFunction, Request, Requests, Tuning};
+pub(super) use self::calls::{Call, Calls, OfFunction, Request, Requests, Transfer, Tuning};
 use self::looking::{Begun, Open};
 pub(super) use self::looking::{Looking, ends_with_its_comm};
 #[cfg(test)]
@@ -109,8 +109,9 @@ pub(super) struct Track {
     /// Collectives that were handed over on it.
     pub(super) handed_over: HandedOver,
     pub(super) calls: Calls,
-    /// It shows how NCCL created the communicator.
-    pub(super) has_init: bool,
+    /// The version of NCCL's profiler interface, if the track shows how NCCL created the
+    /// communicator.
+    pub(super) interface: Option<u64>,
     /// Kernels ran on it.
     pub(super) has_kernels: bool,
     /// The longest time from the hand-over of an operation to the end of its kernel, or of one of

@@ -35,7 +35,7 @@ pub(super) enum Stuck<'a> {
 impl fmt::Display for Stuck<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stuck::Mismatch(mismatch) => write!(f, "the ranks do not call the same collectives: {mismatch}"),
+            Stuck::Mismatch(mismatch) => write!(f, "{}: {mismatch}", mismatch.what.kind()),
             Stuck::Hang(hang) => write!(f, "the job hangs: {hang}"),
         }
     }

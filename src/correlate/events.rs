@@ -119,7 +119,12 @@ impl Correlator {
                 let (captured, group) = (false, Handle::NONE);
                 known.details = Details::Call { captured, replays: 0, number: None, group, made: here };
             }
-            Event::KernelLaunch(launch) => self.plans.launch(id, context, parent, launch.stream, here),
+            Event::KernelLaunch(launch) => {
+                if self.plans.calls.has_transfer(parent, context) {
+                    self.numbers.launched(context, parent, out.now);
+                }
+                self.plans.launch(id, context, parent, launch.stream, here);
+            }
             Event::ProxyCtrl(_) | Event::Group(_) | Event::CeSync(_) | Event::CeBatch(_) => {}
         }
         if is_host_call(kind) {
@@ -346,6 +351,7 @@ impl Correlator {
                 Some(number) => number,
                 None => *number.insert(self.numbers.captured(pair)),
             },
+            Some(Details::Call { group, made, .. }) => self.numbers.called(pair, *group, made.time),
             // Nobody knows whether it was captured.
             None if !parent.is_none() => self.numbers.uncounted(pair),
             _ => self.numbers.next(pair),

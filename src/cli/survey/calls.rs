@@ -1,6 +1,7 @@
-//! Which collectives a rank called, to be compared with the other ranks.
+//! Which collectives, sends and receives a rank called, to be compared with the other ranks.
 //!
-//! NCCL numbers the calls of each function on a communicator, from 0 on and on all ranks alike.
+//! NCCL numbers the calls of each collective on a communicator, from 0 on and on all ranks alike. A
+//! send and its receive have a mark in common.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,6 +14,9 @@ use crate::trace::reader::proto::ncclscope::{Algorithm, Protocol};
 /// How many calls of a function are kept, the last ones: about as many as the host of one rank can
 /// be ahead of another's.
 const KEPT: usize = 1024;
+/// How many sends are kept, and how many receives, the last ones: in an all-to-all there is one of
+/// each for each rank.
+const TRANSFERS: usize = 2048;
 
 /// What a call asks for. In a job without a fault, it is the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,11 +87,28 @@ impl Requests {
     }
 }
 
+/// A send or a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Transfer {
+    /// The same as the other side's.
+    pub(in crate::cli) mark: u64,
+    /// The other rank of the communicator.
+    pub(in crate::cli) peer: u32,
+    /// How much, bytes: the two sides may count it in different types.
+    pub(in crate::cli) bytes: u64,
+}
+
 /// The calls on one track.
-#[derive(Default)]
-pub(in crate::cli) struct Calls(Vec<OfFunction>);
+#[derive(Clone, Default)]
+pub(in crate::cli) struct Calls {
+    of: Vec<OfFunction>,
+    /// The last sends, and the last receives.
+    pub(in crate::cli) sends: VecDeque<Transfer>,
+    pub(in crate::cli) receives: VecDeque<Transfer>,
+}
 
 /// The calls of one function.
+#[derive(Clone)]
 pub(in crate::cli) struct OfFunction {
     pub(in crate::cli) function: u64,
     /// The highest number of a call.
@@ -99,33 +120,47 @@ pub(in crate::cli) struct OfFunction {
 impl Calls {
     #[inline]
     pub(in crate::cli) fn take(&mut self, function: u64, call: Call) {
-        let calls = self.reached(function, call.seq);
-        if calls.recent.len() == KEPT {
-            calls.recent.pop_front();
-        }
-        calls.recent.push_back(call);
+        push(&mut self.reached(function, call.seq).recent, call, KEPT);
+    }
+
+    #[inline]
+    pub(in crate::cli) fn send(&mut self, transfer: Transfer) {
+        push(&mut self.sends, transfer, TRANSFERS);
+    }
+
+    #[inline]
+    pub(in crate::cli) fn receive(&mut self, transfer: Transfer) {
+        push(&mut self.receives, transfer, TRANSFERS);
     }
 
     /// This call of a function was made, or a later one.
     #[inline]
     pub(super) fn reached(&mut self, function: u64, seq: u64) -> &mut OfFunction {
-        let at = self.0.iter().position(|known| known.function == function).unwrap_or_else(|| {
-            self.0.push(OfFunction { function, last: seq, recent: VecDeque::new() });
-            self.0.len() - 1
+        let at = self.of.iter().position(|known| known.function == function).unwrap_or_else(|| {
+            self.of.push(OfFunction { function, last: seq, recent: VecDeque::new() });
+            self.of.len() - 1
         });
-        let calls = &mut self.0[at];
+        let calls = &mut self.of[at];
         calls.last = calls.last.max(seq);
         calls
     }
 
     /// Names each request by its new place.
     pub(super) fn renumber(&mut self, places: &[u32]) {
-        for call in self.0.iter_mut().flat_map(|calls| &mut calls.recent) {
+        for call in self.of.iter_mut().flat_map(|calls| &mut calls.recent) {
             call.request = places[call.request as usize];
         }
     }
 
     pub(in crate::cli) fn by_function(&self) -> impl Iterator<Item = &OfFunction> {
-        self.0.iter()
+        self.of.iter()
     }
+}
+
+/// Keeps the last so many.
+fn push<T>(kept: &mut VecDeque<T>, next: T, limit: usize) {
+    if kept.len() == limit {
+        kept.pop_front();
+    }
+    kept.push_back(next);
 }

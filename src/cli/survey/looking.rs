@@ -9,8 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::settings;
 use super::{
-    Call, Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Tuning,
-    Unfinished, Work,
+    Call, Collective, Communicator, HandedOver, LAG_NS, Process, Reach, Reading, Request, Survey, Track, Transfer,
+    Tuning, Unfinished, Work,
 };
 use crate::cli::{Fault, must_be_trace};
 use crate::model::time::HostNs;
@@ -18,6 +18,7 @@ use crate::trace::fields::{
     nccl, process_descriptor, thread_descriptor, track_descriptor, track_event::r#type as kind,
 };
 use crate::trace::names;
+use crate::trace::reader::proto::ncclscope::Function;
 use crate::trace::reader::wire::fields;
 use crate::trace::reader::{self, Ends, Event, Extent, Numbers, Packet};
 use crate::trace::words::{self, Category, attribute};
@@ -326,6 +327,8 @@ impl Survey {
                             let word = |field| u8::try_from(number(field)).unwrap_or_default();
                             let tuning = Tuning { algorithm: word(nccl::ALGORITHM), protocol: word(nccl::PROTOCOL) };
                             track.calls.take(function, Call { seq, request: self.requests.put(request), tuning });
+                        } else if !is_replay {
+                            track.transfer(event, numbers);
                         }
                         match self.lists_work {
                             true => Open::Operation(begun(&mut self.operations, time)),
@@ -390,6 +393,18 @@ impl Survey {
 }
 
 impl Track {
+    /// An operation was handed over that may be a send or a receive.
+    fn transfer(&mut self, event: &Event<'_>, numbers: &Numbers) {
+        let (Some(mark), Some(bytes)) = (event.correlation, numbers.get(nccl::BYTES)) else { return };
+        let Some(Ok(peer)) = numbers.get(nccl::PEER).map(u32::try_from) else { return };
+        let transfer = Transfer { mark, peer, bytes };
+        match numbers.get(nccl::FUNCTION) {
+            Some(function) if function == Function::Send as u64 => self.calls.send(transfer),
+            Some(function) if function == Function::Recv as u64 => self.calls.receive(transfer),
+            _ => {}
+        }
+    }
+
     /// What is open on it, which has this uuid, at the end.
     fn take_unfinished(&mut self, uuid: u64) -> Vec<Unfinished> {
         let Reading { open, call, .. } = std::mem::take(&mut self.reading);
@@ -415,7 +430,7 @@ impl Track {
         if is_told {
             comm.name = event.arg(nccl::COMM_NAME).map(|name| String::from_utf8_lossy(name.bytes()).into_owned());
             comm.ranks = numbers.get(nccl::RANKS);
-            self.has_init |= numbers.get(nccl::INTERFACE).is_some();
+            self.interface = self.interface.or(numbers.get(nccl::INTERFACE));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::adopt::may_carry;
 use super::super::bounded::Bounded;
 use super::OPERATIONS;
+use crate::model::event::Event;
 use crate::model::ids::Handle;
 use crate::model::timeline::{Operation, Unmatched};
 use crate::model::word::Word;
@@ -51,6 +52,12 @@ impl Calls {
     /// The calls on a communicator.
     pub(in super::super) fn of(&self, group_api: Handle, context: Handle) -> Vec<Handle> {
         self.all(group_api).filter(|call| call.context == context).map(|call| call.id).collect()
+    }
+
+    /// Whether there are sends or receives on a communicator that were not captured.
+    pub(in super::super) fn has_transfer(&self, group_api: Handle, context: Handle) -> bool {
+        let is_one = |event: &Event| matches!(event, Event::P2pApi(call) if !call.captured.is_set());
+        self.all(group_api).any(|call| call.context == context && is_one(&call.operation.event))
     }
 
     /// Whether this is a GroupApi with calls that no plan has carried.

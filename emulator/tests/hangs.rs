@@ -423,7 +423,8 @@ fn a_call_of_a_process_with_several_gpus_that_does_not_return_is_named() {
         .replace("hosts = 2", "hosts = 2\nranks = \"devices\"");
     for has_cupti in [true, false] {
         let said = Case { has_cupti, ..Case::of(text.clone()) }.plan().run().info();
-        let expected = ["waits ", "the call has not returned for ", " in the process of these ranks: 0, 1. "];
+        let alone = " in the process of these ranks: 0, 1; no other rank is inside a call";
+        let expected = ["waits ", "the call has not returned for ", alone];
         assert!(expected.iter().all(|part| first_lines(&said)[0].contains(part)), "{said}");
     }
 }

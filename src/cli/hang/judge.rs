@@ -45,7 +45,13 @@ pub(super) fn judge(job: &Job) -> Vec<Hang> {
         // Of the sends from one rank to another, too, the first is waited for.
         let is_told = |(_, first): &(usize, Hang)| hang.is_told_by(first);
         let is_first = of_comm.first().is_none_or(|(_, first)| first.operation.seq.is_none());
-        if of_comm.is_empty() || is_first && hang.operation.seq.is_none() && !of_comm.iter().any(is_told) {
+        // Those who wait for the ranks in a call that does not return show whom these keep waiting.
+        let is_kept_by = |(_, call): &(usize, Hang)| hang.missing.iter().any(|it| call.came.contains(&it.rank));
+        let is_next = match hang.operation.seq {
+            None => is_first && !of_comm.iter().any(is_told),
+            Some(_) => of_comm.iter().all(|(_, it)| it.is_call) && of_comm.iter().any(is_kept_by),
+        };
+        if of_comm.is_empty() || is_next {
             of_comm.push((place, hang));
         }
     }
@@ -392,6 +398,7 @@ impl Job {
             of: takes.len(),
             is_numbered: key.1 != UNNUMBERED,
             is_call: on.iter().all(|it| it.kind == Work::Call),
+            is_alone: self.is_alone(hash, on),
             in_job,
             came,
             waiting,
@@ -417,6 +424,18 @@ impl Job {
             gone: BTreeMap::new(),
             is_again: false,
         }
+    }
+
+    /// Whether these are the only ranks of a communicator that are in a call, as far as all others
+    /// are known and alive.
+    fn is_alone(&self, hash: u64, on: &[&Standing]) -> bool {
+        let is_elsewhere = |index: usize, process: u64| {
+            let is_known = self.processes.get(&process).is_some_and(|it| it.ended.is_none() && !it.is_lossy);
+            is_known && !self.is_cut(index) && !self.calls.iter().any(|(of, ..)| *of == process)
+        };
+        let is_on = |index: usize| on.iter().any(|it| it.member == index);
+        let has_all = Some(&(self.of_comm(hash).count() as u32)) == self.ranks.get(&hash);
+        has_all && self.of_comm(hash).all(|(index, it)| is_on(index) || is_elsewhere(index, it.process))
     }
 
     /// The ranks that take part in an operation, as far as is known.

@@ -72,6 +72,8 @@ pub(super) struct Hang {
     pub(super) is_numbered: bool,
     /// The hosts wait inside the call that asks for it.
     pub(super) is_call: bool,
+    /// No other rank is inside a call, and all of them are known.
+    pub(super) is_alone: bool,
     /// Which ranks of the job the communicator's are; empty if the numbers are the same.
     pub(super) in_job: BTreeMap<u32, u32>,
     /// Its ranks that have come, those of them that did nothing later, those that have not come,
@@ -356,7 +358,11 @@ impl Hang {
                     1 => "in the process of",
                     _ => "in the processes of",
                 };
-                write!(f, "{what} for {waited} {on} these ranks: {came}. NCCL does not say which others have come")?;
+                let others = match self.is_call && self.is_alone {
+                    true => "; no other rank is inside a call",
+                    false => ". NCCL does not say which others have come",
+                };
+                write!(f, "{what} for {waited} {on} these ranks: {came}{others}")?;
             }
             ([], []) => {
                 write!(f, "all {of} ranks have come, and it has not been seen to end for {waited}")?;

@@ -170,6 +170,40 @@ fn a_first_operation_may_take_long() {
 }
 
 #[test]
+fn a_call_that_does_not_return_is_told_with_those_who_wait_for_its_rank() {
+    let mut job = job(7, 3, 0, &[1, 2]);
+    let since = HostNs(END[0].0 - 5 * SECOND);
+    let call = Standing {
+        member: 0,
+        key: (7, UNNUMBERED, None),
+        begin: since,
+        kind: Work::Call,
+        name: "Send 16 KiB f32".into(),
+        seq: None,
+        ..job.standing[0].clone()
+    };
+    job.standing.push(call);
+    job.calls.push((job.members[0].process, "GroupApi".to_owned(), since));
+    let call = "Send 16 KiB f32 on comm 7: the call has not returned for 5.0 s on these ranks: 0";
+    let others = "AllReduce 1 MiB f32, seq 5 on comm 7: 2 of 3 ranks have come and waited 4.0 s, missing: 0";
+    let [(true, first), (true, second)] = &said(&job)[..] else { panic!("{:?}", said(&job)) };
+    assert_eq!(*first, format!("{call}; no other rank is inside a call"));
+    assert!(second.starts_with(others), "{second}");
+    let unclear = format!("{call}. NCCL does not say which others have come");
+    let faults: [fn(&mut Job); 4] = [
+        |job| job.calls.push((job.members[1].process, "ncclRecv 16 KiB f32".to_owned(), HostNs(0))),
+        |job| job.processes.get_mut(&job.members[1].process).unwrap().is_lossy = true,
+        |job| job.processes.get_mut(&job.members[2].process).unwrap().is_full = true,
+        |job| _ = job.ranks.insert(7, 4),
+    ];
+    for fault in faults {
+        let mut job = job.clone();
+        fault(&mut job);
+        assert!(said(&job).iter().any(|(_, text)| *text == unclear), "{:?}", said(&job));
+    }
+}
+
+#[test]
 fn channels_show_whose_gpu_has_not_begun() {
     let mut job = job(7, 3, 0, &[0, 1, 2]);
     job.standing.retain(|it| it.member != 1);

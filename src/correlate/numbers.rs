@@ -41,8 +41,8 @@ pub(super) struct Numbers {
     /// one may have been left out.
     next: FxHashMap<(Pair, bool), u32>,
     is_lossy: bool,
-    /// The GroupApis with sends or receives that were launched and not handed over, and when, by
-    /// communicator.
+    /// The GroupApis with sends or receives that were launched and not handed over, and when, in
+    /// order, by communicator.
     launched: FxHashMap<Handle, VecDeque<(Handle, HostNs)>>,
     /// What overtook one of them, and when it was called.
     early: Vec<(Pair, HostNs)>,
@@ -59,7 +59,7 @@ impl Numbers {
     /// A GroupApi with sends or receives was launched.
     pub(super) fn launched(&mut self, context: Handle, group_api: Handle, now: HostNs) {
         let waiting = self.launched.entry(context).or_default();
-        if waiting.len() < LATE && waiting.iter().all(|(known, _)| *known != group_api) {
+        if waiting.len() < LATE && waiting.back().is_none_or(|(last, _)| *last != group_api) {
             waiting.push_back((group_api, now));
         }
     }
@@ -67,11 +67,12 @@ impl Numbers {
     /// The number of the next operation, which was called then in this GroupApi.
     pub(super) fn called(&mut self, pair: Pair, group_api: Handle, made: HostNs) -> u32 {
         if let Some(waiting) = self.launched.get_mut(&pair.0) {
-            waiting.retain(|(known, _)| *known != group_api);
+            let own = waiting.iter().position(|(known, _)| *known == group_api);
+            own.map(|at| waiting.remove(at));
             if self.early.len() == LATE {
                 // What so much overtakes is not handed over any more.
                 waiting.clear();
-            } else if waiting.iter().any(|(_, launched)| *launched < made) {
+            } else if waiting.front().is_some_and(|(_, launched)| *launched < made) {
                 self.early.push((pair, made));
                 return Operation::UNNUMBERED;
             }

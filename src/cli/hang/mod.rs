@@ -377,11 +377,12 @@ impl Hang {
                 }
                 self.write_suspects(f)?;
             }
-            ([], unseen) => write!(
-                f,
-                "not seen to end for {waited}; {came} of {of} ranks have come, the files of the others are not here: {}",
-                list(unseen.iter().map(u32::to_string))
-            )?,
+            ([], unseen) => {
+                let unseen = list(unseen.iter().map(u32::to_string));
+                write!(f, "not seen to end for {waited}; {came} of {of} ranks have come")?;
+                write!(f, ", the files of the others are not here: {unseen}")?;
+                self.write_suspects(f)?;
+            }
             (missing, unseen) => {
                 let names = list(missing.iter().map(|it| named(it.rank, &self.in_job)));
                 match self.came[..] {
@@ -405,7 +406,7 @@ impl Hang {
         Ok(())
     }
 
-    /// If all ranks have come: those that hold up the others, as far as something shows it.
+    /// If no rank is known to be missing: those that hold up the others, as far as something shows it.
     fn write_suspects(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         if self.after.is_some() || !self.circle.is_empty() {
             return Ok(());

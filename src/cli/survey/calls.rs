@@ -14,9 +14,6 @@ use crate::trace::reader::proto::ncclscope::{Algorithm, Protocol};
 /// How many calls of a function are kept, the last ones: about as many as the host of one rank can
 /// be ahead of another's.
 const KEPT: usize = 1024;
-/// How many sends are kept, and how many receives, the last ones: in an all-to-all there is one of
-/// each for each rank.
-const TRANSFERS: usize = 2048;
 
 /// What a call asks for. In a job without a fault, it is the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,17 +117,17 @@ pub(in crate::cli) struct OfFunction {
 impl Calls {
     #[inline]
     pub(in crate::cli) fn take(&mut self, function: u64, call: Call) {
-        push(&mut self.reached(function, call.seq).recent, call, KEPT);
+        push(&mut self.reached(function, call.seq).recent, call);
     }
 
     #[inline]
     pub(in crate::cli) fn send(&mut self, transfer: Transfer) {
-        push(&mut self.sends, transfer, TRANSFERS);
+        push(&mut self.sends, transfer);
     }
 
     #[inline]
     pub(in crate::cli) fn receive(&mut self, transfer: Transfer) {
-        push(&mut self.receives, transfer, TRANSFERS);
+        push(&mut self.receives, transfer);
     }
 
     /// This call of a function was made, or a later one.
@@ -157,9 +154,8 @@ impl Calls {
     }
 }
 
-/// Keeps the last so many.
-fn push<T>(kept: &mut VecDeque<T>, next: T, limit: usize) {
-    if kept.len() == limit {
+fn push<T>(kept: &mut VecDeque<T>, next: T) {
+    if kept.len() == KEPT {
         kept.pop_front();
     }
     kept.push_back(next);

@@ -385,8 +385,12 @@ fn ranks_without_files_are_not_called_missing() {
     let mut job = job(7, 4, 0, &[0, 1]);
     job.members.truncate(2);
     let text = &said(&job)[0].1;
-    assert!(text.contains("2 of 4 ranks have come, the files of the others are not here: 2, 3"), "{text}");
-    assert!(!text.contains("missing"), "{text}");
+    let others = "2 of 4 ranks have come, the files of the others are not here: 2, 3";
+    assert!(text.ends_with(others) && !text.contains("missing"), "{text}");
+    // What is known of those that have come is told.
+    job.standing[1].note = "the GPU had not finished an earlier kernel: forward".into();
+    let text = &said(&job)[0].1;
+    assert!(text.ends_with(&format!("{others}; the GPU of rank 1 had not finished an earlier kernel")), "{text}");
 }
 
 #[test]

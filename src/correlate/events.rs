@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::channels::Facts;
 use super::kernels::SILENT_BROADCASTS;
 use super::known::{Details, Known, Work};
-use super::numbers::broadcasts;
+use super::numbers::{Called, collectives};
 use super::{COPY_ENGINE, Correlator, Out, Started, find};
 use crate::model::event::{self, Event, Kind};
 use crate::model::ids::{Handle, RingId};
@@ -82,6 +82,9 @@ impl Correlator {
             Event::GroupApi(_) => known.details = Details::Group { marks: [None; 2] },
             Event::CollApi(event::CollApi { captured, .. }) | Event::P2pApi(event::P2pApi { captured, .. }) => {
                 let captured = captured.is_set();
+                if captured && self.comms.get(&context).is_some_and(|comm| comm.nodes > 1) {
+                    self.numbers.defers(context);
+                }
                 known.details = Details::Call { captured, replays: 0, number: None, group: parent, made: here };
             }
             Event::Coll(_) | Event::P2p(_) => known.details = self.handed_over(started, out),
@@ -120,7 +123,7 @@ impl Correlator {
                 known.details = Details::Call { captured, replays: 0, number: None, group, made: here };
             }
             Event::KernelLaunch(launch) => {
-                if self.plans.calls.has_transfer(parent, context) {
+                if self.plans.calls.has_numbers(parent, context) {
                     self.numbers.launched(context, parent, out.now);
                 }
                 self.plans.launch(id, context, parent, launch.stream, here);
@@ -143,8 +146,10 @@ impl Correlator {
             _ => here,
         };
         let mut operation = self.operation(id, *event, out.now, asked);
-        if let Event::P2p(p2p) = event {
-            operation.number = self.p2p_number(context, p2p, parent);
+        match &mut operation.event {
+            Event::P2p(p2p) => operation.number = self.p2p_number(context, p2p, (parent, here)),
+            Event::Coll(coll) => coll.seq = self.seq(context, coll, (parent, here)),
+            _ => {}
         }
         let replay = self.replay(parent);
         let comm = self.comms.get(&context);
@@ -340,18 +345,44 @@ impl Correlator {
         }
     }
 
+    /// The call that asked for what is handed over here, unless that was captured.
+    fn called(&self, parent: Handle, here: Moment) -> Option<Called> {
+        match self.events.details(parent) {
+            Some(&Details::Call { captured: false, group: group_api, made, .. }) => {
+                Some(Called { group_api, at: made.time, is_deferred: made.tid != here.tid })
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of a collective on all ranks, by NCCL's.
+    fn seq(&mut self, context: Handle, coll: &event::Coll, (parent, here): (Handle, Moment)) -> u64 {
+        let Some(call) = self.called(parent, here).filter(|_| coll.seq != event::Coll::UNNUMBERED) else {
+            return coll.seq;
+        };
+        let turn = self.numbers.turn(collectives(context, coll.func), call);
+        let of_group = |group_api| self.plans.calls.collectives(group_api, context, coll.func);
+        let before: u32 = match turn.is_early {
+            true => self.numbers.waiting(context, call.at).map(of_group).sum(),
+            false => 0,
+        };
+        coll.seq.saturating_add(u64::from(before)).saturating_sub(u64::from(turn.after))
+    }
+
     /// The number of a send or receive that the call `parent` asked for.
-    fn p2p_number(&mut self, context: Handle, p2p: &event::P2p, parent: Handle) -> u32 {
+    fn p2p_number(&mut self, context: Handle, p2p: &event::P2p, (parent, here): (Handle, Moment)) -> u32 {
         if self.numbers.is_lossy() {
             return Operation::UNNUMBERED;
         }
         let pair = (context, p2p.peer, p2p.func);
+        if let Some(call) = self.called(parent, here) {
+            return self.numbers.called(pair, call);
+        }
         match self.events.details_mut(parent) {
             Some(Details::Call { captured: true, number, .. }) => match *number {
                 Some(number) => number,
                 None => *number.insert(self.numbers.captured(pair)),
             },
-            Some(Details::Call { group, made, .. }) => self.numbers.called(pair, *group, made.time),
             // Nobody knows whether it was captured.
             None if !parent.is_none() => self.numbers.uncounted(pair),
             _ => self.numbers.next(pair),
@@ -363,8 +394,8 @@ impl Correlator {
         let is_silent = |comm: &Comm| comm.version >= SILENT_BROADCASTS;
         match call.func {
             Word::BROADCAST if self.comms.get(&context).is_some_and(is_silent) => match call.captured.is_set() {
-                true => self.numbers.captured(broadcasts(context)),
-                false => self.numbers.next(broadcasts(context)),
+                true => self.numbers.captured(collectives(context, Word::BROADCAST)),
+                false => self.numbers.next(collectives(context, Word::BROADCAST)),
             },
             _ => Operation::UNNUMBERED,
         }

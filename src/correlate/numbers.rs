@@ -1,18 +1,21 @@
-//! The numbers of sends, receives and broadcasts that NCCL gives none: all ranks count them (pure).
+//! The numbers of sends, receives and broadcasts that NCCL gives none: all ranks count them; and
+//! which numbers of NCCL's do not agree on all ranks (pure).
 //!
 //! A number is right only if all ranks counted alike. They cannot once a record was lost, so from
 //! then on there are none. NCCL may hand over a captured operation once on one rank and at each
 //! run on the other; so captured ones are counted apart, when they are handed over first, and keep
 //! their number.
 //!
-//! Ranks agree on the order of their calls, but not on that in which NCCL hands them over: while a
-//! graph exists, what needs the proxy is handed over later, by a callback of CUDA, and what does
-//! not at once. So an operation that is handed over before an earlier launch gets no number, and
-//! counts for those after it. Up to v4 of the interface this cannot be seen.
+//! Ranks agree on the order of their calls, but not on that in which NCCL hands them over, and by
+//! which it numbers collectives: while a graph exists, what needs the proxy is handed over later,
+//! by a callback of CUDA, and what does not at once. So the number of a collective is put right by
+//! what was called earlier and is still to come, and by what was called later and came before. A
+//! send or receive has no number if an earlier launch, whose peers are not known, is still to come.
+//! Up to v4 of the interface none of this can be seen.
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
@@ -26,12 +29,32 @@ const PEERS: usize = 28 << 10;
 /// overtake them.
 const LATE: usize = 4096;
 
-/// Communicator, peer and direction; those of broadcasts are [`broadcasts`].
+/// Communicator, peer and direction; those of collectives are [`collectives`].
 pub(super) type Pair = (Handle, i32, Word);
 
-/// What the broadcasts of a communicator are counted by: all ranks call them in the same order.
-pub(super) const fn broadcasts(context: Handle) -> Pair {
-    (context, -1, Word::BROADCAST)
+/// What the collectives of a function are counted by: all ranks call them in the same order.
+pub(super) const fn collectives(context: Handle, func: Word) -> Pair {
+    (context, -1, func)
+}
+
+/// The call that asked for an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Called {
+    pub(super) group_api: Handle,
+    pub(super) at: HostNs,
+    /// The operation is handed over on another thread.
+    pub(super) is_deferred: bool,
+}
+
+/// How the order in which an operation is handed over fits that of the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// An earlier launch is still to be handed over.
+    pub(super) is_early: bool,
+    /// How many of its pair were early that were called before it, unless it is early too.
+    before: u32,
+    /// How many of its pair were early that were called after it.
+    pub(super) after: u32,
 }
 
 /// What was counted so far.
@@ -41,11 +64,13 @@ pub(super) struct Numbers {
     /// one may have been left out.
     next: FxHashMap<(Pair, bool), u32>,
     is_lossy: bool,
-    /// The GroupApis with sends or receives that were launched and not handed over, and when, in
+    /// The GroupApis with calls to be numbered that were launched and not handed over, and when, in
     /// order, by communicator.
     launched: FxHashMap<Handle, VecDeque<(Handle, HostNs)>>,
     /// What overtook one of them, and when it was called.
     early: Vec<(Pair, HostNs)>,
+    /// The communicators of which CUDA's callbacks hand over something.
+    deferring: FxHashSet<Handle>,
     /// There was no room for a combination once, so what is new may not be at its first.
     was_full: bool,
 }
@@ -56,7 +81,12 @@ impl Numbers {
         self.count(pair, false)
     }
 
-    /// A GroupApi with sends or receives was launched.
+    /// CUDA's callbacks may hand over what is called on a communicator.
+    pub(super) fn defers(&mut self, context: Handle) {
+        self.deferring.insert(context);
+    }
+
+    /// A GroupApi with calls to be numbered was launched.
     pub(super) fn launched(&mut self, context: Handle, group_api: Handle, now: HostNs) {
         let waiting = self.launched.entry(context).or_default();
         if waiting.len() < LATE && waiting.back().is_none_or(|(last, _)| *last != group_api) {
@@ -64,21 +94,48 @@ impl Numbers {
         }
     }
 
-    /// The number of the next operation, which was called then in this GroupApi.
-    pub(super) fn called(&mut self, pair: Pair, group_api: Handle, made: HostNs) -> u32 {
-        if let Some(waiting) = self.launched.get_mut(&pair.0) {
-            let own = waiting.iter().position(|(known, _)| *known == group_api);
-            own.map(|at| waiting.remove(at));
-            if self.early.len() == LATE {
-                // What so much overtakes is not handed over any more.
-                waiting.clear();
-            } else if waiting.front().is_some_and(|(_, launched)| *launched < made) {
-                self.early.push((pair, made));
-                return Operation::UNNUMBERED;
-            }
+    /// An operation is handed over that was not captured.
+    pub(super) fn turn(&mut self, pair: Pair, call: Called) -> Turn {
+        let Called { group_api, at, is_deferred } = call;
+        if self.is_lossy {
+            // Whether something is still to be handed over is not known either.
+            return Turn::default();
         }
-        let passed = self.early.extract_if(.., |(of, called)| *of == pair && *called <= made).count();
-        for _ in 0..passed {
+        if is_deferred {
+            self.deferring.insert(pair.0);
+        }
+        let mut is_early = false;
+        if let Some(waiting) = self.launched.get_mut(&pair.0) {
+            // The callbacks come in order: what one has passed by is never handed over.
+            let own = waiting.iter().position(|(known, _)| *known == group_api);
+            own.map(|own| waiting.drain(if is_deferred { 0..=own } else { own..=own }));
+            if self.early.len() == LATE {
+                waiting.clear();
+            }
+            is_early = self.deferring.contains(&pair.0) && waiting.front().is_some_and(|(_, launched)| *launched < at);
+        }
+        let is_before = |(of, called): &(Pair, HostNs)| *of == pair && *called <= at;
+        let before = if is_early { 0 } else { self.early.extract_if(.., |it| is_before(it)).count() as u32 };
+        let after = self.early.iter().filter(|(of, called)| *of == pair && *called > at).count() as u32;
+        if is_early {
+            self.early.push((pair, at));
+        }
+        Turn { is_early, before, after }
+    }
+
+    /// The GroupApis that were launched before this and are still to be handed over.
+    pub(super) fn waiting(&self, context: Handle, at: HostNs) -> impl Iterator<Item = Handle> {
+        let all = self.launched.get(&context).into_iter().flatten();
+        all.take_while(move |(_, launched)| *launched < at).map(|(group_api, _)| *group_api)
+    }
+
+    /// The number of the next operation, by the call that asked for it.
+    pub(super) fn called(&mut self, pair: Pair, call: Called) -> u32 {
+        let turn = self.turn(pair, call);
+        if turn.is_early {
+            return Operation::UNNUMBERED;
+        }
+        for _ in 0..turn.before {
             self.next(pair);
         }
         self.next(pair)
@@ -110,6 +167,7 @@ impl Numbers {
     pub(super) fn forget(&mut self, context: Handle) {
         self.next.retain(|((of, ..), _), _| *of != context);
         self.launched.remove(&context);
+        self.deferring.remove(&context);
         self.early.retain(|((of, ..), _)| *of != context);
     }
 
@@ -155,24 +213,35 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_before_an_earlier_launch_has_no_number_and_counts() {
-        let mut numbers = Numbers::default();
-        let [first, second, third] = [10, 20, 30].map(|at| (Handle(at), HostNs(at)));
-        let call = |numbers: &mut Numbers, pair, (group, made)| numbers.called(pair, group, made);
+        let call = |at| Called { group_api: Handle(at), at: HostNs(at), is_deferred: false };
+        let deferred = |at| Called { is_deferred: true, ..call(at) };
         let other = (Handle(1), 3, Word::SEND);
-        for (group, made) in [first, second] {
-            numbers.launched(Handle(1), group, HostNs(made.0 + 1));
-        }
-        let elsewhere = (Handle(2), 2, Word::SEND);
-        assert_eq!(call(&mut numbers, elsewhere, second), 0, "another communicator");
-        assert_eq!(call(&mut numbers, PAIR, second), NONE);
-        assert_eq!([call(&mut numbers, PAIR, first), call(&mut numbers, PAIR, first)], [0, 1]);
-        assert_eq!(call(&mut numbers, other, second), 0, "it overtakes nothing any more");
-        assert_eq!(call(&mut numbers, PAIR, third), 3, "number 2 is what overtook");
+        let launched = |numbers: &mut Numbers, calls: &[u64]| {
+            calls.iter().for_each(|at| numbers.launched(Handle(1), Handle(*at), HostNs(at + 1)));
+        };
+
+        let mut numbers = Numbers::default();
+        launched(&mut numbers, &[10, 20]);
+        assert_eq!(numbers.called(PAIR, call(20)), 0, "nothing shows that what was launched is to come");
+        numbers.defers(Handle(1));
+        launched(&mut numbers, &[30]);
+        assert_eq!(numbers.called((Handle(2), 2, Word::SEND), call(30)), 0, "another communicator");
+        assert_eq!(numbers.called(PAIR, call(30)), NONE);
+        let all = collectives(Handle(1), Word::ALL_REDUCE);
+        assert_eq!(numbers.turn(all, call(30)), Turn { is_early: true, before: 0, after: 0 });
+        assert_eq!(numbers.waiting(Handle(1), HostNs(30)).collect::<Vec<_>>(), [Handle(10)]);
+        assert_eq!(numbers.turn(all, deferred(10)), Turn { is_early: false, before: 0, after: 1 });
+        assert_eq!([numbers.called(PAIR, deferred(10)), numbers.called(PAIR, deferred(10))], [1, 2]);
+        assert_eq!(numbers.called(other, call(30)), 0, "it overtakes nothing any more");
+        assert_eq!(numbers.called(PAIR, call(40)), 4, "number 3 is what overtook");
+        assert_eq!(numbers.turn(all, call(40)), Turn { is_early: false, before: 1, after: 0 });
+
         // What is never handed over ends the numbers for a while only.
-        for group in 0..2 * LATE as u64 {
-            numbers.launched(Handle(1), Handle(100 + group), HostNs(40));
-        }
-        let early = (0..2 * LATE).map(|_| call(&mut numbers, PAIR, (Handle(50), HostNs(50))));
+        launched(&mut numbers, &[50, 60]);
+        assert_eq!([numbers.called(other, call(70)), numbers.called(other, deferred(60))], [NONE, 1]);
+        assert_eq!(numbers.called(other, call(71)), 3, "a later callback has passed it by");
+        launched(&mut numbers, &Vec::from_iter(80..80 + 2 * LATE as u64));
+        let early = (0..2 * LATE).map(|_| numbers.called(PAIR, call(1 << 20)));
         assert_eq!(early.filter(|number| *number == NONE).count(), LATE);
         assert!(numbers.launched[&Handle(1)].is_empty() && numbers.early.is_empty());
     }

@@ -35,6 +35,7 @@ use crate::model::activity::Span;
 use crate::model::ids::Handle;
 use crate::model::time::HostNs;
 use crate::model::timeline::{Method, Moment, Operation, ThreadId, Unmatched};
+use crate::model::word::Word;
 
 /// How many launches are remembered until their kernels arrive. This is enough for 10,000 launches
 /// a second and CUPTI's buffers stuck for seconds behind a kernel that hangs.
@@ -697,7 +698,7 @@ impl Plans {
                 replayed: seen.asked(),
                 since: seen.asked().map(|moment| moment.time),
                 stream: launch.stream,
-                untold: self.calls.broadcasts(launch.group_api, launch.context),
+                untold: self.calls.collectives(launch.group_api, launch.context, Word::BROADCAST),
                 ..Found::new(method, launch.context, operations, group)
             });
         }
@@ -712,7 +713,7 @@ impl Plans {
             thread: Some(launch.thread),
             since: Some(launch.start),
             stream: launch.stream,
-            untold: self.calls.broadcasts(launch.group_api, launch.context),
+            untold: self.calls.collectives(launch.group_api, launch.context, Word::BROADCAST),
             ..Found::new(method, launch.context, operations, group)
         };
         self.launches.remove(&id);

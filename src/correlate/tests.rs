@@ -285,6 +285,38 @@ fn a_send_whose_call_is_not_known_ends_the_count_of_its_pair() {
     assert_eq!(said[1..3], [None, None]);
 }
 
+/// The second call needs no proxy, so NCCL hands it over first and numbers it so. A callback of CUDA
+/// hands over the others.
+#[test]
+fn what_nccl_hands_over_before_an_earlier_launch_has_no_other_s_mark() {
+    let call = |n: u32, kind: &str| {
+        format!(
+            "{n}0 0 start g{n} GroupApi | {n}1 0 start a{n} {kind}Api parent=g{n} | {n}2 0 stop a{n}
+             {n}3 0 start l{n} KernelLaunch parent=g{n} | {n}4 0 stop l{n} | {n}9 0 stop g{n}\n"
+        )
+    };
+    let hand_over = |kind: &str, ring: u32, n: u32, seq: u32| {
+        let at = 70 + seq;
+        let what = if kind == "Coll" { format!("seq={seq}") } else { "func=Send peer=1".to_owned() };
+        format!("{at} {ring} start o{n} {kind} parent=a{n} {what} | {at} {ring} stop o{n}\n")
+    };
+    let comm = "0 0 thread 100 python3 | 0 1 thread 200 callback | 0 0 comm C hash=7 rank=0 ranks=4 nodes=2\n";
+    let captured = "1 0 start z GroupApi captured | 2 0 start y CollApi parent=z captured | 3 0 stop y | 4 0 stop z\n";
+    for kind in ["Coll", "P2p"] {
+        let calls: String = (1..=3).map(|n| call(n, kind)).collect();
+        let play = |before: &str, order: [(u32, u32); 3]| {
+            let all = (0..).zip(order).map(|(seq, (ring, n))| hand_over(kind, ring, n, seq));
+            marks(&format!("{comm}{before}{calls}{}", all.collect::<String>()))
+        };
+        let [first, second, third] = play("", [(0, 1), (0, 2), (0, 3)])[..] else { panic!() };
+        // It is not known to whom the earlier one sends.
+        let early = if kind == "Coll" { second } else { None };
+        assert_eq!(play(captured, [(0, 2), (1, 1), (1, 3)]), [early, first, third], "{kind}");
+        // Without a graph, what was launched and is not handed over never will be.
+        assert!(play("", [(0, 2), (0, 1), (0, 3)])[0].is_some(), "{kind}");
+    }
+}
+
 #[test]
 fn a_broadcast_that_is_not_handed_over_has_the_same_mark_on_all_ranks() {
     let marks = |rank: u32, version: u32, input: &str| {

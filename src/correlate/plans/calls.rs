@@ -54,9 +54,14 @@ impl Calls {
         self.all(group_api).filter(|call| call.context == context).map(|call| call.id).collect()
     }
 
-    /// Whether there are sends or receives on a communicator that were not captured.
-    pub(in super::super) fn has_transfer(&self, group_api: Handle, context: Handle) -> bool {
-        let is_one = |event: &Event| matches!(event, Event::P2pApi(call) if !call.captured.is_set());
+    /// Whether there are calls on a communicator whose operations are numbered when they are handed
+    /// over: those that were not captured. NCCL does not hand over all broadcasts.
+    pub(in super::super) fn has_numbers(&self, group_api: Handle, context: Handle) -> bool {
+        let is_one = |event: &Event| match event {
+            Event::P2pApi(call) => !call.captured.is_set(),
+            Event::CollApi(call) => !call.captured.is_set() && call.func != Word::BROADCAST,
+            _ => false,
+        };
         self.all(group_api).any(|call| call.context == context && is_one(&call.operation.event))
     }
 
@@ -70,9 +75,9 @@ impl Calls {
         self.all(group_api).map(|call| Arc::clone(&call.operation)).collect()
     }
 
-    /// How many broadcasts there are on a communicator.
-    pub(super) fn broadcasts(&self, group_api: Handle, context: Handle) -> u32 {
-        let is_one = |call: &&Call| call.context == context && call.operation.func() == Word::BROADCAST;
+    /// How many of a function there are on a communicator.
+    pub(in super::super) fn collectives(&self, group_api: Handle, context: Handle, func: Word) -> u32 {
+        let is_one = |call: &&Call| call.context == context && call.operation.func() == func;
         self.all(group_api).filter(is_one).count() as u32
     }
 

@@ -708,6 +708,25 @@ fn calls_that_differ_between_ranks_are_named() {
     }
 }
 
+/// While a graph exists, NCCL hands over later what needs the proxy, and numbers it by that. On the
+/// ranks inside a host, only the large operation does.
+#[test]
+fn calls_that_nccl_hands_over_in_another_order_do_not_differ() {
+    let program = "capture step {\ncompute forward 1 ms\nall_gather 64 KiB f32\n}\nrepeat 12 {\nreplay step\n\
+                   all_reduce 17 KiB f32 sum\nall_reduce 1000 KiB f32 sum\nsend 9 KiB f32 from 2 to 1\n\
+                   send 300 KiB f32 from 2 to 3\nsend 7 KiB f32 from 2 to 1\n}\nsync\n";
+    for nccl in ["2.28.9", "2.32.3"] {
+        let text = Shape { hosts: 2, per_host: 3 }.scenario(program, "");
+        let job = Case { nccl, ..Case::of(text) }.plan().run().succeeded();
+        let said = job.info();
+        assert!(!said.contains("mismatch"), "{said}");
+        // Each rank has numbered all of them.
+        let seqs = "SELECT COUNT(*), MAX(EXTRACT_ARG(arg_set_id, 'nccl.seq')) FROM slice \
+                    WHERE category = 'operation' AND name GLOB 'AllReduce *' GROUP BY track_id";
+        assert_eq!(job.trace().text(seqs).matches("24,23").count(), 6);
+    }
+}
+
 /// After a second session CUPTI may do so before 13.1 Update 1 (`ncclscope::releases`). A newer
 /// release that still does it shows the consequence: the last launch is reported as missing, and
 /// CUPTI is made to return everything, which loses the records of running kernels.

@@ -285,8 +285,8 @@ fn a_send_whose_call_is_not_known_ends_the_count_of_its_pair() {
     assert_eq!(said[1..3], [None, None]);
 }
 
-/// The second call needs no proxy, so NCCL hands it over first and numbers it so. A callback of CUDA
-/// hands over the others.
+/// The second call needs no proxy, so NCCL hands it over first and numbers it so. A callback of
+/// CUDA hands over the others.
 #[test]
 fn what_nccl_hands_over_before_an_earlier_launch_has_no_other_s_mark() {
     let call = |n: u32, kind: &str| {

@@ -406,7 +406,8 @@ impl Hang {
         Ok(())
     }
 
-    /// If no rank is known to be missing: those that hold up the others, as far as something shows it.
+    /// If no rank is known to be missing: those that hold up the others, as far as something shows
+    /// it.
     fn write_suspects(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         if self.after.is_some() || !self.circle.is_empty() {
             return Ok(());

@@ -426,8 +426,8 @@ impl Job {
         }
     }
 
-    /// Whether these are the only ranks of a communicator that are in a call, as far as all others
-    /// are known and alive.
+    /// Whether a communicator has other ranks than these, all of them are known and alive, and none
+    /// is in a call.
     fn is_alone(&self, hash: u64, on: &[&Standing]) -> bool {
         let is_elsewhere = |index: usize, process: u64| {
             let is_known = self.processes.get(&process).is_some_and(|it| it.ended.is_none() && !it.is_lossy);
@@ -435,7 +435,8 @@ impl Job {
         };
         let is_on = |index: usize| on.iter().any(|it| it.member == index);
         let has_all = Some(&(self.of_comm(hash).count() as u32)) == self.ranks.get(&hash);
-        has_all && self.of_comm(hash).all(|(index, it)| is_on(index) || is_elsewhere(index, it.process))
+        let mut others = self.of_comm(hash).filter(|(index, _)| !is_on(*index)).peekable();
+        has_all && others.peek().is_some() && others.all(|(index, it)| is_elsewhere(index, it.process))
     }
 
     /// The ranks that take part in an operation, as far as is known.

@@ -72,7 +72,7 @@ pub(super) struct Hang {
     pub(super) is_numbered: bool,
     /// The hosts wait inside the call that asks for it.
     pub(super) is_call: bool,
-    /// No other rank is inside a call, and all of them are known.
+    /// There are other ranks, all of them are known, and none is inside a call.
     pub(super) is_alone: bool,
     /// Which ranks of the job the communicator's are; empty if the numbers are the same.
     pub(super) in_job: BTreeMap<u32, u32>,

@@ -1,5 +1,6 @@
-//! The numbers of sends, receives and broadcasts that NCCL gives none: all ranks count them; and
-//! which numbers of NCCL's do not agree on all ranks (pure).
+//! The numbers of sends, receives and broadcasts, which NCCL does not number: all ranks count them.
+//! And corrections to those of collectives, which NCCL numbers, but not always alike on all ranks
+//! (pure).
 //!
 //! A number is right only if all ranks counted alike. They cannot once a record was lost, so from
 //! then on there are none. NCCL may hand over a captured operation once on one rank and at each

@@ -154,6 +154,7 @@ impl Calls {
     }
 }
 
+/// Adds one, and forgets the oldest if there are too many.
 fn push<T>(kept: &mut VecDeque<T>, next: T) {
     if kept.len() == KEPT {
         kept.pop_front();
